@@ -1,0 +1,37 @@
+# Each target sets up its own virtual environment on a fresh machine: Python 3.11, make and a C compiler are enough.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test check verify bench format clean
+
+demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in clipwise-demo/
+	$(BIN)/clipwise demo
+
+test: $(READY)  ## the test suite
+	$(BIN)/python -m pytest -q -n 2
+
+check: $(READY)  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+verify: $(READY)  ## the heavier statistical checks
+	$(BIN)/python -m pytest -q -n 2 -m verify
+
+bench: $(READY)  ## speed, as ratios to peers in the same run
+	$(BIN)/python benchmarks/engine.py
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) clipwise-demo

@@ -1,0 +1,53 @@
+"""Private training by clipped, noisy gradient descent, for models that may change the data they learn from."""
+
+from clipwise import clipping, datasets, feedback, losses, metrics, noise, regions, responses, sampling, steps
+from clipwise.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
+from clipwise.parts import implements
+from clipwise.points import (
+    Point,
+    clipped_point,
+    clipping_bias,
+    optimal_point,
+    repeated_gradient,
+    repeated_minimization,
+    stable_point,
+)
+from clipwise.presets import DPSGD, PCSGD, SGD, AdamDiceSGD, AutoDiceSGD, DiceSGD
+from clipwise.problem import Problem
+from clipwise.rule import Rule
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DPSGD",
+    "PCSGD",
+    "SGD",
+    "AdamDiceSGD",
+    "AutoDiceSGD",
+    "CheckpointError",
+    "DiceSGD",
+    "DivergenceError",
+    "Interrupted",
+    "Point",
+    "Problem",
+    "Rule",
+    "Trace",
+    "clipped_point",
+    "clipping",
+    "clipping_bias",
+    "datasets",
+    "feedback",
+    "implements",
+    "losses",
+    "metrics",
+    "noise",
+    "optimal_point",
+    "regions",
+    "repeated_gradient",
+    "repeated_minimization",
+    "responses",
+    "run",
+    "sampling",
+    "stable_point",
+    "steps",
+]

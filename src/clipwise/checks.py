@@ -1,0 +1,138 @@
+"""The one place that validates arguments.
+
+Every function takes the argument's name and value, returns the value in the form that the
+library works with, or raises a `ValueError` of one sentence: the argument, its value, what
+was expected.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def number(name: str, value: Any) -> float:
+    """A finite real number."""
+    try:
+        result = float(value)
+    except (TypeError, ValueError):
+        result = np.nan
+    if isinstance(value, str | bool) or not np.isfinite(result):
+        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+    return result
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number above zero."""
+    result = number(name, value)
+    if result <= 0:
+        raise ValueError(f"{name} must be a number above 0, got {value!r}.")
+    return result
+
+
+def nonnegative(name: str, value: Any) -> float:
+    """A finite number, zero or above."""
+    result = number(name, value)
+    if result < 0:
+        raise ValueError(f"{name} must be a number of at least 0, got {value!r}.")
+    return result
+
+
+def fraction(name: str, value: Any) -> float:
+    """A number in [0, 1)."""
+    result = number(name, value)
+    if not 0 <= result < 1:
+        raise ValueError(f"{name} must be a number in [0, 1), got {value!r}.")
+    return result
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """A whole number of at least `least`."""
+    try:
+        result = operator.index(value)
+    except TypeError:
+        result = least - 1
+    if isinstance(value, bool) or result < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return result
+
+
+def count(name: str, value: Any) -> int:
+    """A whole number of at least one."""
+    return integer(name, value, least=1)
+
+
+def choice(name: str, value: Any, allowed: dict[str, Any]) -> Any:
+    """The entry of `allowed` that `value` names."""
+    if not isinstance(value, str) or value not in allowed:
+        names = ", ".join(repr(key) for key in allowed)
+        raise ValueError(f"{name} must be one of {names}, got {value!r}.")
+    return allowed[value]
+
+
+def columns(name: str, value: Any) -> NDArray[np.int64]:
+    """Distinct column numbers, as a read-only array."""
+    result = np.atleast_1d(np.asarray(value))
+    whole = result.dtype.kind in "iu" and result.ndim == 1 and result.size > 0
+    if not whole or result.min() < 0 or np.unique(result).size != result.size:
+        raise ValueError(f"{name} must be distinct column numbers from 0 up, got {value!r}.")
+    return frozen(result.astype(np.int64))
+
+
+def vector(name: str, value: Any, size: int) -> Array:
+    """A finite vector of `size` entries; one number stands for all of them."""
+    result = _floats(name, value)
+    if result.ndim == 0:
+        result = np.full(size, result)
+    if result.shape != (size,):
+        raise ValueError(f"{name} must be a number or {size} numbers, got shape {result.shape}.")
+    return _finite(name, result).copy()
+
+
+def records(name: str, value: Any) -> Array:
+    """A finite, non-empty table: one row a record; a plain vector is one column."""
+    result = _floats(name, value)
+    if result.ndim == 1:
+        result = result[:, np.newaxis]
+    if result.ndim != 2 or result.size == 0:
+        raise ValueError(f"{name} must be a non-empty table of rows, got shape {result.shape}.")
+    return frozen(_finite(name, result))
+
+
+def labels(name: str, value: Any, size: int, kind: str) -> Array:
+    """One finite label a record: `kind` "binary" admits 0 and 1 only, "real" any number."""
+    result = _floats(name, value)
+    if result.shape != (size,):
+        raise ValueError(f"{name} must hold one label for each of {size} records, got shape {result.shape}.")
+    _finite(name, result)
+    if kind == "binary":
+        wrong = result[(result != 0) & (result != 1)]
+        if wrong.size:
+            raise ValueError(f"{name} must hold labels 0 and 1 only, got {wrong[0]:g}.")
+    return frozen(result)
+
+
+def frozen(value: NDArray[Any]) -> NDArray[Any]:
+    """A contiguous view that nobody can write through."""
+    view = np.ascontiguousarray(value).view()
+    view.flags.writeable = False
+    return view
+
+
+def _floats(name: str, value: Any) -> Array:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must hold numbers only, got {type(value).__name__}.") from None
+
+
+def _finite(name: str, value: Array) -> Array:
+    bad = value.size - np.count_nonzero(np.isfinite(value))
+    if bad:
+        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite value(s).")
+    return value

@@ -1,0 +1,107 @@
+"""Clipping: what bounds the influence of one record, or of the fed-back error."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipwise.checks import count, positive
+from clipwise.parts import checked, implements, operation
+
+Array = NDArray[np.float64]
+
+
+@operation
+def add_clipped(clip: Any, vector: Array, weight: float, total: Array) -> None:
+    """Total += weight · clip(vector)."""
+
+
+class Unclipped(NamedTuple):
+    """The vector as it is; nothing is bounded."""
+
+    def bound(self) -> float:
+        """The largest norm that leaves the clip."""
+        return np.inf
+
+
+@implements(add_clipped, Unclipped)
+def _(clip, vector, weight, total):
+    for j in range(vector.size):
+        total[j] += weight * vector[j]
+
+
+@checked(threshold=positive)
+class Norm(NamedTuple):
+    """min{1, c/‖g‖}·g, the projection onto the ball of radius c (paper 1, eq. 1)."""
+
+    threshold: float
+
+    def bound(self) -> float:
+        """The largest norm that leaves the clip."""
+        return self.threshold
+
+
+@implements(add_clipped, Norm)
+def _(clip, vector, weight, total):
+    square = 0.0
+    for j in range(vector.size):
+        square += vector[j] * vector[j]
+    norm = np.sqrt(square)
+    # A zero vector divides by max(…) too, so there is no branch on the data.
+    scale = weight * (clip.threshold / max(clip.threshold, norm))
+    for j in range(vector.size):
+        total[j] += scale * vector[j]
+
+
+@checked(length=positive)
+class Normalise(NamedTuple):
+    """length·g/‖g‖, "automatic" clipping; zero stays zero (paper 3, App. C.4)."""
+
+    length: float = 1.0
+
+    def bound(self) -> float:
+        """The largest norm that leaves the clip."""
+        return self.length
+
+
+@implements(add_clipped, Normalise)
+def _(clip, vector, weight, total):
+    square = 0.0
+    for j in range(vector.size):
+        square += vector[j] * vector[j]
+    if square > 0.0:
+        scale = weight * clip.length / np.sqrt(square)
+        for j in range(vector.size):
+            total[j] += scale * vector[j]
+
+
+@checked(threshold=positive, classes=count)
+class PerClass(NamedTuple):
+    """Each of `classes` equal blocks of the vector is clipped by its own norm (paper 5, Theorem D.5)."""
+
+    threshold: float
+    classes: int
+
+    def bound(self) -> float:
+        """The largest norm that leaves the clip: all blocks at their threshold."""
+        return self.threshold * float(np.sqrt(self.classes))
+
+    def check_dimension(self, dimension: int) -> None:
+        """Refuse a parameter vector that does not fall into equal blocks."""
+        if dimension % self.classes:
+            raise ValueError(f"PerClass needs a dimension divisible by {self.classes} classes, got {dimension}.")
+
+
+@implements(add_clipped, PerClass)
+def _(clip, vector, weight, total):
+    width = vector.size // clip.classes
+    for k in range(clip.classes):
+        square = 0.0
+        for j in range(k * width, (k + 1) * width):
+            square += vector[j] * vector[j]
+        norm = np.sqrt(square)
+        scale = weight * (clip.threshold / max(clip.threshold, norm))
+        for j in range(k * width, (k + 1) * width):
+            total[j] += scale * vector[j]

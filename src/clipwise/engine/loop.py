@@ -1,0 +1,178 @@
+"""The update, compiled: the only loop over steps in the package. It knows no algorithm by name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from clipwise.clipping import add_clipped
+from clipwise.engine.cache import kernel
+from clipwise.feedback import keep, recall, settle
+from clipwise.losses.base import gradient
+from clipwise.noise import add_noise
+from clipwise.outputs import summarise
+from clipwise.preconditioning import precondition
+from clipwise.problem import Problem
+from clipwise.regions import project
+from clipwise.responses import respond
+from clipwise.rule import Rule, Update
+from clipwise.sampling import draw, expected_batch
+from clipwise.steps import size
+
+Array = NDArray[np.float64]
+
+
+class World(NamedTuple):
+    """A problem as the compiled loop takes it."""
+
+    features: Array
+    labels: Array
+    loss: object
+    response: object
+    region: object
+
+
+class State(NamedTuple):
+    """All that one replicate carries from step to step (its random streams and the sampler's permutation apart)."""
+
+    clock: NDArray[np.int64]  # steps done, records written
+    theta: Array
+    deployed: Array  # the model that records react to: θ itself under greedy deployment
+    error: Array  # e of the feedback; empty without
+    moments: Array  # of the preconditioner
+    summary: Array  # what would be released now: θ itself, or an average
+
+
+class Records(NamedTuple):
+    """Where the loop writes what is to be kept: row k belongs to iteration iterations[k]."""
+
+    iterations: NDArray[np.int64]
+    theta: Array
+    error: Array
+
+
+def world(problem: Problem) -> World:
+    """The problem's arrays and parts."""
+    return World(problem.features, problem.labels, problem.loss, problem.response, problem.region)
+
+
+def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
+    """The state before the first step, at θ_0 = start."""
+    d = problem.dimension
+    theta = start.copy()
+    return State(
+        clock=np.zeros(2, dtype=np.int64),
+        theta=theta,
+        deployed=theta if rule.deploy_every == 1 else start.copy(),
+        error=np.zeros(d if rule.feedback.remembers else 0),
+        moments=np.zeros((rule.preconditioner.moments, d)),
+        summary=start.copy() if rule.output.averages else theta,
+    )
+
+
+def empty_records(problem: Problem, rule: Rule, iterations: NDArray[np.int64]) -> Records:
+    """Rows of NaN, one for each iteration that is to be recorded."""
+    d = problem.dimension
+    width = d if rule.feedback.remembers else 0
+    return Records(iterations, np.full((iterations.size, d), np.nan), np.full((iterations.size, width), np.nan))
+
+
+def most_drawn(rule: Rule, problem: Problem) -> int:
+    """Room for the largest batch that the sampler can draw."""
+    batch = expected_batch(rule.sampling, problem.records)
+    return problem.records if getattr(rule.sampling, "varies", False) else batch
+
+
+@kernel
+def advance(
+    world: World,
+    update: Update,
+    batch: int,
+    room: int,
+    state: State,
+    order: NDArray[np.int64],
+    records: Records,
+    until: int,
+    record_rng: Generator,
+    noise_rng: Generator,
+    response_rng: Generator,
+) -> bool:
+    """Run the update until step `until`; False as soon as θ is no longer finite."""
+    # Arrays are taken out of their tuples here: inside the loop that would cost reference counting.
+    features, labels = world.features, world.labels
+    clock, theta, deployed, error, moments, summary = state
+    moved = np.empty(features.shape[1])
+    gradient_i = np.empty(theta.size)
+    v = np.empty(theta.size)
+    kept = np.empty(error.size)
+    drawn = np.empty(room, dtype=np.int64)
+    weight = 1.0 / batch
+    due = _record(state, records)
+    for t in range(clock[0], until):
+        if update.deploy_every > 1 and t % update.deploy_every == 0:
+            _copy(theta, deployed)
+        _clear(v)
+        _clear(kept)
+        for k in range(draw(update.sampling, t, labels.size, order, record_rng, drawn)):
+            i = drawn[k]
+            label = respond(world.response, deployed, features[i], labels[i], moved, response_rng)
+            gradient(world.loss, theta, moved, label, gradient_i)
+            add_clipped(update.clip, gradient_i, weight, v)
+            keep(update.feedback, gradient_i, weight, kept)
+        recall(update.feedback, error, v)
+        settle(update.feedback, error, kept, v)
+        add_noise(update.noise, v, noise_rng)
+        precondition(update.preconditioner, t + 1, v, moments)
+        _move(theta, size(update.step, t + 1), v)
+        project(world.region, theta)
+        summarise(update.output, t + 1, theta, summary)
+        clock[0] = t + 1
+        if t + 1 == due:
+            due = _record(state, records)
+        if not np.isfinite(_total(theta)):  # a non-finite e makes θ so at the next step
+            return False
+    return True
+
+
+@kernel
+def _record(state: State, records: Records) -> int:
+    """Keep θ and e if this iteration is to be recorded; return the next one that is."""
+    k = state.clock[1]
+    if k < records.iterations.size and records.iterations[k] == state.clock[0]:
+        records.theta[k] = state.theta
+        records.error[k] = state.error
+        k += 1
+        state.clock[1] = k
+    return records.iterations[k] if k < records.iterations.size else -1
+
+
+# Plain loops: at the sizes of one record they are faster than NumPy's slices and sums.
+
+
+@kernel
+def _copy(source: Array, target: Array) -> None:
+    for j in range(source.size):
+        target[j] = source[j]
+
+
+@kernel
+def _clear(vector: Array) -> None:
+    for j in range(vector.size):
+        vector[j] = 0.0
+
+
+@kernel
+def _total(vector: Array) -> float:
+    total = 0.0
+    for j in range(vector.size):
+        total += vector[j]
+    return total
+
+
+@kernel
+def _move(theta: Array, gamma: float, direction: Array) -> None:
+    for j in range(theta.size):
+        theta[j] -= gamma * direction[j]

@@ -1,0 +1,92 @@
+"""Means over all records at one model, compiled: what metrics and fixed points are made of.
+
+Every function takes a `deployed` model that the records react to and a θ that they are judged by;
+the two are the same for performative quantities. A random response is averaged over a stated number
+of draws, the same ones at every call, so that the result is a smooth function of θ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.random import SFC64, Generator
+from numpy.typing import NDArray
+
+from clipwise.clipping import Unclipped, add_clipped
+from clipwise.engine.cache import kernel
+from clipwise.engine.loop import World, world
+from clipwise.losses.base import gradient, value
+from clipwise.problem import Problem
+from clipwise.responses import is_random, respond
+
+Array = NDArray[np.float64]
+
+
+def mean_loss(problem: Problem, theta: Array, deployed: Array, draws: int) -> float:
+    """f(θ; deployed) = E_{Z ~ D(deployed)} ℓ(θ; Z) (paper 1, eq. 10)."""
+    return float(_mean_loss(world(problem), theta, deployed, _repeats(problem, draws), _generator()))
+
+
+def mean_gradient(problem: Problem, theta: Array, deployed: Array, draws: int, clip: Any = None) -> Array:
+    """∇_θ f(θ; deployed), or the mean of the records' clipped gradients."""
+    part = Unclipped() if clip is None else clip
+    return np.asarray(_mean_gradient(world(problem), part, theta, deployed, _repeats(problem, draws), _generator()))
+
+
+def count_signs(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
+    """Counts of (negatives, positives) and of those among them that sign⟨x, θ⟩ gets right, per draw."""
+    return np.asarray(_count_signs(world(problem), theta, deployed, _repeats(problem, draws), _generator()))
+
+
+def _repeats(problem: Problem, draws: int) -> int:
+    return draws if is_random(problem.response) else 1
+
+
+def _generator() -> Generator:
+    return Generator(SFC64(0))
+
+
+@kernel
+def _mean_loss(world: World, theta: Array, deployed: Array, repeats: int, rng: Generator) -> float:
+    features, labels = world.features, world.labels
+    moved = np.empty(features.shape[1])
+    total = 0.0
+    for i in range(labels.size):
+        for _ in range(repeats):
+            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            total += value(world.loss, theta, moved, label)
+    return total / (labels.size * repeats)
+
+
+@kernel
+def _mean_gradient(world: World, clip: Any, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
+    features, labels = world.features, world.labels
+    moved = np.empty(features.shape[1])
+    gradient_i = np.empty(theta.size)
+    total = np.zeros(theta.size)
+    weight = 1.0 / (labels.size * repeats)
+    for i in range(labels.size):
+        for _ in range(repeats):
+            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            gradient(world.loss, theta, moved, label, gradient_i)
+            add_clipped(clip, gradient_i, weight, total)
+    return total
+
+
+@kernel
+def _count_signs(world: World, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
+    features, labels = world.features, world.labels
+    moved = np.empty(features.shape[1])
+    counts = np.zeros((2, 2))
+    for i in range(labels.size):
+        for _ in range(repeats):
+            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            margin = 0.0
+            for j in range(theta.size):
+                margin += moved[j] * theta[j]
+            actual = 1 if label > 0.5 else 0
+            counts[0, actual] += 1.0
+            if (margin > 0.0) == (actual == 1):
+                counts[1, actual] += 1.0
+    return counts

@@ -1,0 +1,85 @@
+"""One replicate of a run: its state, what it recorded, its random streams; and how it moves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipwise.engine.loop import Records, State, advance, most_drawn, world
+from clipwise.engine.streams import Streams
+from clipwise.problem import Problem
+from clipwise.rule import Rule
+from clipwise.sampling import expected_batch, permutes
+
+CHUNK_SECONDS = 0.1  # how long the compiled loop may run before it looks up
+
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+@dataclass
+class Replicate:
+    """One replicate. `moving` is held while its state changes, `turn` by whoever is next to hold it."""
+
+    state: State
+    records: Records
+    streams: Streams
+    order: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)  # the sampler's permutation, while it runs
+    diverged: bool = False
+    moving: threading.Lock = field(default_factory=threading.Lock)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def done(self) -> int:
+        """Steps done."""
+        return int(self.state.clock[0])
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Hold the replicate between two chunks. Taking the turn first keeps others from slipping in."""
+        with self.turn:
+            self.moving.acquire()
+        try:
+            yield
+        finally:
+            self.moving.release()
+
+    def advance_to(self, problem: Problem, rule: Rule, steps: int, stop: threading.Event) -> None:
+        """Advance in chunks of about CHUNK_SECONDS, so that it can be stopped or saved in between."""
+        fixed = (
+            world(problem),
+            rule.update(),
+            expected_batch(rule.sampling, problem.records),
+            most_drawn(rule, problem),
+        )
+        if permutes(rule.sampling) and self.order.size == 0 and self.done < steps:
+            self.order = np.arange(problem.records)
+        chunk = 1
+        while self.done < steps and not stop.is_set():
+            began = time.monotonic()
+            with self.still():
+                until = min(steps, self.done + chunk)
+                finite = advance(*fixed, self.state, self.order, self.records, until, *self.streams)
+            if not finite:
+                self.diverged = True
+                return
+            took = time.monotonic() - began
+            # Doubling finds the right size in a few calls, whatever a step costs.
+            chunk = 2 * chunk if took < CHUNK_SECONDS / 2 else max(1, int(chunk * CHUNK_SECONDS / took))
+        if self.done == steps:
+            with self.still():
+                self.order = _NOTHING  # so that memory does not grow with the number of replicates
+
+
+@contextmanager
+def all_still(replicates: Iterable[Replicate]) -> Iterator[None]:
+    """Hold all replicates at once."""
+    with ExitStack() as stack:
+        for replicate in replicates:
+            stack.enter_context(replicate.still())
+        yield

@@ -1,0 +1,196 @@
+"""`run`: replicates of a rule on a problem, in threads, with progress, interruption and checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipwise import checks
+from clipwise.engine import checkpoint as checkpoints
+from clipwise.engine.loop import empty_records, initial_state
+from clipwise.engine.progress import Progress
+from clipwise.engine.replicate import CHUNK_SECONDS, Replicate, all_still
+from clipwise.engine.streams import spawn
+from clipwise.engine.trace import Trace
+from clipwise.problem import Problem
+from clipwise.rule import Rule
+
+CHECKPOINT_SECONDS = 5.0  # how often a checkpoint is written
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; `trace` holds what was recorded until then."""
+
+    def __init__(self, trace: Trace):
+        super().__init__(f"stopped after {trace.steps_done.min()} to {trace.steps_done.max()} steps; see .trace")
+        self.trace = trace
+
+
+class DivergenceError(FloatingPointError):
+    """θ is no longer finite; `trace` holds what was recorded until then."""
+
+    def __init__(self, replicate: int, trace: Trace):
+        at = trace.steps_done[replicate]
+        super().__init__(
+            f"{trace.rule} diverged: θ is not finite after step {at} of replicate {replicate}; try a smaller step."
+        )
+        self.trace = trace
+
+
+def run(
+    problem: Problem,
+    rule: Rule,
+    steps: int,
+    start: Any = 0.0,
+    replicates: int = 1,
+    seed: int | None = None,
+    record: Any = 50,
+    n_jobs: int | None = None,
+    progress: bool | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+) -> Trace:
+    """Run a rule on a problem and return what was recorded.
+
+    Parameters
+    ----------
+    steps : T, the number of updates.
+    start : θ_0, one number for all coordinates or one each.
+    replicates : independent runs from the same start.
+    seed : a whole number makes the run reproducible (and so not fit for release); the same seed gives
+        different rules the same record draws. None takes cryptographic noise from the operating system.
+    record : how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
+    n_jobs : threads; None for one a processor. The results do not depend on it.
+    progress : True or False; None shows a bar on a terminal when the run is long.
+    checkpoint : a file that is written every few seconds; if it exists, the run continues from it and
+        ends as if it had never stopped. It holds the noise state: keep it as private as the data.
+
+    Ctrl-C raises `Interrupted`, and a θ that is no longer finite `DivergenceError`; both carry a `trace`.
+
+    >>> import clipwise as cw
+    >>> problem = cw.Problem([0.0, 0.0, 1.0], loss=cw.losses.Quadratic())
+    >>> trace = cw.run(problem, cw.SGD(step=cw.steps.InverseTime(1, 0)), steps=1000, seed=0)
+    >>> trace.theta.shape
+    (1, 45, 1)
+    """
+    steps = checks.count("steps", steps)
+    replicates = checks.count("replicates", replicates)
+    threads = _processors() if n_jobs is None else checks.count("n_jobs", n_jobs)
+    rule.check(problem, steps)
+    theta = checks.vector("start", start, problem.dimension)
+    iterations = recorded_iterations(record, steps)
+    work = [
+        Replicate(initial_state(problem, rule, theta), empty_records(problem, rule, iterations), streams)
+        for streams in spawn(seed, replicates)
+    ]
+    settings = {"steps": steps, "start": theta.tolist(), "replicates": replicates, "seed": seed}
+    file = _Checkpoint(checkpoint, problem, rule, {**settings, "record": iterations.tolist()}, work)
+    _run_all(problem, rule, steps, seed, threads, Progress(progress, rule.name, steps * replicates), file, work)
+    return _trace(rule, seed, work)
+
+
+def recorded_iterations(record: Any, steps: int) -> NDArray[np.int64]:
+    """The iterations to keep: log-spaced for a number, else the ones given."""
+    if np.ndim(record) == 0:
+        points = checks.integer("record", record, least=2)
+        spaced = np.geomspace(1, steps, points - 1).round().astype(np.int64)
+        return np.unique(np.concatenate(([0], spaced, [steps])))
+    given = np.asarray(record)
+    if given.dtype.kind not in "iu" or given.ndim != 1 or given.size == 0 or given.min() < 0 or given.max() > steps:
+        raise ValueError(f"record must be a number or iterations from 0 to {steps}, got {record!r}.")
+    return np.unique(given.astype(np.int64))
+
+
+class _Checkpoint:
+    """The checkpoint file of a run, or nothing."""
+
+    def __init__(self, path: Any, problem: Problem, rule: Rule, settings: dict[str, Any], work: list[Replicate]):
+        self._path = None if path is None else Path(path)
+        self._work = work
+        if self._path is None:
+            return
+        if not self._path.parent.is_dir():
+            raise ValueError(f"checkpoint must be in a folder that exists, got {str(path)!r}.")
+        self._run = checkpoints.identity(problem, rule, settings)
+        self._last = time.monotonic()
+        if self._path.exists():
+            checkpoints.load(self._path, self._run, work)
+
+    def save(self, only_if_due: bool = False) -> None:
+        """Write all replicates' states, holding each still while it is copied."""
+        if self._path is None or (only_if_due and time.monotonic() - self._last < CHECKPOINT_SECONDS):
+            return
+        with all_still(self._work):
+            checkpoints.save(self._path, self._run, self._work)
+        self._last = time.monotonic()
+
+
+def _run_all(
+    problem: Problem,
+    rule: Rule,
+    steps: int,
+    seed: int | None,
+    threads: int,
+    progress: Progress,
+    file: _Checkpoint,
+    work: list[Replicate],
+) -> None:
+    """Advance every replicate to the end; on Ctrl-C or divergence stop them all and raise with the trace."""
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(max_workers=min(threads, len(work)))
+    try:
+        jobs = [pool.submit(replicate.advance_to, problem, rule, steps, stop) for replicate in work]
+        with progress:
+            _watch(jobs, work, progress, file)
+    except KeyboardInterrupt:
+        stop.set()
+        pool.shutdown()
+        file.save()
+        raise Interrupted(_trace(rule, seed, work)) from None
+    finally:
+        stop.set()
+        pool.shutdown()
+    for r, replicate in enumerate(work):
+        if replicate.diverged:
+            raise DivergenceError(r, _trace(rule, seed, work))
+    file.save()
+
+
+def _watch(jobs: list[Future[None]], work: list[Replicate], progress: Progress, file: _Checkpoint) -> None:
+    """Wait for the jobs, looking up often enough for Ctrl-C, the bar and the checkpoint."""
+    pending: set[Future[None]] = set(jobs)
+    while pending:
+        finished, pending = wait(pending, timeout=CHUNK_SECONDS, return_when=FIRST_EXCEPTION)
+        for job in finished:
+            job.result()
+        if any(replicate.diverged for replicate in work):
+            return
+        progress.show(sum(replicate.done for replicate in work))
+        if pending:
+            file.save(only_if_due=True)
+
+
+def _trace(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
+    return Trace(
+        rule=rule.name,
+        seed=seed,
+        iterations=work[0].records.iterations,
+        theta=np.stack([replicate.records.theta for replicate in work]),
+        error=np.stack([replicate.records.error for replicate in work]) if rule.feedback.remembers else None,
+        output=np.stack([replicate.state.summary for replicate in work]),
+        steps_done=np.array([replicate.done for replicate in work]),
+    )
+
+
+def _processors() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

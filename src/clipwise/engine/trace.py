@@ -1,0 +1,85 @@
+"""A trace: what was recorded of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipwise import checks
+from clipwise.storage import write_atomically
+
+Array = NDArray[np.float64]
+
+_FORMAT = "clipwise-trace-1"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The recorded iterates of all replicates.
+
+    Entries that a stopped run did not reach are NaN; `steps_done` says how far each replicate came.
+    """
+
+    rule: str  # the rule's name
+    seed: int | None  # None: noise from the operating system
+    iterations: NDArray[np.int64]  # (K,) recorded t
+    theta: Array  # (replicates, K, d)
+    error: Array | None  # (replicates, K, d) for rules with feedback
+    output: Array  # (replicates, d) what the rule releases
+    steps_done: NDArray[np.int64]  # (replicates,)
+
+    def gap(self, reference: Any) -> Array:
+        """‖θ_t − reference‖² for every replicate and recorded iteration, (replicates, K)."""
+        target = checks.vector("reference", reference, self.theta.shape[2])
+        return np.asarray(((self.theta - target) ** 2).sum(axis=2))
+
+    def error_norm(self) -> Array:
+        """‖e_t‖ for every replicate and recorded iteration, (replicates, K)."""
+        if self.error is None:
+            raise ValueError(f"{self.rule} has no feedback, so there is no error to measure.")
+        return np.asarray(np.sqrt((self.error**2).sum(axis=2)))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the trace to a .npz file, whole or not at all."""
+        arrays: dict[str, Any] = {name: value for name, value in self.__dict__.items() if isinstance(value, np.ndarray)}
+        about = json.dumps({"format": _FORMAT, "rule": self.rule, "seed": self.seed})
+        write_atomically(Path(path), lambda file: np.savez_compressed(file, about=np.array(about), **arrays))
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Trace:
+        """Read a trace that `save` wrote."""
+        try:
+            with np.load(Path(path), allow_pickle=False) as file:
+                arrays = dict(file)
+            about = json.loads(str(arrays.pop("about")))
+            if about.pop("format") != _FORMAT:
+                raise KeyError("format")
+        except FileNotFoundError:
+            raise
+        except Exception:
+            raise ValueError(f"{path} is not a trace that this version of clipwise can read.") from None
+        return Trace(**about, **{"error": None, **arrays})
+
+    def to_frame(self) -> Any:
+        """One row a replicate and recorded iteration, as a pandas DataFrame."""
+        import pandas as pd
+
+        replicates, kept, d = self.theta.shape
+        columns: dict[str, Any] = {
+            "replicate": np.repeat(np.arange(replicates), kept),
+            "iteration": np.tile(self.iterations, replicates),
+        }
+        for name, values in (("theta", self.theta), ("error", self.error)):
+            if values is not None:
+                columns |= {f"{name}_{j}": values[:, :, j].ravel() for j in range(d)}
+        return pd.DataFrame(columns)
+
+    def __repr__(self) -> str:
+        replicates, kept, d = self.theta.shape
+        return f"Trace({self.rule}: {replicates} replicates × {kept} records × {d}, {self.iterations[-1]} steps)"

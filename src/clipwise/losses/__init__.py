@@ -1,0 +1,22 @@
+"""Losses: what one record costs at θ. Each is a NamedTuple; see `clipwise.parts`."""
+
+from clipwise.losses.base import gradient, margin_value, slope, value
+from clipwise.losses.glm import Logistic, SquaredError
+from clipwise.losses.nonconvex import Savage, Sigmoid, Tangent
+from clipwise.losses.quadratic import Quadratic
+from clipwise.losses.robust import Absolute, Huber
+
+__all__ = [
+    "Absolute",
+    "Huber",
+    "Logistic",
+    "Quadratic",
+    "Savage",
+    "Sigmoid",
+    "SquaredError",
+    "Tangent",
+    "gradient",
+    "margin_value",
+    "slope",
+    "value",
+]

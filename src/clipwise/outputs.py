@@ -1,0 +1,38 @@
+"""Outputs: what of a run is released at its end."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipwise.parts import implements, operation, traits
+
+Array = NDArray[np.float64]
+
+
+@operation
+def summarise(output: Any, t: int, theta: Array, summary: Array) -> None:
+    """Bring `summary` up to date with θ_t, t ≥ 1."""
+
+
+@traits(averages=False)
+class Last(NamedTuple):
+    """The last iterate: the summary is θ itself."""
+
+
+@implements(summarise, Last)
+def _(output, t, theta, summary):
+    pass
+
+
+@traits(averages=True)
+class Average(NamedTuple):
+    """The running mean of θ_1, …, θ_t (Polyak–Ruppert), without storing them."""
+
+
+@implements(summarise, Average)
+def _(output, t, theta, summary):
+    for j in range(theta.size):
+        summary[j] += (theta[j] - summary[j]) / t

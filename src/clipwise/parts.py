@@ -1,0 +1,162 @@
+"""A part is a NamedTuple of numbers; `implements` attaches compiled math to it.
+
+All algorithms here are one update made of parts: a loss, a response, a clip, … A part only
+holds numbers. What it *does* is written as plain functions, one for each *operation*, and is
+found by the part's type:
+
+    class Halved(NamedTuple):
+        scale: float = 0.5
+
+    @implements(respond, Halved)
+    def _(response, deployed, features, label, moved, rng): ...
+
+The same function runs interpreted when an operation is called from Python, and compiled when
+it is called inside the engine's loop: Numba picks it by the NamedTuple's type, so nothing is
+looked up while the loop runs. (Functions handed over as arguments would defeat Numba's cache.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
+
+from numba import types
+from numba.extending import overload
+
+Implementation = Callable[..., Any]
+Class = TypeVar("Class", bound=type)
+
+_IMPLEMENTATIONS: dict[tuple[str, type], Implementation] = {}
+_FALLBACKS: dict[str, Callable[[type], Implementation | None]] = {}
+
+
+def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a declaration without a body into an operation, dispatched by its first argument."""
+    name = declared.__name__
+
+    @wraps(declared)
+    def call(part: Any, *arguments: Any) -> Any:
+        found = implementation(call, type(part))
+        if found is None:
+            raise TypeError(f"{type(part).__name__} does not implement {name}.")
+        return found(part, *arguments)
+
+    def compiled(part: Any, *arguments: Any) -> Implementation | None:
+        if isinstance(part, types.BaseNamedTuple):
+            return implementation(call, part.instance_class)
+        return None
+
+    overload(call, strict=False)(compiled)
+    return call
+
+
+def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation], Implementation]:
+    """Attach the decorated function to `part` as its implementation of `op`."""
+    expected = list(inspect.signature(op).parameters)
+
+    def attach(function: Implementation) -> Implementation:
+        given = list(inspect.signature(function).parameters)
+        if len(given) != len(expected):
+            raise TypeError(
+                f"{op.__name__} of {part.__name__} must take ({', '.join(expected)}), got ({', '.join(given)})."
+            )
+        if (op.__name__, part) in _IMPLEMENTATIONS:
+            # Kernels that were compiled with the first one would silently go on using it.
+            raise TypeError(f"{part.__name__} implements {op.__name__} already; define a new part instead.")
+        _IMPLEMENTATIONS[op.__name__, part] = function
+        return function
+
+    return attach
+
+
+def fallback(op: Callable[..., Any]) -> Callable[[Callable[[type], Any]], Callable[[type], Any]]:
+    """Register how to derive `op` for a part that does not implement it itself."""
+
+    def attach(derive: Callable[[type], Implementation | None]) -> Callable[[type], Any]:
+        _FALLBACKS[op.__name__] = derive
+        return derive
+
+    return attach
+
+
+def implementation(op: Callable[..., Any], part: type) -> Implementation | None:
+    """The function that does `op` for parts of type `part`, or None."""
+    name = op.__name__
+    found = _IMPLEMENTATIONS.get((name, part))
+    if found is None and name in _FALLBACKS:
+        found = _FALLBACKS[name](part)
+    return found
+
+
+def implemented(op: Callable[..., Any]) -> list[type]:
+    """Every part type that implements `op` itself."""
+    return [part for name, part in _IMPLEMENTATIONS if name == op.__name__]
+
+
+def require(role: str, part: Any, operations: Iterable[Callable[..., Any]]) -> None:
+    """Refuse a part that lacks an operation the engine will call, naming what is missing."""
+    if not (isinstance(part, tuple) and hasattr(part, "_fields")):
+        raise TypeError(f"{role} must be a part (a NamedTuple such as those in clipwise), got {part!r}.")
+    missing = [op.__name__ for op in operations if implementation(op, type(part)) is None]
+    if missing:
+        raise TypeError(f"{role} {type(part).__name__} does not implement {', '.join(missing)}.")
+
+
+def checked(**rules: Callable[[str, Any], Any]) -> Callable[[Class], Class]:
+    """Class decorator: pass each named field through its check when a part is made, then `check` if there is one."""
+
+    def decorate(cls: Class) -> Class:
+        build = cls.__new__
+
+        @wraps(build)
+        def validated(kind: type, *values: Any, **named: Any) -> Any:
+            raw = build(kind, *values, **named)
+            fields = (rules[name](name, value) if name in rules else value for name, value in raw._asdict().items())
+            part = build(kind, *fields)
+            if hasattr(part, "check"):
+                part.check()
+            return part
+
+        cls.__new__ = validated  # type: ignore[assignment, method-assign]
+        return cls
+
+    return decorate
+
+
+def traits(**facts: Any) -> Callable[[Class], Class]:
+    """Class decorator: state facts about a kind of part, such as `labels="binary"` for a loss.
+
+    (They are class attributes; type checkers would take them for fields if the class body held them.)
+    """
+
+    def decorate(cls: Class) -> Class:
+        for name, fact in facts.items():
+            setattr(cls, name, fact)
+        return cls
+
+    return decorate
+
+
+def is_ours(part: type) -> bool:
+    """Whether a part's math ships with the package (and so is covered by its source digest)."""
+    return part.__module__.split(".")[0] == __name__.split(".")[0]
+
+
+def fingerprint(part: Any) -> str:
+    """A digest of a part: its type, its numbers and, for users' parts, its bytecode."""
+    digest = hashlib.sha256(f"{type(part).__module__}.{type(part).__qualname__}".encode())
+    for field in part:
+        text = fingerprint(field) if hasattr(field, "_fields") else _numbers(field)
+        digest.update(text.encode())
+    if not is_ours(type(part)):
+        for (name, kind), function in sorted(_IMPLEMENTATIONS.items(), key=lambda item: item[0][0]):
+            if kind is type(part):
+                digest.update(name.encode() + function.__code__.co_code + repr(function.__code__.co_consts).encode())
+    return digest.hexdigest()
+
+
+def _numbers(field: Any) -> str:
+    return repr(field.tolist() if hasattr(field, "tolist") else field)

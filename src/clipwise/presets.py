@@ -1,0 +1,151 @@
+"""The papers' algorithms, each a choice of parts.
+
+In all of them `noise_std` is the standard deviation of the noise on the *mean* update v, `clip`
+bounds one record's gradient, `batch` is the public, expected batch size, and `sampling` is one of
+"uniform", "poisson", "single-pass", "epochs", "full". `deploy_every=k` deploys the model every k
+steps only (lazy deployment); records react to the last deployed one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from clipwise import checks
+from clipwise.clipping import Norm, Normalise, Unclipped
+from clipwise.feedback import ErrorFeedback
+from clipwise.noise import Gaussian
+from clipwise.preconditioning import Adam
+from clipwise.rule import Rule
+from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform
+
+SAMPLERS = {"uniform": Uniform, "poisson": Poisson, "single-pass": SinglePass, "epochs": Epochs, "full": Full}
+
+
+def SGD(step: Any, noise_std: float = 0.0, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1) -> Rule:
+    """Stochastic gradient descent with greedy deployment (paper 1, eq. 5): no clipping, so never private.
+
+    θ_{t+1} = project(θ_t − γ_{t+1}·∇ℓ(θ_t; Z_{t+1})), Z_{t+1} ~ D(θ_t).
+    """
+    return Rule("SGD", step, Unclipped(), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every)
+
+
+def PCSGD(
+    step: Any, clip: float, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
+) -> Rule:
+    """Projected clipped SGD (paper 1, eq. 9): biased where clipping bites, and more so where records react.
+
+    θ_{t+1} = project(θ_t − γ_{t+1}·(clip_c(∇ℓ(θ_t; Z_{t+1})) + ζ_{t+1})), ζ ~ N(0, noise_std²·I).
+    """
+    return Rule(
+        "PCSGD", step, _norm("clip", clip), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every
+    )
+
+
+def DPSGD(
+    step: Any, clip: float, noise_std: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
+) -> Rule:
+    """Minibatch DP-SGD with gradient clipping, DPSGD-GC (paper 3, Algorithm 1).
+
+    The algorithm adds noise of deviation σ₁ to the sum; here `noise_std` is σ₁/B.
+    """
+    return Rule(
+        "DPSGD", step, _norm("clip", clip), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every
+    )
+
+
+def DiceSGD(
+    step: Any,
+    clip: float,
+    error_clip: float,
+    noise_std: float,
+    residual_cap: float | None = None,
+    batch: int = 1,
+    sampling: str = "uniform",
+    deploy_every: int = 1,
+) -> Rule:
+    """Clipped SGD whose clipping error is fed back, so that it converges without bias.
+
+    Paper 1, Algorithm 1 and paper 3, Algorithm 2: v = (1/B) Σ clip_{C1}(g_i) + clip_{C2}(e_t),
+    e_{t+1} = e_t + (1/B) Σ g_i − v, with C1 = `clip`, C2 = `error_clip`. `residual_cap` (C3) clips what each
+    record adds to e; None is the papers' algorithm.
+    """
+    return Rule(
+        "DiceSGD",
+        step,
+        _norm("clip", clip),
+        _sampler(sampling, batch),
+        _gaussian(noise_std),
+        _feedback(clip, error_clip, residual_cap),
+        deploy_every=deploy_every,
+    )
+
+
+def AdamDiceSGD(
+    step: Any,
+    clip: float,
+    error_clip: float,
+    noise_std: float,
+    residual_cap: float | None = None,
+    batch: int = 1,
+    sampling: str = "uniform",
+    deploy_every: int = 1,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    stability: float = 1e-8,
+) -> Rule:
+    """DiceSGD with Adam's moments of the private update (paper 3, Algorithm 3, corrected: see `Adam`)."""
+    return Rule(
+        "AdamDiceSGD",
+        step,
+        _norm("clip", clip),
+        _sampler(sampling, batch),
+        _gaussian(noise_std),
+        _feedback(clip, error_clip, residual_cap),
+        Adam(beta1, beta2, stability),
+        deploy_every=deploy_every,
+    )
+
+
+def AutoDiceSGD(step: Any, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1) -> Rule:
+    """DiceSGD without thresholds: gradients and error are normalised to length one (paper 3, Algorithm 4)."""
+    return Rule(
+        "AutoDiceSGD",
+        step,
+        Normalise(1.0),
+        _sampler(sampling, batch),
+        _gaussian(noise_std),
+        ErrorFeedback(Normalise(1.0), Unclipped()),
+        deploy_every=deploy_every,
+    )
+
+
+PRESETS = {preset.__name__: preset for preset in (SGD, PCSGD, DPSGD, DiceSGD, AdamDiceSGD, AutoDiceSGD)}
+
+
+def _sampler(sampling: str, batch: int) -> Any:
+    kind = checks.choice("sampling", sampling, SAMPLERS)
+    return kind() if kind is Full else kind(batch)
+
+
+def _gaussian(noise_std: float) -> Gaussian:
+    return Gaussian(checks.nonnegative("noise_std", noise_std))
+
+
+def _norm(name: str, threshold: float) -> Norm:
+    return Norm(checks.positive(name, threshold))
+
+
+def _feedback(clip: float, error_clip: float, residual_cap: float | None) -> ErrorFeedback:
+    error = _norm("error_clip", error_clip)
+    if error_clip < clip:
+        warnings.warn(
+            f"error_clip={error_clip} is below clip={clip}: the error may not be fed back in full, "
+            "and the fixed point may be biased.",
+            stacklevel=3,
+        )
+    if residual_cap is None:
+        return ErrorFeedback(error, Unclipped())
+    if checks.positive("residual_cap", residual_cap) < clip:
+        raise ValueError(f"residual_cap must be at least clip ({clip}), got {residual_cap}.")
+    return ErrorFeedback(error, _norm("residual_cap", residual_cap))

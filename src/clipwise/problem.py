@@ -1,0 +1,92 @@
+"""A problem: data, a loss, how the records respond to the deployed model, and where θ may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipwise import checks
+from clipwise.constants import Constants, constants
+from clipwise.losses.base import gradient, label_kind, value
+from clipwise.parts import require
+from clipwise.regions import Everywhere, project
+from clipwise.responses import Identity, respond
+
+Array = NDArray[np.float64]
+
+
+class Problem:
+    """min_θ E_{Z ~ D(θ)} ℓ(θ; Z) over a region: the performative prediction problem (paper 1, eq. 2).
+
+    Parameters
+    ----------
+    features : one row a record (x̄_i), or a vector for records of one number.
+    labels : one a record (ȳ_i); leave out for losses of z alone.
+    loss : a part of `clipwise.losses`, or one of your own.
+    response : a part of `clipwise.responses`; None for records that do not react.
+    region : a part of `clipwise.regions`; None for no constraint.
+
+    The data is neither copied nor changed if it is a C-ordered float64 array already.
+
+    >>> import clipwise as cw
+    >>> problem = cw.Problem([0.0, 0.0, 1.0], loss=cw.losses.Quadratic(a=10.0),
+    ...                      response=cw.responses.LocationShift(beta=0.05), region=cw.regions.Box(-10, 10))
+    >>> problem.records, problem.dimension
+    (3, 1)
+    """
+
+    def __init__(self, features: Any, labels: Any = None, *, loss: Any, response: Any = None, region: Any = None):
+        self.loss: Any = loss
+        self.response: Any = Identity() if response is None else response
+        self.region: Any = Everywhere() if region is None else region
+        require("loss", self.loss, [value, gradient])
+        require("response", self.response, [respond])
+        require("region", self.region, [project])
+        self.features: Array = checks.records("features", features)
+        self.labels: Array = self._labels(labels)
+        if hasattr(self.response, "check_features"):
+            self.response.check_features(self.features.shape[1])
+
+    def _labels(self, labels: Any) -> Array:
+        kind = label_kind(self.loss)
+        if kind == "none":
+            if labels is not None:
+                raise ValueError(f"labels must be left out for {type(self.loss).__name__}, whose record is one vector.")
+            return checks.frozen(np.zeros(self.records))
+        if labels is None:
+            raise ValueError(f"labels must be given for {type(self.loss).__name__}, got None.")
+        return checks.labels("labels", labels, self.records, kind)
+
+    @property
+    def records(self) -> int:
+        """m, the number of records."""
+        return len(self.features)
+
+    @property
+    def dimension(self) -> int:
+        """d, the length of θ."""
+        return int(self.features.shape[1])
+
+    def on(self, features: Any, labels: Any = None) -> Problem:
+        """The same problem on other records, such as held-out ones."""
+        other = Problem(features, labels, loss=self.loss, response=self.response, region=self.region)
+        if other.dimension != self.dimension:
+            raise ValueError(f"features must have {self.dimension} columns, got {other.dimension}.")
+        return other
+
+    def constants(self, radius: float | None = None) -> Constants:
+        """μ, L, β and G over ‖θ‖ ≤ radius (by default the region's)."""
+        if radius is None:
+            radius = self.region.radius(self.dimension)
+            if not np.isfinite(radius):
+                raise ValueError("radius must be given for a problem without a bounded region, got None.")
+        radius = checks.positive("radius", radius)
+        return constants(self.features, self.labels, self.loss, self.response, radius, self.dimension)
+
+    def __repr__(self) -> str:
+        return (
+            f"Problem({self.records} records × {self.features.shape[1]}, loss={self.loss}, "
+            f"response={self.response}, region={self.region})"
+        )

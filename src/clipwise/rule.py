@@ -1,0 +1,95 @@
+"""The one update behind all algorithms, as a record of parts.
+
+At step t = 0, 1, …, with θ_t deployed:
+
+1. draw a batch from the m records (`sampling`); each record in it responds to the deployed θ
+2. g_i = ∇ℓ(θ_t; z_i)
+3. u = (1/B) Σ clip(g_i)                     `clip`; B is the expected batch size
+4. v = u + clip(e_t)                         `feedback`
+5. e_{t+1} = e_t + (1/B) Σ cap(g_i) − v      `feedback`
+6. θ_{t+1} = project(θ_t − γ_{t+1}·precondition(v + noise))    `step`, `preconditioner`, `noise`
+7. release the last iterate, or an average   `output`
+
+`clipwise.engine.loop` is this list, compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from clipwise import checks
+from clipwise.clipping import add_clipped
+from clipwise.feedback import NoFeedback, keep, recall, settle
+from clipwise.noise import Gaussian, add_noise
+from clipwise.outputs import Last, summarise
+from clipwise.parts import require
+from clipwise.preconditioning import Plain, precondition
+from clipwise.problem import Problem
+from clipwise.sampling import draw, expected_batch, longest_run
+from clipwise.steps import size
+
+
+class Update(NamedTuple):
+    """The parts of a rule as the compiled loop takes them."""
+
+    step: Any
+    clip: Any
+    feedback: Any
+    noise: Any
+    sampling: Any
+    preconditioner: Any
+    output: Any
+    deploy_every: int
+
+
+_NO_NOISE, _NO_FEEDBACK, _PLAIN, _LAST = Gaussian(0.0), NoFeedback(), Plain(), Last()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An algorithm: which part does each step of the update. `clipwise.presets` names the papers' ones."""
+
+    name: str
+    step: Any
+    clip: Any
+    sampling: Any
+    noise: Any = _NO_NOISE
+    feedback: Any = _NO_FEEDBACK
+    preconditioner: Any = _PLAIN
+    output: Any = _LAST
+    deploy_every: int = 1
+
+    def __post_init__(self) -> None:
+        require("step", self.step, [size])
+        require("clip", self.clip, [add_clipped])
+        require("sampling", self.sampling, [draw])
+        require("noise", self.noise, [add_noise])
+        require("feedback", self.feedback, [keep, recall, settle])
+        require("preconditioner", self.preconditioner, [precondition])
+        require("output", self.output, [summarise])
+        checks.count("deploy_every", self.deploy_every)
+
+    def update(self) -> Update:
+        """The parts alone, for the compiled loop."""
+        return Update(
+            self.step,
+            self.clip,
+            self.feedback,
+            self.noise,
+            self.sampling,
+            self.preconditioner,
+            self.output,
+            int(self.deploy_every),
+        )
+
+    def check(self, problem: Problem, steps: int) -> None:
+        """Refuse a rule that cannot run on the problem for that many steps."""
+        batch = expected_batch(self.sampling, problem.records)
+        if batch > problem.records:
+            raise ValueError(f"batch must be at most the number of records ({problem.records}), got {batch}.")
+        most = longest_run(self.sampling, problem.records)
+        if steps > most:
+            raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
+        if hasattr(self.clip, "check_dimension"):
+            self.clip.check_dimension(problem.dimension)

@@ -1,0 +1,129 @@
+"""Sampling: which records take part in a step.
+
+Every sampler names a public, *expected* batch size B; the engine divides by it, never by the
+number that was drawn. A sampler looks at nothing but its own generator, so which records take
+part never depends on the data.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from clipwise.checks import count
+from clipwise.parts import checked, implements, operation, traits
+
+Indices = NDArray[np.int64]
+
+
+@operation
+def draw(sampling: Any, t: int, m: int, order: Indices, rng: Generator, drawn: Indices) -> int:
+    """Write which of m records take part in step t (t ≥ 0) into `drawn`; return how many there are.
+
+    `order` starts as 0 … m−1 for samplers that ask for it (`permutes`) and is empty for others; a
+    sampler may shuffle it and finds it so at the next step.
+    """
+
+
+def permutes(sampling: Any) -> bool:
+    """Whether a sampler works on a permutation of the records."""
+    return isinstance(sampling, SinglePass | Epochs) or (isinstance(sampling, Uniform) and sampling.batch > 1)
+
+
+def expected_batch(sampling: Any, records: int) -> int:
+    """B: the public, expected number of records in a step."""
+    return int(getattr(sampling, "batch", records))
+
+
+def longest_run(sampling: Any, records: int) -> float:
+    """The largest number of steps the sampler allows."""
+    return -(-records // sampling.batch) if isinstance(sampling, SinglePass) else np.inf
+
+
+@checked(batch=count)
+class Uniform(NamedTuple):
+    """B distinct records of m, all subsets equally likely, anew at every step."""
+
+    batch: int = 1
+
+
+@implements(draw, Uniform)
+def _(sampling, t, m, order, rng, drawn):
+    if sampling.batch == 1:
+        drawn[0] = rng.integers(0, m)
+        return 1
+    # The first B places of a Fisher–Yates shuffle, then its swaps undone in reverse: `order` is
+    # 0 … m−1 again, so a step costs O(B) and depends on nothing but its own draws.
+    for k in range(sampling.batch):
+        other = rng.integers(k, m)
+        order[k], order[other] = order[other], order[k]
+        drawn[k] = other
+    for k in range(sampling.batch - 1, -1, -1):
+        other = drawn[k]
+        drawn[k] = order[k]
+        order[k], order[other] = order[other], order[k]
+    return sampling.batch
+
+
+@checked(batch=count)
+@traits(varies=True)
+class Poisson(NamedTuple):
+    """Every record takes part with probability B/m, independently, anew at every step."""
+
+    batch: int = 1
+
+
+@implements(draw, Poisson)
+def _(sampling, t, m, order, rng, drawn):
+    # Skips between participants are geometric: ⌊E/λ⌋ for E ~ Exp(1) and λ = −log(1 − B/m).
+    rate = -np.log1p(-sampling.batch / m)
+    found = 0
+    position = rng.standard_exponential() / rate
+    while position < m:
+        drawn[found] = int(position)
+        found += 1
+        position = np.floor(position) + 1.0 + rng.standard_exponential() / rate
+    return found
+
+
+@checked(batch=count)
+class SinglePass(NamedTuple):
+    """Disjoint batches of B in an order shuffled beforehand: each record takes part at most once."""
+
+    batch: int = 1
+
+
+@checked(batch=count)
+class Epochs(NamedTuple):
+    """Disjoint batches of B, shuffled anew before each pass over the data; a short last batch stays short."""
+
+    batch: int = 1
+
+
+@implements(draw, SinglePass)
+@implements(draw, Epochs)
+def _(sampling, t, m, order, rng, drawn):
+    batches = -(-m // sampling.batch)
+    if t % batches == 0:
+        for k in range(m - 1):
+            other = rng.integers(k, m)
+            order[k], order[other] = order[other], order[k]
+    first = (t % batches) * sampling.batch
+    last = min(first + sampling.batch, m)
+    for k in range(first, last):
+        drawn[k - first] = order[k]
+    return last - first
+
+
+class Full(NamedTuple):
+    """All m records at every step."""
+
+
+@implements(draw, Full)
+def _(sampling, t, m, order, rng, drawn):
+    for k in range(m):
+        drawn[k] = k
+    return m
