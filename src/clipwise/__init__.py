@@ -1,5 +1,6 @@
 """Private training by clipped, noisy gradient descent, for models that may change the data they learn from."""
 
+from clipwise import sources  # noqa: F401, I001  (first: it digests the files before they are used)
 from clipwise import clipping, datasets, feedback, losses, metrics, noise, regions, responses, sampling, steps
 from clipwise.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
 from clipwise.parts import implements

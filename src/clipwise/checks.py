@@ -20,9 +20,9 @@ def number(name: str, value: Any) -> float:
     """A finite real number."""
     try:
         result = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         result = np.nan
-    if isinstance(value, str | bool) or not np.isfinite(result):
+    if isinstance(value, str | bytes | bool) or not np.isfinite(result):
         raise ValueError(f"{name} must be a finite number, got {value!r}.")
     return result
 
@@ -51,6 +51,12 @@ def fraction(name: str, value: Any) -> float:
     return result
 
 
+def instance(name: str, value: Any, kind: type) -> None:
+    """An object of the given class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value if isinstance(value, type) else type(value)!r}.")
+
+
 def integer(name: str, value: Any, least: int) -> int:
     """A whole number of at least `least`."""
     try:
@@ -77,26 +83,35 @@ def choice(name: str, value: Any, allowed: dict[str, Any]) -> Any:
 
 def columns(name: str, value: Any) -> NDArray[np.int64]:
     """Distinct column numbers, as a read-only array."""
-    result = np.atleast_1d(np.asarray(value))
-    whole = result.dtype.kind in "iu" and result.ndim == 1 and result.size > 0
-    if not whole or result.min() < 0 or np.unique(result).size != result.size:
+    result = integers(value)
+    if result is None or result.min() < 0 or np.unique(result).size != result.size:
         raise ValueError(f"{name} must be distinct column numbers from 0 up, got {value!r}.")
-    return frozen(result.astype(np.int64))
+    return frozen(result)
+
+
+def integers(value: Any) -> NDArray[np.int64] | None:
+    """One or more whole numbers as a vector, or None if that is not what they are."""
+    try:
+        result = np.atleast_1d(np.asarray(sorted(value) if isinstance(value, set | frozenset) else value))
+    except (TypeError, ValueError):
+        return None
+    whole = result.dtype.kind in "iu" and result.ndim == 1 and result.size > 0
+    return result.astype(np.int64) if whole else None
 
 
 def vector(name: str, value: Any, size: int) -> Array:
     """A finite vector of `size` entries; one number stands for all of them."""
-    result = _floats(name, value)
+    result = floats(name, value)
     if result.ndim == 0:
         result = np.full(size, result)
     if result.shape != (size,):
-        raise ValueError(f"{name} must be a number or {size} numbers, got shape {result.shape}.")
+        raise ValueError(f"{name} must be a number or {size} number(s), got shape {result.shape}.")
     return _finite(name, result).copy()
 
 
 def records(name: str, value: Any) -> Array:
     """A finite, non-empty table: one row a record; a plain vector is one column."""
-    result = _floats(name, value)
+    result = floats(name, value)
     if result.ndim == 1:
         result = result[:, np.newaxis]
     if result.ndim != 2 or result.size == 0:
@@ -106,7 +121,7 @@ def records(name: str, value: Any) -> Array:
 
 def labels(name: str, value: Any, size: int, kind: str) -> Array:
     """One finite label a record: `kind` "binary" admits 0 and 1 only, "real" any number."""
-    result = _floats(name, value)
+    result = floats(name, value)
     if result.shape != (size,):
         raise ValueError(f"{name} must hold one label for each of {size} records, got shape {result.shape}.")
     _finite(name, result)
@@ -124,11 +139,20 @@ def frozen(value: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _floats(name: str, value: Any) -> Array:
+def floats(name: str, value: Any) -> Array:
+    """Numbers in an array of any shape, finite or not."""
     try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must hold numbers only, got {type(value).__name__}.") from None
+        given = np.asarray(value)
+        if given.dtype.kind not in "biufO" or value is None or np.ma.is_masked(value):
+            raise TypeError
+        return given.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must hold numbers only, got {_kind(value)}.") from None
+
+
+def _kind(value: Any) -> str:
+    dtype = getattr(value, "dtype", None)
+    return type(value).__name__ if dtype is None else f"{type(value).__name__} of {dtype}"
 
 
 def _finite(name: str, value: Array) -> Array:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from clipwise.checks import count, positive
 from clipwise.parts import checked, implements, operation
+from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
 
@@ -45,12 +46,8 @@ class Norm(NamedTuple):
 
 @implements(add_clipped, Norm)
 def _(clip, vector, weight, total):
-    square = 0.0
-    for j in range(vector.size):
-        square += vector[j] * vector[j]
-    norm = np.sqrt(square)
     # A zero vector divides by max(…) too, so there is no branch on the data.
-    scale = weight * (clip.threshold / max(clip.threshold, norm))
+    scale = weight * (clip.threshold / max(clip.threshold, norm(vector)))
     for j in range(vector.size):
         total[j] += scale * vector[j]
 
@@ -68,13 +65,10 @@ class Normalise(NamedTuple):
 
 @implements(add_clipped, Normalise)
 def _(clip, vector, weight, total):
-    square = 0.0
-    for j in range(vector.size):
-        square += vector[j] * vector[j]
-    if square > 0.0:
-        scale = weight * clip.length / np.sqrt(square)
+    length = norm(vector)
+    if length != 0.0:  # NaN is passed on
         for j in range(vector.size):
-            total[j] += scale * vector[j]
+            total[j] += weight * clip.length * (vector[j] / length)
 
 
 @checked(threshold=positive, classes=count)
@@ -98,10 +92,7 @@ class PerClass(NamedTuple):
 def _(clip, vector, weight, total):
     width = vector.size // clip.classes
     for k in range(clip.classes):
-        square = 0.0
-        for j in range(k * width, (k + 1) * width):
-            square += vector[j] * vector[j]
-        norm = np.sqrt(square)
-        scale = weight * (clip.threshold / max(clip.threshold, norm))
-        for j in range(k * width, (k + 1) * width):
-            total[j] += scale * vector[j]
+        block = vector[k * width : (k + 1) * width]
+        scale = weight * (clip.threshold / max(clip.threshold, norm(block)))
+        for j in range(width):
+            total[k * width + j] += scale * block[j]

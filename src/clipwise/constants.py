@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipwise.losses.base import gradient, is_margin_loss, penalty
+from clipwise.losses.base import MarginBounds, gradient, is_margin_loss, label_kind, penalty
 from clipwise.losses.quadratic import Quadratic
 from clipwise.responses import Identity, is_random, respond
 
@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 
 _PROBES = 64  # pairs of models tried by the estimates
 _RECORDS = 256  # records looked at by the estimates
+_ALL = ("strong_convexity", "smoothness", "data_smoothness", "sensitivity", "gradient_bound")
 
 
 class Constants(NamedTuple):
@@ -40,10 +41,9 @@ class Constants(NamedTuple):
     @property
     def contraction(self) -> float:
         """β·L_z/μ: below 1 the stable point is unique and retraining converges to it (paper 1: β < μ/L)."""
-        drive = self.sensitivity * self.data_smoothness
-        if drive == 0.0:
+        if self.sensitivity == 0.0:
             return 0.0
-        return drive / self.strong_convexity if self.strong_convexity > 0 else np.inf
+        return self.sensitivity * self.data_smoothness / self.strong_convexity if self.strong_convexity > 0 else np.inf
 
 
 class _Setting(NamedTuple):
@@ -60,21 +60,21 @@ class _Setting(NamedTuple):
 def constants(features: Array, labels: Array, loss: Any, response: Any, radius: float, dimension: int) -> Constants:
     """Bound (or, for parts without bounds of their own, estimate) the constants over ‖θ‖ ≤ radius."""
     setting = _Setting(features, labels, loss, response, radius, dimension)
-    estimated: list[str] = []
-    if hasattr(response, "sensitivity"):
-        beta, reach = response.sensitivity(labels), response.reach(radius)
+    estimated: tuple[str, ...] = ()
+    if hasattr(response, "sensitivity") and hasattr(response, "reach"):
+        beta, reach = response.sensitivity(labels), response.reach(radius, labels)
     else:
         beta, reach = _estimate_response(setting)
-        estimated.append("sensitivity")
+        estimated = _ALL  # how far records can move enters everything
     if isinstance(loss, Quadratic):
         values = _quadratic(setting, reach)
     elif is_margin_loss(loss) and hasattr(loss, "bounds"):
         values = _margin(setting, reach)
     else:
         values = _estimate_loss(setting)
-        estimated += ["strong_convexity", "smoothness", "data_smoothness", "gradient_bound"]
+        estimated = tuple(name for name in _ALL if name in estimated or name != "sensitivity")
     mu, smoothness, data_smoothness, bound = values
-    return Constants(mu, smoothness, data_smoothness, beta, bound, radius, tuple(estimated))
+    return Constants(mu, smoothness, data_smoothness, beta, bound, radius, estimated)
 
 
 def estimate_sensitivity(response: Any, features: Array, labels: Array, radius: float, dimension: int) -> float:
@@ -99,9 +99,17 @@ def _margin(setting: _Setting, reach: float) -> tuple[float, float, float, float
     bounds = setting.loss.bounds(setting.radius * norms, setting.labels)
     l2 = penalty(setting.loss)
     mu = l2 + _curvature(setting, bounds.low, reach)
-    smoothness = l2 + float(np.max(bounds.high * norms**2))
-    data_smoothness = float(np.max(bounds.slope + bounds.high * setting.radius * norms))
+    with np.errstate(invalid="ignore"):  # an infinite bound times a zero row is no bound at all
+        smoothness = l2 + float(np.nanmax(bounds.high * norms**2))
+        in_features = bounds.slope + bounds.high * setting.radius * norms
+    in_label = 0.0 if hasattr(setting.response, "sensitivity") else _label_slopes(setting, bounds) * norms
+    data_smoothness = float(np.nanmax(np.hypot(in_features, in_label)))
     return mu, smoothness, data_smoothness, float(np.max(bounds.slope * norms)) + l2 * setting.radius
+
+
+def _label_slopes(setting: _Setting, bounds: MarginBounds) -> Array:
+    """How fast φ' changes with the label; only users' responses may change labels."""
+    return 2.0 * bounds.slope if label_kind(setting.loss) == "binary" else bounds.high
 
 
 def _curvature(setting: _Setting, low: Array, reach: float) -> float:
@@ -123,7 +131,7 @@ def _curvature(setting: _Setting, low: Array, reach: float) -> float:
 
 
 def _models(rng: np.random.Generator, setting: _Setting) -> tuple[Array, Array]:
-    """Two models in the ball of the setting: far apart for even draws, close for odd ones."""
+    """Two models in the ball of the setting: far apart half of the time, else close."""
     first, second = rng.standard_normal((2, setting.dimension))
     first *= setting.radius * rng.random() / np.linalg.norm(first)
     second *= setting.radius * rng.random() / np.linalg.norm(second)

@@ -11,7 +11,7 @@ import numpy as np
 
 from clipwise import losses, regions, responses, steps
 from clipwise.datasets import bernoulli, credit
-from clipwise.datasets.credit import PAPER_ROWS
+from clipwise.datasets.give_me_some_credit import PAPER_ROWS
 from clipwise.engine import Trace, run
 from clipwise.points import clipping_bias, stable_point
 from clipwise.presets import PCSGD, SGD, DiceSGD

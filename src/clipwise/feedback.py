@@ -36,6 +36,11 @@ def settle(feedback: Any, error: Array, kept: Array, update: Array) -> None:
     """E ← e + kept − v, with v before noise."""
 
 
+def remembers(feedback: Any) -> bool:
+    """Whether there is an error to keep; a feedback that does not say is given room for one."""
+    return bool(getattr(feedback, "remembers", True))
+
+
 @traits(remembers=False)
 class NoFeedback(NamedTuple):
     """v = u: what clipping takes away is lost."""

@@ -32,6 +32,7 @@ def performative_risk(problem: Problem, theta: Any, draws: int = 100) -> Any:
 def decoupled_risk(problem: Problem, theta: Any, deployed: Any, draws: int = 100) -> Any:
     """f(θ; φ) = E_{Z ~ D(φ)} ℓ(θ; Z): the loss of θ while φ is deployed (paper 1, eq. 10)."""
     checks.count("draws", draws)
+    checks.instance("problem", problem, Problem)
     fixed = checks.vector("deployed", deployed, problem.dimension)
     return _each(problem, theta, lambda model: mean_loss(problem, model, fixed, draws))
 
@@ -48,6 +49,7 @@ def true_negative_rate(problem: Problem, theta: Any, draws: int = 100) -> Any:
 
 def _rate(problem: Problem, theta: Any, draws: int, label: int) -> Any:
     checks.count("draws", draws)
+    checks.instance("problem", problem, Problem)
     if not is_margin_loss(problem.loss) or label_kind(problem.loss) != "binary":
         raise ValueError(f"loss must be one of a margin with labels 0 and 1, got {problem.loss}.")
 
@@ -59,7 +61,8 @@ def _rate(problem: Problem, theta: Any, draws: int, label: int) -> Any:
 
 
 def _each(problem: Problem, theta: Any, measure: Callable[[Array], float]) -> Any:
-    models = np.asarray(theta, dtype=np.float64)
+    checks.instance("problem", problem, Problem)
+    models = checks.floats("theta", theta)
     if models.ndim == 0 or models.shape[-1] != problem.dimension:
         raise ValueError(f"theta must hold models of {problem.dimension} numbers, got shape {models.shape}.")
     flat = np.ascontiguousarray(models.reshape(-1, problem.dimension))

@@ -17,6 +17,11 @@ def summarise(output: Any, t: int, theta: Array, summary: Array) -> None:
     """Bring `summary` up to date with θ_t, t ≥ 1."""
 
 
+def averages(output: Any) -> bool:
+    """Whether the summary is something else than θ; an output that does not say gets room of its own."""
+    return bool(getattr(output, "averages", True))
+
+
 @traits(averages=False)
 class Last(NamedTuple):
     """The last iterate: the summary is θ itself."""

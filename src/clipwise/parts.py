@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import marshal
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ Implementation = Callable[..., Any]
 Class = TypeVar("Class", bound=type)
 
 _IMPLEMENTATIONS: dict[tuple[str, type], Implementation] = {}
+_COMPILED: set[tuple[str, type]] = set()  # what some kernel has been compiled with
+_PACKAGE = __name__.split(".")[0]
 _FALLBACKS: dict[str, Callable[[type], Implementation | None]] = {}
 
 
@@ -46,10 +49,11 @@ def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
 
     def compiled(part: Any, *arguments: Any) -> Implementation | None:
         if isinstance(part, types.BaseNamedTuple):
+            _COMPILED.add((name, part.instance_class))
             return implementation(call, part.instance_class)
         return None
 
-    overload(call, strict=False)(compiled)
+    overload(call, strict=False, jit_options={"forceinline": True})(compiled)
     return call
 
 
@@ -63,13 +67,29 @@ def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation],
             raise TypeError(
                 f"{op.__name__} of {part.__name__} must take ({', '.join(expected)}), got ({', '.join(given)})."
             )
-        if (op.__name__, part) in _IMPLEMENTATIONS:
+        if is_ours(part) and function.__module__.split(".")[0] != _PACKAGE:
+            raise TypeError(f"{part.__name__} belongs to clipwise; define a part of your own instead.")
+        if (op.__name__, part) in _IMPLEMENTATIONS or (op.__name__, part) in _COMPILED:
             # Kernels that were compiled with the first one would silently go on using it.
             raise TypeError(f"{part.__name__} implements {op.__name__} already; define a new part instead.")
+        _name_apart(op, part)
         _IMPLEMENTATIONS[op.__name__, part] = function
         return function
 
     return attach
+
+
+def _name_apart(op: Callable[..., Any], part: type) -> None:
+    """Give a part a name of its own among those that do `op`.
+
+    Numba's fast path tells NamedTuples apart by their *name*: a class defined again in a notebook would
+    run the math of the first one.
+    """
+    taken = {other.__name__ for other in implemented(op) if other is not part}
+    name, number = part.__name__, 2
+    while part.__name__ in taken:
+        part.__name__ = f"{name}_{number}"
+        number += 1
 
 
 def fallback(op: Callable[..., Any]) -> Callable[[Callable[[type], Any]], Callable[[type], Any]]:
@@ -120,6 +140,8 @@ def checked(**rules: Callable[[str, Any], Any]) -> Callable[[Class], Class]:
                 part.check()
             return part
 
+        # _replace() makes its copy through _make(), which would go around the checks.
+        cls._make = classmethod(lambda kind, values: kind(*values))  # type: ignore[attr-defined]
         cls.__new__ = validated  # type: ignore[assignment, method-assign]
         return cls
 
@@ -142,21 +164,25 @@ def traits(**facts: Any) -> Callable[[Class], Class]:
 
 def is_ours(part: type) -> bool:
     """Whether a part's math ships with the package (and so is covered by its source digest)."""
-    return part.__module__.split(".")[0] == __name__.split(".")[0]
+    return part.__module__.split(".")[0] == _PACKAGE
 
 
 def fingerprint(part: Any) -> str:
-    """A digest of a part: its type, its numbers and, for users' parts, its bytecode."""
-    digest = hashlib.sha256(f"{type(part).__module__}.{type(part).__qualname__}".encode())
+    """A digest of a part: its type, its numbers and, for users' parts, the code that was attached to it."""
+    content: list[Any] = [type(part).__module__, type(part).__qualname__]
     for field in part:
-        text = fingerprint(field) if hasattr(field, "_fields") else _numbers(field)
-        digest.update(text.encode())
+        content.append(fingerprint(field) if hasattr(field, "_fields") else _numbers(field))
     if not is_ours(type(part)):
-        for (name, kind), function in sorted(_IMPLEMENTATIONS.items(), key=lambda item: item[0][0]):
-            if kind is type(part):
-                digest.update(name.encode() + function.__code__.co_code + repr(function.__code__.co_consts).encode())
-    return digest.hexdigest()
+        attached = {name: function for (name, kind), function in _IMPLEMENTATIONS.items() if kind is type(part)}
+        content += [(name, _code(attached[name])) for name in sorted(attached)]
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _numbers(field: Any) -> str:
-    return repr(field.tolist() if hasattr(field, "tolist") else field)
+def _numbers(field: Any) -> Any:
+    return field.tolist() if hasattr(field, "tolist") else field
+
+
+def _code(function: Implementation) -> tuple[bytes, list[str]]:
+    """A function's bytecode with all its names and constants, and what it closes over."""
+    closed = [repr(cell.cell_contents) for cell in function.__closure__ or ()]
+    return marshal.dumps(function.__code__), closed

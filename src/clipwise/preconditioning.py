@@ -18,6 +18,11 @@ def precondition(preconditioner: Any, t: int, update: Array, moments: Array) -> 
     """Replace the t-th noisy update (t ≥ 1) by a direction, in place; `moments` is its memory."""
 
 
+def moments(preconditioner: Any) -> int:
+    """How many vectors of memory a preconditioner has; one that does not say gets two."""
+    return int(getattr(preconditioner, "moments", 2))
+
+
 @traits(moments=0)
 class Plain(NamedTuple):
     """The update itself."""

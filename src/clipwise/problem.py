@@ -12,7 +12,7 @@ from clipwise.constants import Constants, constants
 from clipwise.losses.base import gradient, label_kind, value
 from clipwise.parts import require
 from clipwise.regions import Everywhere, project
-from clipwise.responses import Identity, respond
+from clipwise.responses import Identity, is_random, respond
 
 Array = NDArray[np.float64]
 
@@ -48,6 +48,24 @@ class Problem:
         self.labels: Array = self._labels(labels)
         if hasattr(self.response, "check_features"):
             self.response.check_features(self.features.shape[1])
+        if getattr(self.response, "needs_labels", False) and label_kind(self.loss) == "none":
+            raise ValueError(f"response {type(self.response).__name__} moves by label, and {self.loss} has no labels.")
+        self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Try the parts on one record, uncompiled: a slip in a part shows here as a short error of its own."""
+        rng = np.random.Generator(np.random.SFC64(0))
+        before = str(rng.bit_generator.state)
+        moved, slope = np.zeros(self.features.shape[1]), np.zeros(self.dimension)
+        theta = np.full(self.dimension, 0.5)
+        with np.errstate(all="ignore"):
+            label = respond(self.response, theta, self.features[0], self.labels[0], moved, rng)
+            if not isinstance(label, float):
+                raise TypeError(f"respond of {type(self.response).__name__} must return the label, got {label!r}.")
+            gradient(self.loss, theta, moved, label, slope)
+            value(self.loss, theta, moved, label)
+        if str(rng.bit_generator.state) != before and not is_random(self.response):
+            raise TypeError(f"response {type(self.response).__name__} draws at random but lacks `random = True`.")
 
     def _labels(self, labels: Any) -> Array:
         kind = label_kind(self.loss)
@@ -79,7 +97,7 @@ class Problem:
     def constants(self, radius: float | None = None) -> Constants:
         """μ, L, β and G over ‖θ‖ ≤ radius (by default the region's)."""
         if radius is None:
-            radius = self.region.radius(self.dimension)
+            radius = self.region.radius(self.dimension) if hasattr(self.region, "radius") else np.inf
             if not np.isfinite(radius):
                 raise ValueError("radius must be given for a problem without a bounded region, got None.")
         radius = checks.positive("radius", radius)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from clipwise.checks import number, positive
 from clipwise.parts import checked, implements, operation
+from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
 
@@ -67,10 +68,7 @@ class Ball(NamedTuple):
 
 @implements(project, Ball)
 def _(region, theta):
-    square = 0.0
-    for j in range(theta.size):
-        square += theta[j] * theta[j]
-    if square > region.size * region.size:
-        scale = region.size / np.sqrt(square)
+    length = norm(theta)
+    if length > region.size:
         for j in range(theta.size):
-            theta[j] *= scale
+            theta[j] *= region.size / length

@@ -14,7 +14,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipwise.checks import columns, nonnegative, number, positive
-from clipwise.parts import checked, implements, operation
+from clipwise.parts import checked, implements, operation, traits
+from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
 
@@ -36,7 +37,7 @@ class Identity(NamedTuple):
         """β of Assumption 3.2."""
         return 0.0
 
-    def reach(self, radius: float) -> float:
+    def reach(self, radius: float, labels: Array) -> float:
         """How far a record can move while ‖θ‖ ≤ radius."""
         return 0.0
 
@@ -58,7 +59,7 @@ class LocationShift(NamedTuple):
         """β of Assumption 3.2, attained."""
         return abs(self.beta)
 
-    def reach(self, radius: float) -> float:
+    def reach(self, radius: float, labels: Array) -> float:
         """How far a record can move while ‖θ‖ ≤ radius."""
         return abs(self.beta) * radius
 
@@ -70,6 +71,7 @@ def _(response, deployed, features, label, moved, rng):
     return label
 
 
+@traits(needs_labels=True)
 @checked(beta=nonnegative, floor=positive)
 class BestResponse(NamedTuple):
     """x = x̄ − β·y·θ/max(floor, ‖θ‖): those with label 1 game the model (paper 1, eq. 8).
@@ -86,17 +88,16 @@ class BestResponse(NamedTuple):
         """β of Assumption 3.2: only the share with a label moves."""
         return self.beta / self.floor * float(np.mean(np.abs(labels)))
 
-    def reach(self, radius: float) -> float:
-        """How far a record with label 1 can move while ‖θ‖ ≤ radius."""
-        return self.beta * min(1.0, radius / self.floor)
+    def reach(self, radius: float, labels: Array) -> float:
+        """How far a record can move while ‖θ‖ ≤ radius."""
+        return self.beta * min(1.0, radius / self.floor) * float(np.max(np.abs(labels)))
 
 
 @implements(respond, BestResponse)
 def _(response, deployed, features, label, moved, rng):
-    square = 0.0
-    for j in range(features.size):
-        square += deployed[j] * deployed[j]
-    shift = response.beta * label / max(response.floor, np.sqrt(square))
+    shift = 0.0
+    if label != 0.0:  # most records have label 0, and ‖θ‖ is not needed for them
+        shift = response.beta * label / max(response.floor, norm(deployed))
     for j in range(features.size):
         moved[j] = features[j] - shift * deployed[j]
     return label
@@ -116,7 +117,7 @@ class LinearShift(NamedTuple):
         """β of Assumption 3.2, attained."""
         return abs(self.strength)
 
-    def reach(self, radius: float) -> float:
+    def reach(self, radius: float, labels: Array) -> float:
         """How far a record can move while ‖θ‖ ≤ radius."""
         return abs(self.strength) * radius
 

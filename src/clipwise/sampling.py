@@ -29,8 +29,13 @@ def draw(sampling: Any, t: int, m: int, order: Indices, rng: Generator, drawn: I
 
 
 def permutes(sampling: Any) -> bool:
-    """Whether a sampler works on a permutation of the records."""
-    return isinstance(sampling, SinglePass | Epochs) or (isinstance(sampling, Uniform) and sampling.batch > 1)
+    """Whether a sampler works on a permutation of the records; one that does not say gets it."""
+    return bool(sampling.permutes()) if hasattr(sampling, "permutes") else True
+
+
+def most_drawn(sampling: Any, records: int) -> int:
+    """Room for the largest batch that a sampler can draw; all records if it does not say."""
+    return expected_batch(sampling, records) if getattr(sampling, "fixed", False) else records
 
 
 def expected_batch(sampling: Any, records: int) -> int:
@@ -43,11 +48,16 @@ def longest_run(sampling: Any, records: int) -> float:
     return -(-records // sampling.batch) if isinstance(sampling, SinglePass) else np.inf
 
 
+@traits(fixed=True)  # never more than `batch` records a step
 @checked(batch=count)
 class Uniform(NamedTuple):
     """B distinct records of m, all subsets equally likely, anew at every step."""
 
     batch: int = 1
+
+    def permutes(self) -> bool:
+        """Whether `draw` works on a permutation."""
+        return self.batch > 1
 
 
 @implements(draw, Uniform)
@@ -69,17 +79,20 @@ def _(sampling, t, m, order, rng, drawn):
 
 
 @checked(batch=count)
-@traits(varies=True)
 class Poisson(NamedTuple):
     """Every record takes part with probability B/m, independently, anew at every step."""
 
     batch: int = 1
 
+    def permutes(self) -> bool:
+        """Whether `draw` works on a permutation."""
+        return False
+
 
 @implements(draw, Poisson)
 def _(sampling, t, m, order, rng, drawn):
     # Skips between participants are geometric: ⌊E/λ⌋ for E ~ Exp(1) and λ = −log(1 − B/m).
-    rate = -np.log1p(-sampling.batch / m)
+    rate = -np.log1p(-sampling.batch / m) if sampling.batch < m else np.inf
     found = 0
     position = rng.standard_exponential() / rate
     while position < m:
@@ -89,18 +102,28 @@ def _(sampling, t, m, order, rng, drawn):
     return found
 
 
+@traits(fixed=True)  # never more than `batch` records a step
 @checked(batch=count)
 class SinglePass(NamedTuple):
     """Disjoint batches of B in an order shuffled beforehand: each record takes part at most once."""
 
     batch: int = 1
 
+    def permutes(self) -> bool:
+        """Whether `draw` works on a permutation."""
+        return True
 
+
+@traits(fixed=True)  # never more than `batch` records a step
 @checked(batch=count)
 class Epochs(NamedTuple):
     """Disjoint batches of B, shuffled anew before each pass over the data; a short last batch stays short."""
 
     batch: int = 1
+
+    def permutes(self) -> bool:
+        """Whether `draw` works on a permutation."""
+        return True
 
 
 @implements(draw, SinglePass)
@@ -120,6 +143,10 @@ def _(sampling, t, m, order, rng, drawn):
 
 class Full(NamedTuple):
     """All m records at every step."""
+
+    def permutes(self) -> bool:
+        """Whether `draw` works on a permutation."""
+        return False
 
 
 @implements(draw, Full)

@@ -1,7 +1,7 @@
 """Data sets: real ones that are fetched, not shipped, and the papers' synthetic ones."""
 
 from clipwise.datasets.base import Dataset
-from clipwise.datasets.credit import DownloadError, credit, fetch_credit, generated_credit
+from clipwise.datasets.give_me_some_credit import DownloadError, credit, fetch_credit, generated_credit
 from clipwise.datasets.synthetic import bernoulli
 
 __all__ = ["Dataset", "DownloadError", "bernoulli", "credit", "fetch_credit", "generated_credit"]

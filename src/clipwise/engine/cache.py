@@ -10,12 +10,12 @@ nothing could tell when its source, or something that it calls, has changed.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,9 +25,9 @@ from numba.core import caching
 from numba.core.compiler import CompileResult
 
 from clipwise.parts import is_ours
+from clipwise.sources import SOURCE_DIGEST
 from clipwise.storage import cache_folder, write_atomically
 
-_PACKAGE = Path(__file__).resolve().parent.parent
 _KEEP_DAYS = 30
 
 # Reassociation lets the compiler vectorise sums; NaN and infinity keep their meaning.
@@ -41,15 +41,6 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return cast(Callable[..., Any], dispatcher)
 
 
-@cache
-def source_digest() -> str:
-    """A digest of every source file of the package."""
-    digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
 class _KernelCache(caching._Cache):
     """Numba's cache interface over one folder a source digest, one file a signature."""
 
@@ -58,7 +49,7 @@ class _KernelCache(caching._Cache):
 
     @property
     def cache_path(self) -> str:
-        return str(cache_folder() / "kernels" / source_digest()[:24])
+        return str(cache_folder() / "kernels" / SOURCE_DIGEST[:24])
 
     def load_overload(self, sig: Any, target_context: Any) -> CompileResult | None:
         if not _is_stable(sig):
@@ -67,7 +58,8 @@ class _KernelCache(caching._Cache):
         key = self._key(sig, target_context.codegen())
         try:
             stored, payload = pickle.loads(self._path(key).read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):
+            os.utime(self.cache_path)  # in use: see _prepare
+        except Exception:  # not there, or not readable: compile
             return None
         return CompileResult._rebuild(target_context, *payload) if stored == key else None
 
@@ -82,7 +74,7 @@ class _KernelCache(caching._Cache):
             write_atomically(self._path(key), lambda file: file.write(payload))
 
     def _key(self, sig: Any, codegen: Any) -> tuple[str, ...]:
-        return (self._name, numba.__version__, source_digest(), repr(sig), repr(codegen.magic_tuple()))
+        return (self._name, numba.__version__, SOURCE_DIGEST, repr(sig), repr(codegen.magic_tuple()))
 
     def _path(self, key: tuple[str, ...]) -> Path:
         return Path(self.cache_path) / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.kernel"

@@ -17,6 +17,7 @@ from clipwise.engine.replicate import Replicate
 from clipwise.parts import fingerprint
 from clipwise.problem import Problem
 from clipwise.rule import Rule
+from clipwise.sources import SOURCE_DIGEST
 from clipwise.storage import write_atomically
 
 _FORMAT = "clipwise-checkpoint-1"
@@ -28,9 +29,11 @@ class CheckpointError(ValueError):
 
 def identity(problem: Problem, rule: Rule, settings: dict[str, Any]) -> dict[str, Any]:
     """What makes a run this run: data, parts and settings, as digests that can be compared."""
-    data = hashlib.sha256(problem.features.tobytes() + problem.labels.tobytes()).hexdigest()
+    data = hashlib.sha256(problem.features.data)
+    data.update(problem.labels.data)
     return {
-        "data": [list(problem.features.shape), data],
+        "version of clipwise": SOURCE_DIGEST,
+        "data": [list(problem.features.shape), data.hexdigest()],
         "loss": fingerprint(problem.loss),
         "response": fingerprint(problem.response),
         "region": fingerprint(problem.region),
@@ -49,15 +52,31 @@ def save(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:
 def load(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:
     """Bring the replicates to the state that `path` holds; nothing changes if the file is not theirs."""
     arrays, about = _read(path)
-    wrong = [name for name in run if about["run"].get(name) != json.loads(json.dumps(run[name]))]
+    wrong = [name for name in run if about.get("run", {}).get(name) != json.loads(json.dumps(run[name]))]
     if wrong:
         raise CheckpointError(f"{path} is the checkpoint of another run ({', '.join(wrong)}); it was left untouched.")
+    try:
+        _check(arrays, about, replicates)
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(path) from None
     for r, replicate in enumerate(replicates):
-        replicate.order = arrays.pop(f"{r}.order")
+        replicate.order = arrays[f"{r}.order"]
         for name, value in _arrays(r, replicate).items():
-            if name in arrays:
-                value[...] = arrays[name]
+            value[...] = arrays[name]
         replicate.streams.restore(about["streams"][r])
+
+
+def _check(arrays: dict[str, Any], about: dict[str, Any], replicates: list[Replicate]) -> None:
+    """Raise unless the file holds just what these replicates need: nothing is changed before this has passed."""
+    expected = {name: value for r, replicate in enumerate(replicates) for name, value in _arrays(r, replicate).items()}
+    fits = arrays.keys() == expected.keys() and len(about["streams"]) == len(replicates)
+    for name, value in expected.items():
+        fits = fits and arrays[name].dtype == value.dtype
+        fits = fits and (name.endswith(".order") or arrays[name].shape == value.shape)
+    if not fits:
+        raise ValueError
+    for replicate, saved in zip(replicates, about["streams"], strict=True):
+        replicate.streams.copy().restore(saved)
 
 
 def _arrays(r: int, replicate: Replicate) -> dict[str, Any]:
@@ -67,13 +86,17 @@ def _arrays(r: int, replicate: Replicate) -> dict[str, Any]:
     return {f"{r}.{name}": value for name, value in {**groups, **kept}.items()}
 
 
+def _damaged(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged or not a clipwise checkpoint; it was left untouched.")
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = dict(file)
         about = json.loads(str(arrays.pop("about")))
         if about["format"] != _FORMAT:
             raise KeyError("format")
     except Exception:
-        raise CheckpointError(f"{path} is damaged or not a clipwise checkpoint; it was left untouched.") from None
+        raise _damaged(path) from None
     return arrays, about

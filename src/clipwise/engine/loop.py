@@ -8,18 +8,19 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from clipwise.checks import frozen
 from clipwise.clipping import add_clipped
 from clipwise.engine.cache import kernel
-from clipwise.feedback import keep, recall, settle
+from clipwise.feedback import keep, recall, remembers, settle
 from clipwise.losses.base import gradient
 from clipwise.noise import add_noise
-from clipwise.outputs import summarise
-from clipwise.preconditioning import precondition
+from clipwise.outputs import averages, summarise
+from clipwise.preconditioning import moments, precondition
 from clipwise.problem import Problem
 from clipwise.regions import project
 from clipwise.responses import respond
 from clipwise.rule import Rule, Update
-from clipwise.sampling import draw, expected_batch
+from clipwise.sampling import draw
 from clipwise.steps import size
 
 Array = NDArray[np.float64]
@@ -55,8 +56,9 @@ class Records(NamedTuple):
 
 
 def world(problem: Problem) -> World:
-    """The problem's arrays and parts."""
-    return World(problem.features, problem.labels, problem.loss, problem.response, problem.region)
+    """The problem's arrays and parts. (Unpickling forgets that arrays are read-only, and so does joblib.)"""
+    arrays = frozen(problem.features), frozen(problem.labels)
+    return World(*arrays, problem.loss, problem.response, problem.region)
 
 
 def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
@@ -67,23 +69,17 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
         clock=np.zeros(2, dtype=np.int64),
         theta=theta,
         deployed=theta if rule.deploy_every == 1 else start.copy(),
-        error=np.zeros(d if rule.feedback.remembers else 0),
-        moments=np.zeros((rule.preconditioner.moments, d)),
-        summary=start.copy() if rule.output.averages else theta,
+        error=np.zeros(d if remembers(rule.feedback) else 0),
+        moments=np.zeros((moments(rule.preconditioner), d)),
+        summary=start.copy() if averages(rule.output) else theta,
     )
 
 
 def empty_records(problem: Problem, rule: Rule, iterations: NDArray[np.int64]) -> Records:
     """Rows of NaN, one for each iteration that is to be recorded."""
     d = problem.dimension
-    width = d if rule.feedback.remembers else 0
+    width = d if remembers(rule.feedback) else 0
     return Records(iterations, np.full((iterations.size, d), np.nan), np.full((iterations.size, width), np.nan))
-
-
-def most_drawn(rule: Rule, problem: Problem) -> int:
-    """Room for the largest batch that the sampler can draw."""
-    batch = expected_batch(rule.sampling, problem.records)
-    return problem.records if getattr(rule.sampling, "varies", False) else batch
 
 
 @kernel
@@ -103,7 +99,7 @@ def advance(
     """Run the update until step `until`; False as soon as θ is no longer finite."""
     # Arrays are taken out of their tuples here: inside the loop that would cost reference counting.
     features, labels = world.features, world.labels
-    clock, theta, deployed, error, moments, summary = state
+    clock, theta, deployed, error, memory, summary = state
     moved = np.empty(features.shape[1])
     gradient_i = np.empty(theta.size)
     v = np.empty(theta.size)
@@ -125,15 +121,16 @@ def advance(
         recall(update.feedback, error, v)
         settle(update.feedback, error, kept, v)
         add_noise(update.noise, v, noise_rng)
-        precondition(update.preconditioner, t + 1, v, moments)
+        precondition(update.preconditioner, t + 1, v, memory)
         _move(theta, size(update.step, t + 1), v)
+        clock[0] = t + 1
+        # Before the projection, which could hide it; a non-finite e shows in θ at the next step.
+        if not np.isfinite(_total(theta)):
+            return False
         project(world.region, theta)
         summarise(update.output, t + 1, theta, summary)
-        clock[0] = t + 1
         if t + 1 == due:
             due = _record(state, records)
-        if not np.isfinite(_total(theta)):  # a non-finite e makes θ so at the next step
-            return False
     return True
 
 

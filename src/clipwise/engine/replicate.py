@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from clipwise.engine.loop import Records, State, advance, most_drawn, world
+from clipwise.engine.loop import Records, State, World, advance, world
 from clipwise.engine.streams import Streams
 from clipwise.problem import Problem
-from clipwise.rule import Rule
-from clipwise.sampling import expected_batch, permutes
+from clipwise.rule import Rule, Update
+from clipwise.sampling import expected_batch, most_drawn, permutes
 
 CHUNK_SECONDS = 0.1  # how long the compiled loop may run before it looks up
 
@@ -49,14 +49,13 @@ class Replicate:
         finally:
             self.moving.release()
 
+    def compile(self, problem: Problem, rule: Rule) -> None:
+        """Have the loop ready, compiled or loaded, and record the start; no step is taken."""
+        advance(*_arguments(problem, rule), self.state, self.order, self.records, self.done, *self.streams)
+
     def advance_to(self, problem: Problem, rule: Rule, steps: int, stop: threading.Event) -> None:
         """Advance in chunks of about CHUNK_SECONDS, so that it can be stopped or saved in between."""
-        fixed = (
-            world(problem),
-            rule.update(),
-            expected_batch(rule.sampling, problem.records),
-            most_drawn(rule, problem),
-        )
+        fixed = _arguments(problem, rule)
         if permutes(rule.sampling) and self.order.size == 0 and self.done < steps:
             self.order = np.arange(problem.records)
         chunk = 1
@@ -64,9 +63,8 @@ class Replicate:
             began = time.monotonic()
             with self.still():
                 until = min(steps, self.done + chunk)
-                finite = advance(*fixed, self.state, self.order, self.records, until, *self.streams)
-            if not finite:
-                self.diverged = True
+                self.diverged = not advance(*fixed, self.state, self.order, self.records, until, *self.streams)
+            if self.diverged:
                 return
             took = time.monotonic() - began
             # Doubling finds the right size in a few calls, whatever a step costs.
@@ -74,6 +72,12 @@ class Replicate:
         if self.done == steps:
             with self.still():
                 self.order = _NOTHING  # so that memory does not grow with the number of replicates
+
+
+def _arguments(problem: Problem, rule: Rule) -> tuple[World, Update, int, int]:
+    """What the compiled loop is told about the problem and the rule."""
+    m = problem.records
+    return world(problem), rule.update(), expected_batch(rule.sampling, m), most_drawn(rule.sampling, m)
 
 
 @contextmanager

@@ -24,6 +24,10 @@ class Streams(NamedTuple):
     noise: Generator
     response: Generator  # what random responses draw from
 
+    def copy(self) -> Streams:
+        """Streams of the same kind in their own right."""
+        return Streams(*(Generator(type(generator.bit_generator)()) for generator in self))
+
     def state(self) -> list[Any]:
         """The states of the generators, as JSON can hold them."""
         return [_encode(generator.bit_generator.state) for generator in self]

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 _FORMAT = "clipwise-trace-1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """The recorded iterates of all replicates.
 
@@ -47,6 +47,8 @@ class Trace:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace to a .npz file, whole or not at all."""
+        if not Path(path).parent.is_dir():
+            raise ValueError(f"path must be in a folder that exists, got {str(path)!r}.")
         arrays: dict[str, Any] = {name: value for name, value in self.__dict__.items() if isinstance(value, np.ndarray)}
         about = json.dumps({"format": _FORMAT, "rule": self.rule, "seed": self.seed})
         write_atomically(Path(path), lambda file: np.savez_compressed(file, about=np.array(about), **arrays))
@@ -55,21 +57,23 @@ class Trace:
     def load(path: str | PathLike[str]) -> Trace:
         """Read a trace that `save` wrote."""
         try:
-            with np.load(Path(path), allow_pickle=False) as file:
+            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 arrays = dict(file)
             about = json.loads(str(arrays.pop("about")))
             if about.pop("format") != _FORMAT:
                 raise KeyError("format")
+            return Trace(**about, **{"error": None, **arrays})
         except FileNotFoundError:
             raise
         except Exception:
             raise ValueError(f"{path} is not a trace that this version of clipwise can read.") from None
-        return Trace(**about, **{"error": None, **arrays})
 
     def to_frame(self) -> Any:
         """One row a replicate and recorded iteration, as a pandas DataFrame."""
-        import pandas as pd
-
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("to_frame needs pandas, which is not installed.") from None
         replicates, kept, d = self.theta.shape
         columns: dict[str, Any] = {
             "replicate": np.repeat(np.arange(replicates), kept),

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from os import PathLike
 from pathlib import Path
@@ -21,10 +22,13 @@ from clipwise.engine.progress import Progress
 from clipwise.engine.replicate import CHUNK_SECONDS, Replicate, all_still
 from clipwise.engine.streams import spawn
 from clipwise.engine.trace import Trace
+from clipwise.feedback import remembers
 from clipwise.problem import Problem
+from clipwise.regions import project
 from clipwise.rule import Rule
 
 CHECKPOINT_SECONDS = 5.0  # how often a checkpoint is written
+_MOST_STEPS = 2**62
 
 
 class Interrupted(KeyboardInterrupt):
@@ -67,7 +71,7 @@ def run(
     replicates : independent runs from the same start.
     seed : a whole number makes the run reproducible (and so not fit for release); the same seed gives
         different rules the same record draws. None takes cryptographic noise from the operating system.
-    record : how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
+    record : about how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
     n_jobs : threads; None for one a processor. The results do not depend on it.
     progress : True or False; None shows a bar on a terminal when the run is long.
     checkpoint : a file that is written every few seconds; if it exists, the run continues from it and
@@ -81,11 +85,16 @@ def run(
     >>> trace.theta.shape
     (1, 45, 1)
     """
+    checks.instance("problem", problem, Problem)
+    checks.instance("rule", rule, Rule)
     steps = checks.count("steps", steps)
+    if steps > _MOST_STEPS:
+        raise ValueError(f"steps must be at most {_MOST_STEPS}, got {steps}.")
+    seed = None if seed is None else checks.integer("seed", seed, least=0)
     replicates = checks.count("replicates", replicates)
     threads = _processors() if n_jobs is None else checks.count("n_jobs", n_jobs)
     rule.check(problem, steps)
-    theta = checks.vector("start", start, problem.dimension)
+    theta = _start(start, problem)
     iterations = recorded_iterations(record, steps)
     work = [
         Replicate(initial_state(problem, rule, theta), empty_records(problem, rule, iterations), streams)
@@ -99,38 +108,59 @@ def run(
 
 def recorded_iterations(record: Any, steps: int) -> NDArray[np.int64]:
     """The iterations to keep: log-spaced for a number, else the ones given."""
-    if np.ndim(record) == 0:
+    if isinstance(record, int | np.integer):
         points = checks.integer("record", record, least=2)
         spaced = np.geomspace(1, steps, points - 1).round().astype(np.int64)
         return np.unique(np.concatenate(([0], spaced, [steps])))
-    given = np.asarray(record)
-    if given.dtype.kind not in "iu" or given.ndim != 1 or given.size == 0 or given.min() < 0 or given.max() > steps:
+    given = checks.integers(record)
+    if given is None or given.min() < 0 or given.max() > steps:
         raise ValueError(f"record must be a number or iterations from 0 to {steps}, got {record!r}.")
-    return np.unique(given.astype(np.int64))
+    return np.unique(given)
+
+
+def _start(start: Any, problem: Problem) -> Any:
+    theta = checks.vector("start", start, problem.dimension)
+    inside = theta.copy()
+    project(problem.region, inside)
+    if not np.allclose(inside, theta, rtol=1e-12, atol=1e-12):
+        raise ValueError(f"start must lie in the region {problem.region}, got {start!r}.")
+    return theta
 
 
 class _Checkpoint:
     """The checkpoint file of a run, or nothing."""
 
     def __init__(self, path: Any, problem: Problem, rule: Rule, settings: dict[str, Any], work: list[Replicate]):
-        self._path = None if path is None else Path(path)
+        self._path = _file(path)
         self._work = work
         if self._path is None:
             return
-        if not self._path.parent.is_dir():
-            raise ValueError(f"checkpoint must be in a folder that exists, got {str(path)!r}.")
         self._run = checkpoints.identity(problem, rule, settings)
         self._last = time.monotonic()
         if self._path.exists():
             checkpoints.load(self._path, self._run, work)
+        else:
+            checkpoints.save(self._path, self._run, work)  # a folder that cannot be written to shows now
 
     def save(self, only_if_due: bool = False) -> None:
         """Write all replicates' states, holding each still while it is copied."""
         if self._path is None or (only_if_due and time.monotonic() - self._last < CHECKPOINT_SECONDS):
             return
-        with all_still(self._work):
-            checkpoints.save(self._path, self._run, self._work)
         self._last = time.monotonic()
+        try:
+            with all_still(self._work):
+                if not any(replicate.diverged for replicate in self._work):
+                    checkpoints.save(self._path, self._run, self._work)
+        except OSError as problem:
+            warnings.warn(f"the checkpoint could not be written ({problem}); the run goes on without it.", stacklevel=2)
+
+
+def _file(path: Any) -> Path | None:
+    if path is None:
+        return None
+    if not isinstance(path, str | PathLike) or not str(path) or Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise ValueError(f"checkpoint must be a file in a folder that exists, got {path!r}.")
+    return Path(path)
 
 
 def _run_all(
@@ -147,6 +177,8 @@ def _run_all(
     stop = threading.Event()
     pool = ThreadPoolExecutor(max_workers=min(threads, len(work)))
     try:
+        if work[0].done < steps:
+            work[0].compile(problem, rule)  # here and not in a thread, so that Ctrl-C need not wait for it
         jobs = [pool.submit(replicate.advance_to, problem, rule, steps, stop) for replicate in work]
         with progress:
             _watch(jobs, work, progress, file)
@@ -184,7 +216,7 @@ def _trace(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
         seed=seed,
         iterations=work[0].records.iterations,
         theta=np.stack([replicate.records.theta for replicate in work]),
-        error=np.stack([replicate.records.error for replicate in work]) if rule.feedback.remembers else None,
+        error=np.stack([replicate.records.error for replicate in work]) if remembers(rule.feedback) else None,
         output=np.stack([replicate.state.summary for replicate in work]),
         steps_done=np.array([replicate.done for replicate in work]),
     )

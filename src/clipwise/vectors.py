@@ -1,0 +1,28 @@
+"""Arithmetic on vectors that parts share, usable in Python and in compiled code."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+
+@register_jitable(forceinline=True)
+def norm(vector: NDArray[np.float64]) -> float:
+    """‖vector‖, right to rounding even where the squares would overflow or vanish; NaN if there is one."""
+    square = 0.0
+    for j in range(vector.size):
+        square += vector[j] * vector[j]
+    if 1e-280 < square < 1e280:
+        return float(np.sqrt(square))
+    if np.isnan(square):
+        return square
+    largest = 0.0
+    for j in range(vector.size):
+        largest = max(largest, abs(vector[j]))
+    if largest == 0.0:
+        return 0.0
+    square = 0.0
+    for j in range(vector.size):
+        square += (vector[j] / largest) * (vector[j] / largest)
+    return float(largest * np.sqrt(square))

@@ -1,0 +1,90 @@
+"""Every registered loss: gradients, slopes, bounds, extremes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+import registry
+from clipwise.losses.base import gradient, is_margin_loss, label_kind, margin_value, slope, value
+
+losses = pytest.mark.parametrize("loss", registry.LOSSES, ids=registry.name)
+margin_losses = pytest.mark.parametrize("loss", [*filter(is_margin_loss, registry.LOSSES)], ids=registry.name)
+finite = st.floats(-8, 8)
+
+
+def labels_of(loss):
+    return (0.0, 1.0) if label_kind(loss) == "binary" else (-1.3, 0.0, 0.8)
+
+
+@losses
+def test_gradient_is_the_derivative_of_the_value(loss):
+    rng = np.random.default_rng(0)
+    for label in labels_of(loss):
+        theta, x, out = rng.standard_normal(5), rng.standard_normal(5), np.empty(5)
+        gradient(loss, theta, x, label, out)
+        h = 1e-6
+        for j in range(5):
+            step = h * np.eye(5)[j]
+            difference = (value(loss, theta + step, x, label) - value(loss, theta - step, x, label)) / (2 * h)
+            assert out[j] == pytest.approx(difference, rel=1e-6, abs=1e-8)
+
+
+@losses
+def test_gradient_equals_the_reference_and_keeps_to_its_buffer(loss):
+    rng = np.random.default_rng(1)
+    theta, x = rng.standard_normal(4), rng.standard_normal(4)
+    kept = theta.copy(), x.copy()
+    buffer = np.full(6, 7.0)
+    for label in labels_of(loss):
+        gradient(loss, theta, x, label, buffer[1:5])
+        np.testing.assert_allclose(buffer[1:5], reference.gradient(loss, theta, x, label), rtol=1e-12, atol=1e-14)
+    assert buffer.dtype == np.float64
+    np.testing.assert_array_equal(buffer[[0, 5]], 7.0)
+    np.testing.assert_array_equal(np.concatenate((theta, x)), np.concatenate(kept))
+
+
+@losses
+def test_not_a_number_is_never_swallowed(loss):
+    out = np.zeros(2)
+    gradient(loss, np.array([np.nan, 1.0]), np.array([1.0, 1.0]), 1.0, out)
+    assert np.isnan(out).any()
+    assert np.isnan(value(loss, np.array([np.nan, 1.0]), np.array([1.0, 1.0]), 1.0))
+
+
+@margin_losses
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_huge_margins_stay_finite(loss):
+    for margin in (-1e4, 1e4):
+        for label in labels_of(loss):
+            assert np.isfinite(slope(loss, margin, label))
+            assert np.isfinite(margin_value(loss, margin, label))
+
+
+@margin_losses
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(margin=finite, reach=st.floats(0, 8), which=st.integers(0, 2))
+def test_bounds_hold(loss, margin, reach, which):
+    label = labels_of(loss)[which % len(labels_of(loss))]
+    bounds = loss.bounds(np.array([reach]), np.array([label]))
+    margin = np.clip(margin, -reach, reach)
+    assert abs(slope(loss, margin, label)) <= bounds.slope[0] + 1e-12
+    other = np.clip(margin + 1e-3, -reach, reach)
+    if other - margin > 1e-4:
+        curvature = (slope(loss, other, label) - slope(loss, margin, label)) / (other - margin)
+        assert bounds.low[0] - 1e-6 <= curvature <= bounds.high[0] + 1e-6
+
+
+@margin_losses
+def test_bounds_are_attained(loss):
+    """Within 1 % on a fine grid, so that a bound cannot be off by a factor unnoticed."""
+    grid = np.linspace(-6, 6, 24_001)
+    for label in labels_of(loss):
+        bounds = loss.bounds(np.array([6.0]), np.array([label]))
+        slopes = np.array([slope(loss, margin, label) for margin in grid])
+        assert np.abs(slopes).max() >= 0.99 * bounds.slope[0]
+        curvature = np.diff(slopes) / np.diff(grid)
+        if np.isfinite(bounds.high[0]):
+            assert np.abs(curvature).max() >= 0.99 * bounds.high[0]
+        assert curvature.min() <= bounds.low[0] + 0.01 * max(1.0, abs(bounds.low[0]))

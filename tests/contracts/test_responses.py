@@ -1,0 +1,65 @@
+"""Every registered response: shape, label, sensitivity and reach."""
+
+import numpy as np
+import pytest
+
+import reference
+import registry
+from clipwise.constants import estimate_sensitivity
+from clipwise.responses import is_random, respond
+
+responses = pytest.mark.parametrize("response", registry.RESPONSES, ids=registry.name)
+
+
+def moved(response, theta, x, y, seed=0):
+    out = np.full((x.shape[0], x.shape[1] + 2), 7.0)
+    rng = np.random.default_rng(seed)
+    labels = [
+        respond(response, theta, row, label, out[i, 1:-1], rng) for i, (row, label) in enumerate(zip(x, y, strict=True))
+    ]
+    np.testing.assert_array_equal(out[:, [0, -1]], 7.0)  # nothing outside the buffer
+    np.testing.assert_array_equal(labels, y)
+    return out[:, 1:-1]
+
+
+@responses
+def test_equals_the_reference_and_leaves_its_input_alone(response):
+    x, y = reference.data()
+    kept = x.copy()
+    for scale in (0.01, 1.0, 30.0):
+        theta = scale * np.array([1.0, -2.0, 0.5, 3.0])
+        rows = moved(response, theta, x, y)
+        rng = np.random.default_rng(0)
+        expected = [reference.respond(response, theta, row, label, rng) for row, label in zip(x, y, strict=True)]
+        np.testing.assert_allclose(rows, expected, rtol=1e-12)
+    np.testing.assert_array_equal(x, kept)
+
+
+@responses
+def test_sensitivity_and_reach_are_bounds(response):
+    x, y = reference.data()
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        first, second = rng.standard_normal((2, 4)) * rng.choice([0.01, 0.3, 3.0])
+        a, b = moved(response, first, x, y), moved(response, second, x, y)
+        mean_move = np.linalg.norm(a - b, axis=1).mean()
+        assert mean_move <= response.sensitivity(y) * np.linalg.norm(first - second) + 1e-12
+        assert np.linalg.norm(a - x, axis=1).max() <= response.reach(np.linalg.norm(first), y) + 1e-12
+
+
+@responses
+def test_the_estimate_comes_close_to_the_bound_from_below(response):
+    x, y = reference.data()
+    estimate = estimate_sensitivity(response, x, y, radius=2.0, dimension=4)
+    exact = response.sensitivity(y)
+    assert 0.8 * exact <= estimate <= exact + 1e-9
+
+
+@responses
+def test_not_a_number_is_never_swallowed(response):
+    x = np.full((1, 4), np.nan)
+    assert np.isnan(moved(response, np.ones(4), x, np.ones(1))).all()
+
+
+def test_none_of_ours_is_random():
+    assert not any(is_random(response) for response in registry.RESPONSES)

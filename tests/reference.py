@@ -1,0 +1,184 @@
+"""The update in plain NumPy, written from the papers' equations and not from the package's code.
+
+It draws from the same generators in the same order as the engine (records, then the response of each
+record, then noise), so runs can be compared draw by draw. Slow, and meant to be read beside the papers.
+"""
+
+import numpy as np
+
+import clipwise as cw
+from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
+from clipwise.engine.streams import spawn
+from clipwise.feedback import NoFeedback
+from clipwise.outputs import Average
+from clipwise.preconditioning import Adam
+from clipwise.sampling import Full, Poisson, Uniform
+
+
+def gradient(loss, theta, x, y):
+    margin = x @ theta
+    sign = 2 * y - 1
+    match type(loss).__name__:
+        case "Quadratic":  # ½‖θ + a z‖²
+            return theta + loss.a * x
+        case "Logistic":  # paper 1, eq. 7
+            weight = loss.positive_weight if y == 1 else 1.0
+            return weight * (np.exp(margin) / (1 + np.exp(margin)) - y) * x + loss.l2 * theta
+        case "SquaredError":
+            return (margin - y) * x + loss.l2 * theta
+        case "Huber":
+            return np.clip(margin - y, -loss.c, loss.c) * x + loss.l2 * theta
+        case "Absolute":
+            return np.sign(margin - y) * x
+        case "Sigmoid":
+            p = 1 / (1 + np.exp(sign * margin))
+            return -sign * p * (1 - p) * x
+        case "Savage":
+            p = 1 / (1 + np.exp(sign * margin))
+            return -2 * sign * p**2 * (1 - p) * x
+        case "Tangent":
+            return 4 * (2 * np.arctan(sign * margin) - 1) * sign / (1 + margin**2) * x
+    raise AssertionError(loss)
+
+
+def respond(response, theta, x, y, rng):
+    match type(response).__name__:
+        case "Identity":
+            return x
+        case "LocationShift":
+            return x - response.beta * theta
+        case "BestResponse":  # paper 1, eq. 8
+            return x - response.beta * y * theta / max(response.floor, np.linalg.norm(theta))
+        case "LinearShift":
+            mask = np.isin(np.arange(x.size), response.columns)
+            return x - response.strength * theta * mask
+        case "Shaken":  # a random response that the tests define
+            return x + response.scale * rng.standard_normal(x.size)
+    raise AssertionError(response)
+
+
+def clip(part, g):
+    norm = np.linalg.norm(g)
+    match part:
+        case Unclipped():
+            return g
+        case Norm():  # paper 1, eq. 1
+            return g * min(1.0, part.threshold / norm) if norm > 0 else g
+        case Normalise():  # paper 3, App. C.4, corrected to C·x/‖x‖
+            return part.length * g / norm if norm > 0 else g
+        case PerClass():
+            blocks = [clip(Norm(part.threshold), block) for block in np.split(g, part.classes)]
+            return np.concatenate(blocks)
+    raise AssertionError(part)
+
+
+def project(region, theta):
+    match type(region).__name__:
+        case "Everywhere":
+            return theta
+        case "Box":
+            return np.clip(theta, region.low, region.high)
+        case "Ball":
+            norm = np.linalg.norm(theta)
+            return theta * min(1.0, region.size / norm) if norm > 0 else theta
+    raise AssertionError(region)
+
+
+def step_size(step, t):
+    match type(step).__name__:
+        case "Constant":
+            return step.gamma
+        case "InverseTime":
+            return step.a0 / (step.a1 + t)
+        case "Power":
+            return step.eta / t**step.alpha
+    raise AssertionError(step)
+
+
+class Sampler:
+    """Batches from a generator, as the docstrings of `clipwise.sampling` describe them."""
+
+    def __init__(self, sampling, m, rng):
+        self.sampling, self.m, self.rng = sampling, m, rng
+        self.order = np.arange(m)
+
+    def batch(self, t):
+        m, rng, sampling = self.m, self.rng, self.sampling
+        if isinstance(sampling, Full):
+            return range(m)
+        if isinstance(sampling, Poisson):
+            chosen, position = [], -1
+            while True:
+                position += 1 + int(rng.standard_exponential() / -np.log1p(-sampling.batch / m))
+                if position >= m:
+                    return chosen
+                chosen.append(position)
+        if isinstance(sampling, Uniform):
+            if sampling.batch == 1:
+                return [rng.integers(0, m)]
+            return self._shuffled(np.arange(m), sampling.batch)[: sampling.batch]
+        batches = -(-m // sampling.batch)
+        if t % batches == 0:
+            self.order = self._shuffled(self.order, m - 1)
+        first = (t % batches) * sampling.batch
+        return self.order[first : first + sampling.batch]
+
+    def _shuffled(self, order, places):
+        for k in range(places):  # Fisher and Yates
+            other = self.rng.integers(k, self.m)
+            order[[k, other]] = order[[other, k]]
+        return order
+
+
+def run(problem, rule, steps, start, seed):
+    """θ_t and e_t for t = 0 … steps of the first replicate, and the output."""
+    streams = spawn(seed, 1)[0]
+    theta = np.full(problem.dimension, float(start))
+    e = np.zeros_like(theta)
+    m1, m2, total = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
+    sampler = Sampler(rule.sampling, problem.records, streams.records)
+    batch = getattr(rule.sampling, "batch", problem.records)
+    thetas, errors = [theta], [e]
+    deployed = theta
+    for t in range(steps):
+        if t % rule.deploy_every == 0:
+            deployed = theta
+        gradients = [
+            gradient(problem.loss, theta, respond(problem.response, deployed, problem.features[i], problem.labels[i],
+                                                  streams.response), problem.labels[i])
+            for i in sampler.batch(t)
+        ]  # fmt: skip
+        zero = np.zeros_like(theta)
+        v = sum((clip(rule.clip, g) for g in gradients), zero) / batch
+        if not isinstance(rule.feedback, NoFeedback):
+            v = v + clip(rule.feedback.clip, e)
+            e = e + sum((clip(rule.feedback.cap, g) for g in gradients), zero) / batch - v
+        noisy = v
+        if rule.noise.std > 0:
+            noisy = v + rule.noise.std * streams.noise.standard_normal(theta.size)
+        if isinstance(rule.preconditioner, Adam):  # paper 3, Algorithm 3, with t + 1 and β₂
+            adam = rule.preconditioner
+            m1 = adam.beta1 * m1 + (1 - adam.beta1) * noisy
+            m2 = adam.beta2 * m2 + (1 - adam.beta2) * noisy**2
+            noisy = (m1 / (1 - adam.beta1 ** (t + 1))) / np.sqrt(m2 / (1 - adam.beta2 ** (t + 1)) + adam.stability)
+        theta = project(problem.region, theta - step_size(rule.step, t + 1) * noisy)
+        total = total + theta
+        thetas.append(theta)
+        errors.append(e)
+    output = total / steps if isinstance(rule.output, Average) else theta
+    return np.array(thetas), np.array(errors), output
+
+
+def data(kind="binary", records=60, features=4, seed=3):
+    """A small table with labels of one kind."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((records, features)) * np.geomspace(0.5, 3, features)
+    y = x @ np.linspace(-1, 1, features) + 0.5 * rng.standard_normal(records)
+    return x, ((y > 0).astype(float) if kind == "binary" else y)
+
+
+def problem(loss, response=None, region=None, **sizes):
+    """A small problem with labels that suit the loss."""
+    kind = getattr(loss, "labels", "real")
+    x, y = data(kind, **sizes)
+    return cw.Problem(x, None if kind == "none" else y, loss=loss, response=response, region=region)

@@ -1,0 +1,73 @@
+"""Every part and preset the package registers, with arguments to make one: what the contract tests loop over."""
+
+import clipwise as cw
+from clipwise.clipping import add_clipped
+from clipwise.losses import gradient, value
+from clipwise.losses.base import margin_value, slope
+from clipwise.parts import implemented, is_ours
+from clipwise.presets import PRESETS
+from clipwise.regions import project
+from clipwise.responses import respond
+from clipwise.sampling import draw
+from clipwise.steps import size
+
+ARGUMENTS = {
+    "Quadratic": {"a": 1.5},
+    "Logistic": {"l2": 0.1, "positive_weight": 2.0},
+    "SquaredError": {"l2": 0.2},
+    "Huber": {"c": 0.7, "l2": 0.05},
+    "LocationShift": {"beta": 0.3},
+    "BestResponse": {"beta": 0.4, "floor": 0.5},
+    "LinearShift": {"strength": 0.3, "columns": [0, 2]},
+    "Box": {"low": -0.6, "high": 0.4},
+    "Ball": {"size": 0.8},
+    "Constant": {"gamma": 0.05},
+    "InverseTime": {"a0": 2, "a1": 30},
+    "Power": {"eta": 0.1, "alpha": 0.5},
+    "Norm": {"threshold": 0.9},
+    "PerClass": {"threshold": 0.6, "classes": 2},
+    "Uniform": {"batch": 3},
+    "Poisson": {"batch": 5},
+    "Epochs": {"batch": 7},
+    "SinglePass": {"batch": 7},
+}
+
+
+def make(kind):
+    return kind(**ARGUMENTS.get(kind.__name__, {}))
+
+
+def every(*operations):
+    """One of each registered part that implements any of the operations."""
+    kinds = {kind: None for op in operations for kind in implemented(op) if is_ours(kind)}
+    return [make(kind) for kind in kinds]
+
+
+def name(part):
+    return type(part).__name__
+
+
+LOSSES = every(value, margin_value, gradient, slope)
+RESPONSES = every(respond)
+REGIONS = every(project)
+STEPS = every(size)
+CLIPS = every(add_clipped)
+SAMPLINGS = every(draw)
+
+
+STEP = cw.steps.InverseTime(2, 30)
+
+
+def rules(noise_std=0.2, step=STEP, **more):
+    """One rule of each preset."""
+    dice = {"clip": 0.8, "error_clip": 1.1, "noise_std": noise_std}
+    chosen = {
+        "SGD": {"noise_std": noise_std},
+        "PCSGD": {"clip": 0.8, "noise_std": noise_std},
+        "DPSGD": {"clip": 0.8, "noise_std": noise_std, "batch": 5},
+        "DiceSGD": dice,
+        "AdamDiceSGD": {**dice, "residual_cap": 1.7},
+        "AutoDiceSGD": {"noise_std": noise_std},
+    }
+    assert set(chosen) == set(PRESETS), "a new preset needs arguments here"
+    return {preset: PRESETS[preset](step, **arguments, **more) for preset, arguments in chosen.items()}

@@ -1,0 +1,258 @@
+"""Wrong input gets one clear sentence at the door."""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import clipwise as cw
+import reference
+
+X, Y = reference.data()
+Z = np.array([0.0, 1.0, 2.0])
+LOGISTIC = cw.losses.Logistic()
+STEP = cw.steps.Constant(0.1)
+PROBLEM = cw.Problem(X, Y, loss=LOGISTIC)
+
+
+def with_value(array, value):
+    changed = array.copy()
+    changed.flat[3] = value
+    return changed
+
+
+class Nameless(NamedTuple):
+    """A part that implements nothing."""
+
+
+class Forgetful(NamedTuple):
+    """A response that does not return the label."""
+
+
+@cw.implements(cw.responses.respond, Forgetful)
+def _(response, deployed, features, label, moved, rng):
+    moved[:] = features
+
+
+class Secret(NamedTuple):
+    """A random response that does not say so."""
+
+
+@cw.implements(cw.responses.respond, Secret)
+def _(response, deployed, features, label, moved, rng):
+    moved[:] = features + rng.standard_normal()
+    return label
+
+
+# fmt: off
+CASES = {
+    "nan in features": (
+        lambda: cw.Problem(with_value(X, np.nan), Y, loss=LOGISTIC),
+        "features must be finite, got 1 NaN",
+    ),
+    "infinite features": (
+        lambda: cw.Problem(with_value(X, np.inf), Y, loss=LOGISTIC),
+        "features must be finite, got 1",
+    ),
+    "nan in labels": (lambda: cw.Problem(X, with_value(Y, np.nan), loss=LOGISTIC), "labels must be finite, got 1 NaN"),
+    "no records": (lambda: cw.Problem(X[:0], Y[:0], loss=LOGISTIC), "features must be a non-empty table of rows"),
+    "no columns": (lambda: cw.Problem(X[:, :0], Y, loss=LOGISTIC), "features must be a non-empty table of rows"),
+    "three axes": (lambda: cw.Problem(X[None], Y, loss=LOGISTIC), "features must be a non-empty table of rows"),
+    "text": (lambda: cw.Problem([["a", "b"]], [1], loss=LOGISTIC), "features must hold numbers only, got list"),
+    "lengths": (
+        lambda: cw.Problem(X, Y[:-1], loss=LOGISTIC),
+        "labels must hold one label for each of 60 records, got shape (59,)",
+    ),
+    "label -1": (lambda: cw.Problem(X, 2 * Y - 1, loss=LOGISTIC), "labels must hold labels 0 and 1 only, got -1"),
+    "no labels": (lambda: cw.Problem(X, loss=LOGISTIC), "labels must be given for Logistic"),
+    "too many labels": (lambda: cw.Problem(Z, Z, loss=cw.losses.Quadratic()), "labels must be left out for Quadratic"),
+    "loss is a string": (lambda: cw.Problem(X, Y, loss="logistic"), "loss must be a part"),
+    "loss without math": (
+        lambda: cw.Problem(X, Y, loss=Nameless()),
+        "loss Nameless does not implement value, gradient",
+    ),
+    "response without math": (
+        lambda: cw.Problem(X, Y, loss=LOGISTIC, response=Nameless()),
+        "does not implement respond",
+    ),
+    "region without math": (lambda: cw.Problem(X, Y, loss=LOGISTIC, region=Nameless()), "does not implement project"),
+    "columns beyond": (
+        lambda: cw.Problem(X, Y, loss=LOGISTIC, response=cw.responses.LinearShift(1.0, [4])),
+        "columns of LinearShift must be below 4, got 4",
+    ),
+    "columns twice": (lambda: cw.responses.LinearShift(1.0, [1, 1]), "columns must be distinct column numbers"),
+    "empty box": (lambda: cw.regions.Box(1, -1), "Box needs low ≤ high, got low=1.0 and high=-1.0"),
+    "ball of size 0": (lambda: cw.regions.Ball(0), "size must be a number above 0, got 0"),
+    "negative l2": (lambda: cw.losses.Logistic(l2=-1), "l2 must be a number of at least 0, got -1"),
+    "clip 0": (lambda: cw.PCSGD(STEP, clip=0, noise_std=1), "clip must be a number above 0, got 0"),
+    "clip nan": (lambda: cw.PCSGD(STEP, clip=np.nan, noise_std=1), "clip must be a finite number, got nan"),
+    "clip text": (lambda: cw.PCSGD(STEP, clip="1", noise_std=1), "clip must be a finite number, got '1'"),
+    "negative noise": (
+        lambda: cw.PCSGD(STEP, clip=1, noise_std=-1),
+        "noise_std must be a number of at least 0, got -1",
+    ),
+    "step 0": (lambda: cw.steps.Constant(0), "gamma must be a number above 0, got 0"),
+    "step negative": (lambda: cw.steps.InverseTime(-1, 5), "a0 must be a number above 0, got -1"),
+    "step is a number": (lambda: cw.SGD(0.1), "step must be a part"),
+    "batch 0": (
+        lambda: cw.DPSGD(STEP, clip=1, noise_std=1, batch=0),
+        "batch must be a whole number of at least 1, got 0",
+    ),
+    "batch 2.5": (
+        lambda: cw.DPSGD(STEP, clip=1, noise_std=1, batch=2.5),
+        "batch must be a whole number of at least 1, got 2.5",
+    ),
+    "sampling": (lambda: cw.SGD(STEP, sampling="random"), "sampling must be one of 'uniform', 'poisson'"),
+    "residual cap": (
+        lambda: cw.DiceSGD(STEP, clip=1, error_clip=1, noise_std=1, residual_cap=0.5),
+        "residual_cap must be at least clip (1), got 0.5",
+    ),
+    "deploy 0": (lambda: cw.SGD(STEP, deploy_every=0), "deploy_every must be a whole number of at least 1, got 0"),
+    "adam": (
+        lambda: cw.AdamDiceSGD(STEP, clip=1, error_clip=1, noise_std=1, beta1=1.0),
+        "beta1 must be a number in [0, 1), got 1.0",
+    ),
+    "batch larger than the data": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP, batch=61), 5),
+        "batch must be at most the number of records (60), got 61",
+    ),
+    "a second pass": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP, batch=7, sampling="single-pass"), 10),
+        "steps must be at most 9 for a single pass in batches of 7, got 10",
+    ),
+    "start": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, start=[1, 2]),
+        "start must be a number or 4 number(s), got shape (2,)",
+    ),
+    "start nan": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, start=np.nan), "start must be finite"),
+    "steps": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 0), "steps must be a whole number of at least 1, got 0"),
+    "replicates": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, replicates=0), "replicates must be a whole number"),
+    "seed": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=-1), "seed must be a whole number of at least 0, got -1"),
+    "threads": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, n_jobs=0),
+        "n_jobs must be a whole number of at least 1, got 0",
+    ),
+    "record": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=[6]),
+        "record must be a number or iterations from 0 to 5",
+    ),
+    "record 1": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=1),
+        "record must be a whole number of at least 2, got 1",
+    ),
+    "checkpoint folder": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, checkpoint="/nowhere/at/all"),
+        "checkpoint must be a file in a folder that exists, got '/nowhere/at/all'",
+    ),
+    "checkpoint number": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, checkpoint=5),
+        "checkpoint must be a file in a folder",
+    ),
+    "rule is a name": (lambda: cw.run(PROBLEM, "SGD", 5), "rule must be a Rule, got <class 'str'>"),
+    "rule is a preset": (lambda: cw.run(PROBLEM, cw.SGD, 5), "rule must be a Rule, got <class 'function'>"),
+    "problem is an array": (
+        lambda: cw.run(X, cw.SGD(STEP), 5),
+        "problem must be a Problem, got <class 'numpy.ndarray'>",
+    ),
+    "point of an array": (lambda: cw.stable_point(X), "problem must be a Problem"),
+    "metric of an array": (lambda: cw.metrics.performative_risk(X, X), "problem must be a Problem"),
+    "metric of text": (lambda: cw.metrics.performative_risk(PROBLEM, "a"), "theta must hold numbers only, got str"),
+    "start outside": (
+        lambda: cw.run(cw.Problem(X, Y, loss=LOGISTIC, region=cw.regions.Box(-1, 1)), cw.SGD(STEP), 5, start=50),
+        "start must lie in the region Box(low=-1.0, high=1.0), got 50",
+    ),
+    "start none": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, start=None), "start must hold numbers only, got NoneType"),
+    "endless": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 10**20), "steps must be at most 4611686018427387904"),
+    "ragged record": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=[1, [2]]),
+        "record must be a number or iterations",
+    ),
+    "huge step": (lambda: cw.steps.Constant(10**400), "gamma must be a finite number, got 1000"),
+    "bytes": (lambda: cw.steps.Constant(b"1"), "gamma must be a finite number, got b'1'"),
+    "numbers as text": (lambda: cw.Problem([["1", "2"]], [1], loss=LOGISTIC), "features must hold numbers only"),
+    "dates": (
+        lambda: cw.Problem(np.array(["2020-01-01"], "datetime64[D]"), loss=cw.losses.Quadratic()),
+        "numbers only",
+    ),
+    "complex": (lambda: cw.Problem([1j], loss=cw.losses.Quadratic()), "features must hold numbers only, got list"),
+    "masked": (
+        lambda: cw.Problem(np.ma.masked_equal(Z, 1), loss=cw.losses.Quadratic()),
+        "numbers only, got MaskedArray",
+    ),
+    "changed by replace": (
+        lambda: cw.clipping.Norm(1.0)._replace(threshold=-1),
+        "threshold must be a number above 0, got -1",
+    ),
+    "quadratic best response": (
+        lambda: cw.Problem(Z, loss=cw.losses.Quadratic(), response=cw.responses.BestResponse(1.0)),
+        "response BestResponse moves by label",
+    ),
+    "blocks": (
+        lambda: cw.clipped_point(PROBLEM, cw.clipping.PerClass(1.0, 3)),
+        "PerClass needs a dimension divisible by 3 classes, got 4",
+    ),
+    "forgotten label": (
+        lambda: cw.Problem(X, Y, loss=LOGISTIC, response=Forgetful()),
+        "must return the label, got None",
+    ),
+    "secret dice": (lambda: cw.Problem(X, Y, loss=LOGISTIC, response=Secret()), "Secret draws at random but lacks"),
+    "trace folder": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).save("/nowhere/a"),
+        "path must be in a folder that exists",
+    ),
+    "clip of a point": (lambda: cw.clipped_point(PROBLEM, -1), "clip must be a number above 0, got -1"),
+    "rounds": (
+        lambda: cw.repeated_minimization(PROBLEM, rounds=0),
+        "rounds must be a whole number of at least 1, got 0",
+    ),
+    "reference": (
+        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).gap([1, 2]),
+        "reference must be a number or 4 number(s)",
+    ),
+    "no feedback": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).error_norm(), "SGD has no feedback"),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_clear_sentence(case):
+    attempt, message = CASES[case]
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)) as caught:
+        attempt()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+
+
+def test_a_small_error_clip_is_allowed_with_a_warning():
+    with pytest.warns(UserWarning, match=r"error_clip=0.5 is below clip=1.0: .* the fixed point may be biased"):
+        rule = cw.DiceSGD(STEP, clip=1.0, error_clip=0.5, noise_std=0.0)
+    assert rule.feedback.clip.threshold == 0.5
+
+
+def test_an_operation_is_implemented_once_and_with_its_arguments():
+    class Part(NamedTuple):
+        pass
+
+    with pytest.raises(TypeError, match=r"slope of Part must take \(loss, margin, label\), got \(loss, margin\)"):
+        cw.implements(cw.losses.slope, Part)(lambda loss, margin: 0.0)
+    cw.implements(cw.losses.slope, Part)(lambda loss, margin, label: 0.0)
+    with pytest.raises(TypeError, match="Part implements slope already"):
+        cw.implements(cw.losses.slope, Part)(lambda loss, margin, label: 1.0)
+
+
+def test_a_part_of_the_package_keeps_its_math():
+    with pytest.raises(TypeError, match="Logistic belongs to clipwise"):
+        cw.implements(cw.losses.gradient, cw.losses.Logistic)(lambda loss, theta, features, label, out: None)
+
+
+def test_data_is_never_written_to():
+    x = X.copy()
+    problem = cw.Problem(x, Y, loss=LOGISTIC, response=cw.responses.BestResponse(1.0))
+    cw.run(problem, cw.SGD(STEP), 50, seed=0)
+    cw.stable_point(problem)
+    np.testing.assert_array_equal(x, X)
+    assert x.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        problem.features[0, 0] = 1.0

@@ -1,0 +1,131 @@
+"""The kernel cache: hit by a second process, never stale."""
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import clipwise as cw
+
+SOURCES = Path(cw.__file__).parent
+
+JOB = textwrap.dedent("""
+    import numpy as np
+    import clipwise as cw
+    from clipwise.engine.loop import advance
+    problem = cw.Problem(np.array([1.0, 2.0]), loss=cw.losses.Quadratic(a=2.0))
+    theta = cw.run(problem, cw.SGD(cw.steps.Constant(0.5)), steps=1, seed=0).theta[0, -1, 0]
+    print(theta, sum(advance.stats.cache_hits.values()), sum(advance.stats.cache_misses.values()))
+""")
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the package that can be edited, with a cache of its own."""
+    shutil.copytree(SOURCES, tmp_path / "src" / "clipwise", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path / "src"),
+        "CLIPWISE_CACHE": str(tmp_path / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+    def run(job=JOB):
+        done = subprocess.run([sys.executable, "-c", job], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return [float(word) for word in done.stdout.split()]
+
+    return tmp_path / "src" / "clipwise", run
+
+
+def edit(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    stamp = path.stat()
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    os.utime(path, (stamp.st_atime, stamp.st_mtime))  # even an edit that keeps the time must be noticed
+
+
+def test_a_second_process_does_not_compile_and_an_edit_is_always_seen(package):
+    sources, run = package
+    first = run()
+    assert first[1:] == [0, 1]
+    assert run() == [first[0], 1, 0], "the second process compiled again"
+    # The loss, which the kernel's own file never mentions.
+    edit(sources / "losses" / "quadratic.py", "out[j] = theta[j] + loss.a * features[j]", "out[j] = 7.0")
+    assert run() == [-3.5, 0, 1], "stale code ran"
+    # A part of the update that the loop imports.
+    edit(sources / "steps.py", "return step.gamma", "return 2.0 * step.gamma")
+    assert run() == [-7.0, 0, 1], "stale code ran"
+    edit(sources / "steps.py", "return 2.0 * step.gamma", "return step.gamma")
+    assert run() == [-3.5, 1, 0], "going back should find the earlier kernel"
+
+
+USERS = textwrap.dedent("""
+    from typing import NamedTuple
+    import numpy as np
+    import clipwise as cw
+    from clipwise.engine.loop import advance
+
+    class Mine(NamedTuple):
+        pass
+
+    @cw.implements(cw.losses.value, Mine)
+    def _(loss, theta, features, label): return 0.0
+
+    @cw.implements(cw.losses.gradient, Mine)
+    def _(loss, theta, features, label, out): out[0] = SLOPE
+
+    problem = cw.Problem(np.array([1.0, 2.0]), np.zeros(2), loss=Mine())
+    theta = cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), steps=1, seed=0).theta[0, -1, 0]
+    print(theta, sum(advance.stats.cache_hits.values()), sum(advance.stats.cache_misses.values()))
+""")
+
+
+def test_a_users_part_is_never_stale(package):
+    _, run = package
+    assert run(USERS.replace("SLOPE", "1.0")) == [-1.0, 0, 1]
+    assert run(USERS.replace("SLOPE", "2.0")) == [-2.0, 0, 1]
+
+
+def test_a_redefined_part_is_a_new_part():
+    def make(slope):
+        from typing import NamedTuple
+
+        class Again(NamedTuple):
+            pass
+
+        @cw.implements(cw.losses.value, Again)
+        def _(loss, theta, features, label):
+            return 0.0
+
+        @cw.implements(cw.losses.gradient, Again)
+        def _(loss, theta, features, label, out):
+            out[0] = slope
+
+        return Again()
+
+    ends = []
+    for slope in (1.0, 2.0):
+        problem = cw.Problem(np.ones(2), np.zeros(2), loss=make(slope))
+        ends.append(cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), steps=1, seed=0).theta[0, -1, 0])
+    assert ends == [-1.0, -2.0]
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(package, monkeypatch):
+    _, run = package
+    job = "import os; os.environ['CLIPWISE_CACHE'] = '/proc/nowhere'\n" + JOB
+    assert run(job)[1:] == [0, 1]
+
+
+def test_a_damaged_kernel_is_compiled_again(package, tmp_path):
+    _, run = package
+    first = run()
+    for kernel in (tmp_path / "cache").rglob("*.kernel"):
+        kernel.write_bytes(kernel.read_bytes()[:100])
+    assert run() == first

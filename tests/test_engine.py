@@ -1,0 +1,90 @@
+"""The compiled engine against the plain-Python reference, draw by draw."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import clipwise as cw
+import reference
+import registry
+from clipwise.clipping import PerClass
+from clipwise.outputs import Average
+from clipwise.responses import respond
+from clipwise.rule import Rule
+from clipwise.sampling import Uniform
+
+STEPS = 150
+
+
+def assert_same(problem, rule, steps=STEPS, start=0.3):
+    thetas, errors, output = reference.run(problem, rule, steps, start, seed=11)
+    trace = cw.run(problem, rule, steps, start, seed=11, record=range(steps + 1))
+    np.testing.assert_allclose(trace.theta[0], thetas, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(trace.output[0], output, rtol=1e-12, atol=1e-12)
+    if trace.error is None:
+        assert not errors.any()
+    else:
+        assert errors.any()
+        np.testing.assert_allclose(trace.error[0], errors, rtol=1e-12, atol=1e-12)
+
+
+PROBLEMS = {
+    "quadratic": reference.problem(cw.losses.Quadratic(1.5), cw.responses.LocationShift(0.2), cw.regions.Box(-2, 2)),
+    "logistic": reference.problem(cw.losses.Logistic(0.1, 2.0), cw.responses.BestResponse(0.3, 0.2)),
+    "huber": reference.problem(cw.losses.Huber(0.7, 0.05), cw.responses.LinearShift(0.2, [0, 2]), cw.regions.Ball(0.9)),
+    "savage": reference.problem(cw.losses.Savage()),
+}
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("preset", registry.rules())
+def test_every_preset(preset, problem):
+    assert_same(PROBLEMS[problem], registry.rules()[preset])
+
+
+@pytest.mark.parametrize("sampling", registry.SAMPLINGS, ids=registry.name)
+def test_every_sampling(sampling):
+    steps = 9 if registry.name(sampling) == "SinglePass" else 40
+    rule = registry.rules()["DiceSGD"]
+    other = Rule("DiceSGD", rule.step, rule.clip, sampling, rule.noise, rule.feedback)
+    assert_same(PROBLEMS["logistic"], other, steps)
+
+
+@pytest.mark.parametrize("loss", registry.LOSSES, ids=registry.name)
+def test_every_loss(loss):
+    assert_same(reference.problem(loss), registry.rules()["PCSGD"])
+
+
+def test_lazy_deployment():
+    rule = registry.rules(deploy_every=7)["DiceSGD"]
+    assert_same(PROBLEMS["logistic"], rule)
+    greedy = cw.run(PROBLEMS["logistic"], registry.rules()["DiceSGD"], STEPS, seed=11)
+    lazy = cw.run(PROBLEMS["logistic"], rule, STEPS, seed=11)
+    assert not np.allclose(greedy.theta, lazy.theta, atol=1e-9)
+
+
+def test_per_class_clipping_averaging_and_a_constant_step():
+    rule = Rule("averaged", cw.steps.Constant(0.05), PerClass(0.4, 2), Uniform(4), output=Average())
+    assert_same(PROBLEMS["logistic"], rule)
+
+
+class Shaken(NamedTuple):
+    """A response that moves each record at random, whatever the model."""
+
+    scale: float
+
+    random = True
+
+
+@cw.implements(respond, Shaken)
+def _(response, deployed, features, label, moved, rng):
+    for j in range(features.size):
+        moved[j] = features[j] + response.scale * rng.standard_normal()
+    return label
+
+
+def test_random_response():
+    problem = reference.problem(cw.losses.Logistic(0.1), Shaken(0.5))
+    rule = cw.PCSGD(cw.steps.Power(0.1, 0.5), clip=0.8, noise_std=0.2)
+    assert_same(problem, rule)
