@@ -1,7 +1,20 @@
 """Private training by clipped, noisy gradient descent, for models that may change the data they learn from."""
 
 from clipwise import sources  # noqa: F401, I001  (first: it digests the files before they are used)
-from clipwise import clipping, datasets, feedback, losses, metrics, noise, regions, responses, sampling, steps
+from clipwise import (
+    clipping,
+    datasets,
+    feedback,
+    losses,
+    metrics,
+    noise,
+    outputs,
+    preconditioning,
+    regions,
+    responses,
+    sampling,
+    steps,
+)
 from clipwise.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
 from clipwise.parts import implements
 from clipwise.points import (
@@ -14,6 +27,9 @@ from clipwise.points import (
     stable_point,
 )
 from clipwise.presets import DPSGD, PCSGD, SGD, AdamDiceSGD, AutoDiceSGD, DiceSGD
+from clipwise.privacy.calibration import calibrate
+from clipwise.privacy.statement import Statement, account
+from clipwise.privacy.users import account_users
 from clipwise.problem import Problem
 from clipwise.rule import Rule
 
@@ -32,7 +48,11 @@ __all__ = [
     "Point",
     "Problem",
     "Rule",
+    "Statement",
     "Trace",
+    "account",
+    "account_users",
+    "calibrate",
     "clipped_point",
     "clipping",
     "clipping_bias",
@@ -43,6 +63,8 @@ __all__ = [
     "metrics",
     "noise",
     "optimal_point",
+    "outputs",
+    "preconditioning",
     "regions",
     "repeated_gradient",
     "repeated_minimization",

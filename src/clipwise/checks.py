@@ -57,6 +57,14 @@ def instance(name: str, value: Any, kind: type) -> None:
         raise TypeError(f"{name} must be a {kind.__name__}, got {value if isinstance(value, type) else type(value)!r}.")
 
 
+def open_fraction(name: str, value: Any) -> float:
+    """A number above 0 and below 1."""
+    result = number(name, value)
+    if not 0 < result < 1:
+        raise ValueError(f"{name} must be a number above 0 and below 1, got {value!r}.")
+    return result
+
+
 def integer(name: str, value: Any, least: int) -> int:
     """A whole number of at least `least`."""
     try:

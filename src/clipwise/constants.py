@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from clipwise.losses.base import MarginBounds, gradient, is_margin_loss, label_kind, penalty
 from clipwise.losses.quadratic import Quadratic
+from clipwise.parts import is_ours
 from clipwise.responses import Identity, is_random, respond
 
 Array = NDArray[np.float64]
@@ -66,6 +67,8 @@ def constants(features: Array, labels: Array, loss: Any, response: Any, radius: 
     else:
         beta, reach = _estimate_response(setting)
         estimated = _ALL  # how far records can move enters everything
+    if not is_ours(type(response)):
+        estimated = _ALL  # it may change labels, too, and nothing bounds these
     if isinstance(loss, Quadratic):
         values = _quadratic(setting, reach)
     elif is_margin_loss(loss) and hasattr(loss, "bounds"):
@@ -102,7 +105,7 @@ def _margin(setting: _Setting, reach: float) -> tuple[float, float, float, float
     with np.errstate(invalid="ignore"):  # an infinite bound times a zero row is no bound at all
         smoothness = l2 + float(np.nanmax(bounds.high * norms**2))
         in_features = bounds.slope + bounds.high * setting.radius * norms
-    in_label = 0.0 if hasattr(setting.response, "sensitivity") else _label_slopes(setting, bounds) * norms
+    in_label = 0.0 if is_ours(type(setting.response)) else _label_slopes(setting, bounds) * norms
     data_smoothness = float(np.nanmax(np.hypot(in_features, in_label)))
     return mu, smoothness, data_smoothness, float(np.max(bounds.slope * norms)) + l2 * setting.radius
 

@@ -33,7 +33,7 @@ def recall(feedback: Any, error: Array, update: Array) -> None:
 
 @operation
 def settle(feedback: Any, error: Array, kept: Array, update: Array) -> None:
-    """E ← e + kept − v, with v before noise."""
+    """Update the error: e ← e + kept − v, with v before noise."""
 
 
 def remembers(feedback: Any) -> bool:

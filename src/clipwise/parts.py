@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import marshal
 from collections.abc import Callable, Iterable
 from functools import wraps
+from types import CodeType
 from typing import Any, TypeVar
 
 from numba import types
@@ -182,7 +182,15 @@ def _numbers(field: Any) -> Any:
     return field.tolist() if hasattr(field, "tolist") else field
 
 
-def _code(function: Implementation) -> tuple[bytes, list[str]]:
-    """A function's bytecode with all its names and constants, and what it closes over."""
+def _code(function: Implementation) -> list[Any]:
+    """What a function does: its bytecode with names and constants, and the values it takes from around it."""
     closed = [repr(cell.cell_contents) for cell in function.__closure__ or ()]
-    return marshal.dumps(function.__code__), closed
+    around = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    values = {name: value for name, value in around.items() if isinstance(value, int | float | str)}
+    return [_bytecode(function.__code__), closed, values]
+
+
+def _bytecode(code: CodeType) -> list[Any]:
+    """Code without the file and the lines it stands on, so that moving it changes nothing."""
+    constants = [_bytecode(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
+    return [code.co_code, code.co_names, code.co_varnames, constants]

@@ -83,13 +83,21 @@ class Rule:
             int(self.deploy_every),
         )
 
-    def check(self, problem: Problem, steps: int) -> None:
-        """Refuse a rule that cannot run on the problem for that many steps."""
-        batch = expected_batch(self.sampling, problem.records)
-        if batch > problem.records:
-            raise ValueError(f"batch must be at most the number of records ({problem.records}), got {batch}.")
-        most = longest_run(self.sampling, problem.records)
+    def longest_run(self, records: int) -> float:
+        """The largest number of steps that the sampler allows."""
+        return longest_run(self.sampling, records)
+
+    def check_sampling(self, records: int, steps: int) -> None:
+        """Refuse a batch larger than the data, and a pass longer than it."""
+        batch = expected_batch(self.sampling, records)
+        if batch > records:
+            raise ValueError(f"batch must be at most the number of records ({records}), got {batch}.")
+        most = self.longest_run(records)
         if steps > most:
             raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
+
+    def check(self, problem: Problem, steps: int) -> None:
+        """Refuse a rule that cannot run on the problem for that many steps."""
+        self.check_sampling(problem.records, steps)
         if hasattr(self.clip, "check_dimension"):
             self.clip.check_dimension(problem.dimension)

@@ -83,7 +83,7 @@ def run(
     >>> problem = cw.Problem([0.0, 0.0, 1.0], loss=cw.losses.Quadratic())
     >>> trace = cw.run(problem, cw.SGD(step=cw.steps.InverseTime(1, 0)), steps=1000, seed=0)
     >>> trace.theta.shape
-    (1, 45, 1)
+    (1, 42, 1)
     """
     checks.instance("problem", problem, Problem)
     checks.instance("rule", rule, Rule)

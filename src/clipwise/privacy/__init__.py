@@ -1,0 +1,1 @@
+"""What a run reveals about one record, certified."""

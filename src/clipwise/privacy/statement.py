@@ -1,0 +1,163 @@
+"""A statement: what is certified, what is claimed, whether the claim holds, and why; for people and for machines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clipwise import checks
+from clipwise.privacy import gaussian, profiles
+from clipwise.privacy.certificate import ADJACENCIES, Certificate, certify
+from clipwise.privacy.claims import Claim, claim
+from clipwise.privacy.release import release
+from clipwise.rule import Rule
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """The privacy of a rule run for a number of steps on a number of records.
+
+    Formal guarantee: for any two data sets that are neighbours under `adjacency`, the sequence of all deployed
+    models is (certified, delta)-differentially private, if the run is not seeded and nothing else is released.
+    """
+
+    rule: str
+    records: int
+    steps: int
+    delta: float
+    adjacency: str
+    certified: float  # ε that is proven; infinite if none is
+    claimed: float | None  # ε of the paper's formula
+    claim_holds: bool | None  # None without a claim
+    reasons: tuple[str, ...]
+    certificate: Certificate = field(repr=False)
+
+    def epsilon(self, delta: float) -> float:
+        """The certified ε at another δ."""
+        return self.certificate.epsilon(delta)
+
+    def delta_at(self, epsilon: float) -> float:
+        """The certified δ at some ε; 1 if nothing is certified."""
+        profile = self.certificate.profile
+        return 1.0 if profile is None else profile.delta(epsilon)
+
+    @property
+    def gaussian_mu(self) -> float:
+        """The μ whose Gaussian trade-off has the certified ε at this δ; a guarantee only where the reasons name it."""
+        return gaussian.largest_mu(self.certified, self.delta) if np.isfinite(self.certified) else np.inf
+
+    def tradeoff(self, alpha: ArrayLike) -> NDArray[np.float64]:
+        """The least type II error of any attack on one record, at type I error α."""
+        profile = self.certificate.profile
+        return np.zeros(np.shape(alpha)) if profile is None else profiles.tradeoff(profile, alpha)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the curve, as JSON has it: an infinite ε becomes None."""
+        return {
+            "rule": self.rule,
+            "records": self.records,
+            "steps": self.steps,
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "certified_epsilon": self.certified if np.isfinite(self.certified) else None,
+            "claimed_epsilon": self.claimed,
+            "claim_holds": self.claim_holds,
+            "reasons": list(self.reasons),
+        }
+
+    def to_json(self) -> str:
+        """The statement as JSON."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    def to_markdown(self) -> str:
+        """The statement as a Markdown table and a list of reasons."""
+        rows = [
+            ("certified ε", _shown(self.certified)),
+            ("claimed ε", _shown(self.claimed)),
+            ("claim holds", self._verdict()),
+        ]
+        rows += [("δ", f"{self.delta:g}"), ("neighbours", ADJACENCIES[self.adjacency])]
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        reasons = "\n".join(f"- {reason}" for reason in self.reasons)
+        return (
+            f"**{self.rule}**, {self.steps} steps on {self.records} records\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n"
+        )
+
+    def _verdict(self) -> str:
+        return {True: "yes", False: "no", None: "no claim"}[self.claim_holds]
+
+    def __str__(self) -> str:
+        shown = f"certified ε = {_shown(self.certified)}; claimed ε = {_shown(self.claimed)}"
+        lines = [
+            f"{self.rule}, {self.steps} steps on {self.records} records, δ = {self.delta:g}",
+            f"  {shown}; claim holds: {self._verdict()}",
+            f"  - Neighbours: {ADJACENCIES[self.adjacency]}.",
+        ]
+        return "\n".join(lines + [f"  - {reason}" for reason in self.reasons])
+
+
+def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str = "replace-one") -> Statement:
+    """State the privacy of a rule: certified, claimed, and whether the claim holds.
+
+    `adjacency` is "replace-one", "zero-out" (a record's gradients become zero) or, for Poisson sampling,
+    "add-remove".
+
+    >>> import clipwise as cw
+    >>> rule = cw.DPSGD(cw.steps.Constant(0.5), clip=1.0, noise_std=0.004, batch=250)
+    >>> round(cw.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="add-remove").certified, 2)
+    0.39
+    """
+    delta = checks.open_fraction("delta", delta)
+    released = release(rule, records, steps)
+    certificate = certify(released, adjacency)
+    certified = certificate.epsilon(delta)
+    claimed = claim(released, delta)
+    holds = None if claimed is None else bool(claimed.applies and certified <= claimed.epsilon)
+    reasons = [*certificate.reasons, *_claim_reasons(claimed, certified), *_terms(rule, released.feedback is not None)]
+    return Statement(
+        rule.name,
+        released.records,
+        released.steps,
+        delta,
+        adjacency,
+        certified,
+        None if claimed is None else claimed.epsilon,
+        holds,
+        tuple(reasons),
+        certificate,
+    )
+
+
+def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
+    if claimed is None:
+        return ["The papers have no formula for this rule."]
+    failed = [condition.text for condition in claimed.conditions if not condition.met]
+    reasons = [f"Claimed: {claimed.source}."]
+    if failed:
+        reasons.append(f"The claim's own condition fails: {'; '.join(failed)}.")
+    if certified > claimed.epsilon:
+        reasons.append(f"The claim is not certified: {claimed.epsilon:.4g} is claimed, {_shown(certified)} is proven.")
+    if "Theorem 3.8" in claimed.source:
+        reasons.append("The published proof for error feedback is wrong; docs/errata.md has a counterexample.")
+    return reasons
+
+
+def _terms(rule: Rule, hides_error: bool) -> list[str]:
+    terms = [
+        f"Sampling: {type(rule.sampling).__name__}. The number of records and the expected batch size are public.",
+        "All iterates are covered, and so is anything computed from them, such as the last one or an average.",
+        "A seeded run is not for release: whoever knows the seed can undo the noise.",
+    ]
+    if hides_error:
+        terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")
+    return terms
+
+
+def _shown(epsilon: float | None) -> str:
+    if epsilon is None:
+        return "none"
+    return f"{epsilon:.4g}" if np.isfinite(epsilon) else "∞"

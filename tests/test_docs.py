@@ -1,0 +1,61 @@
+"""The documentation is true: every Python block in it runs, and every relative link leads to a file."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    path
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+    if path.exists()
+]
+FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+INLINE_CODE = re.compile(r"`[^`\n]*`")
+LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?:\s[^)]*)?\)|^\[[^\]]+\]:\s*(\S+)|(?:src|href)=\"([^\"]+)\"", re.MULTILINE)
+ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:|#")  # a scheme such as https:, or a place on the same page
+
+
+def name(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(text):
+    """Each Python block, moved down to its own line of the page so that errors point there."""
+    found = [match for match in FENCED.finditer(text) if match[1] == "python"]
+    return ["\n" * text.count("\n", 0, match.start(2)) + match[2] for match in found]
+
+
+def links(text):
+    prose = INLINE_CODE.sub("", FENCED.sub("", text))
+    found = (next(filter(None, groups)) for groups in LINK.findall(prose))
+    return [link.split("#")[0] for link in found if not ELSEWHERE.match(link)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text("utf-8")], ids=name)
+def test_blocks_run(page, tmp_path, monkeypatch, capsys):
+    """In order, in one namespace a page, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text("utf-8")
+    found = blocks(text)
+    assert len(found) == text.count("```python"), "a block is not closed, or not at the start of a line"
+    namespace = {"__name__": f"documentation_{page.stem}"}
+    for block in found:
+        exec(compile(block, str(page), "exec", dont_inherit=True), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_to_files(page):
+    missing = [link for link in links(page.read_text("utf-8")) if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_links_are_found():
+    prose = '[a](b.md#c) `[x](y)` ![p](q.svg "title") [w](https://w.org) [h](#h) <img src="r.png">\n[n]: s.md\n'
+    fenced = "```\n[z](z)\n```\n"
+    assert links(prose + fenced) == ["b.md", "q.svg", "r.png", "s.md"]
+
+
+def test_blocks_keep_their_line_numbers():
+    assert blocks("a\n```python\nb\n```\n```\nc\n```\n") == ["\n\nb\n"]
