@@ -31,13 +31,13 @@ class Checker(HTMLParser):
 
 @pytest.fixture
 def small(monkeypatch):
-    quadratic = demo.quadratic_case()._replace(run_steps=30_000, replicates=4)
+    quadratic = demo.quadratic_case()._replace(run_steps=30_000, replicates=4, audit_runs=20)
     monkeypatch.setattr(demo, "quadratic_case", lambda: quadratic)
     real = demo.credit_case
 
     def short():
         case, source = real()
-        return case._replace(run_steps=2000, replicates=2), source
+        return case._replace(run_steps=2000, replicates=2, audit_runs=20), source
 
     monkeypatch.setattr(demo, "credit_case", short)
     monkeypatch.setattr(demo, "credit", generated_credit)

@@ -27,7 +27,10 @@ from clipwise.points import (
     stable_point,
 )
 from clipwise.presets import DPSGD, PCSGD, SGD, AdamDiceSGD, AutoDiceSGD, DiceSGD
-from clipwise.privacy.calibration import calibrate
+from clipwise.privacy.audit import Audit, audit
+from clipwise.privacy.calibration import calibrate, longest_run
+from clipwise.privacy.one_run_audit import audit_one_run
+from clipwise.privacy.settings import claims
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.users import account_users
 from clipwise.problem import Problem
@@ -40,6 +43,7 @@ __all__ = [
     "PCSGD",
     "SGD",
     "AdamDiceSGD",
+    "Audit",
     "AutoDiceSGD",
     "CheckpointError",
     "DiceSGD",
@@ -52,13 +56,17 @@ __all__ = [
     "Trace",
     "account",
     "account_users",
+    "audit",
+    "audit_one_run",
     "calibrate",
+    "claims",
     "clipped_point",
     "clipping",
     "clipping_bias",
     "datasets",
     "feedback",
     "implements",
+    "longest_run",
     "losses",
     "metrics",
     "noise",

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from clipwise import __version__
+from clipwise.presets import PRESETS, SAMPLERS
+from clipwise.privacy.certificate import ADJACENCIES
+from clipwise.privacy.settings import ClaimRow
+from clipwise.privacy.statement import account as state
+from clipwise.rule import Rule
+from clipwise.steps import Constant
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,6 +47,126 @@ def demo(out: Path, quiet: bool) -> None:
         console.print(table)
     for path in job.write(out, results, source):
         console.print(f"wrote {path}", soft_wrap=True)
+
+
+def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that describe a rule and how long it runs."""
+    options = [
+        click.argument("preset", type=click.Choice([name for name in PRESETS if name != "SGD"])),
+        click.option("--clip", type=float, default=1.0, show_default=True, help="Bound on one record's gradient (C1)."),
+        click.option("--error-clip", type=float, help="Bound on the fed-back error (C2); default: the clip."),
+        click.option("--residual-cap", type=float, help="Cap on what a record leaves in the error (C3)."),
+        click.option("--noise-std", type=float, required=True, help="Deviation of the noise on the mean update."),
+        click.option("--batch", type=int, default=1, show_default=True, help="Expected batch size."),
+        click.option("--sampling", type=click.Choice(list(SAMPLERS)), help="Default: the preset's."),
+        click.option("--records", type=int, required=True, help="Number of records."),
+        click.option("--steps", type=int, required=True, help="Number of steps."),
+        click.option("--delta", type=float, required=True, help="δ."),
+        click.option("--adjacency", type=click.Choice(list(ADJACENCIES)), default="replace-one", show_default=True),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _rule(
+    preset: str,
+    clip: float,
+    error_clip: float | None,
+    residual_cap: float | None,
+    noise_std: float,
+    batch: int,
+    sampling: str | None,
+) -> Rule:
+    arguments: dict[str, Any] = {"step": Constant(1.0), "noise_std": noise_std, "batch": batch}
+    if sampling is not None:
+        arguments["sampling"] = sampling
+    if preset != "AutoDiceSGD":
+        arguments["clip"] = clip
+    if preset in ("DiceSGD", "AdamDiceSGD"):
+        arguments |= {"error_clip": clip if error_clip is None else error_clip, "residual_cap": residual_cap}
+    return PRESETS[preset](**arguments)
+
+
+@main.command()
+@_rule_options
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
+def account(records: int, steps: int, delta: float, adjacency: str, form: str, **about: Any) -> None:
+    """State the privacy of PRESET: certified, claimed, and why."""
+    with _plain_errors():
+        statement = state(_rule(**about), records, steps, delta, adjacency)
+    shown = {"text": statement.__str__, "markdown": statement.to_markdown, "json": statement.to_json}
+    click.echo(shown[form]())
+
+
+@main.command()
+@_rule_options
+@click.option("--runs", type=int, default=10_000, show_default=True, help="Runs on each of the two data sets.")
+@click.option("--confidence", type=float, default=0.95, show_default=True)
+@click.option("--seed", type=int, help="Makes the audit reproducible.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the trade-off curves into this file."
+)
+def audit(
+    records: int,
+    steps: int,
+    delta: float,
+    adjacency: str,
+    runs: int,
+    confidence: float,
+    seed: int | None,
+    plot: Path | None,
+    **about: Any,
+) -> None:
+    """Attack PRESET and state the ε that the attack demonstrates."""
+    from clipwise.privacy.audit import audit as attack
+    from clipwise.report.plots import tradeoff_figure
+
+    with _plain_errors():
+        found = attack(_rule(**about), records, steps, delta, runs, confidence, seed, adjacency)
+        if plot is not None:
+            tradeoff_figure(found).savefig(plot, dpi=160)
+    click.echo(found)
+
+
+@main.command()
+@click.option("--audit-runs", type=int, help="Attack every setting this many times on each side (500: a few minutes).")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
+def claims(audit_runs: int | None, as_csv: bool) -> None:
+    """The papers' own settings: claimed, condition, certified, audited."""
+    import csv
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from clipwise.privacy.settings import claims as all_claims
+
+    columns = ("paper", "experiment", "δ", "neighbours", "claimed ε", "condition", "certified ε", "audited ε")
+    with _plain_errors():
+        rows = [_claim_cells(row) for row in all_claims(audit_runs)]
+    if as_csv:
+        csv.writer(sys.stdout).writerows([columns, *rows])
+        return
+    table = Table(*columns, title="What the papers' experiments claim, and what holds")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _claim_cells(row: ClaimRow) -> list[str]:
+    audited = "not run" if row.audited is None else f"≥ {row.audited:.3g}"
+    about = [str(row.paper), row.experiment, f"{row.delta:.1e}", row.adjacency]
+    return [*about, f"{row.claimed:.3g}", row.condition, f"{row.certified:.4g}", audited]
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Wrong input is one sentence on the terminal, not a traceback."""
+    try:
+        yield
+    except (ValueError, TypeError) as problem:
+        raise click.ClickException(str(problem)) from None
 
 
 @main.group()

@@ -112,3 +112,11 @@ def test_delta_must_be_a_fraction(delta):
 def test_negative_arguments_are_refused(mu, epsilon):
     with pytest.raises(ValueError, match="at least 0"):
         gaussian.delta(mu, epsilon)
+
+
+@pytest.mark.parametrize("level", [1e-300, 1e-17, 1.2e-16, 1e-5, 0.5, 0.999999, 1 - 2**-53])
+@pytest.mark.parametrize("loss", [0.0, 1e-300, 1e-18, 1e-5, 1.0])
+def test_the_largest_mu_at_the_ends_of_the_scale(loss, level):
+    mu = gaussian.largest_mu(loss, level)
+    assert 0 < mu < np.inf
+    assert gaussian.delta(mu, loss) <= level * (1 + 1e-9)

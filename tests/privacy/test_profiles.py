@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import pld
@@ -421,3 +422,50 @@ def test_tradeoff_of_what_reveals_all():
     assert profiles.tradeoff(profiles.mixture([0.4], [0.0]), [0.1]) == pytest.approx([0.3])
     with pytest.raises(ValueError, match="alpha"):
         profiles.tradeoff(profiles.gaussian(1.0), [1.5])
+
+
+@pytest.mark.parametrize(
+    ("make", "q", "z", "delta"),
+    [
+        (profiles.poisson, 0.20258, 421.85, 1.7e-14),
+        (profiles.subset, 0.31483, 372.87, 8.6e-14),
+        (profiles.poisson, 0.93894, 544.66, 1.1e-11),
+        (profiles.poisson, 0.10595, 257.9, 2.4e-9),
+    ],
+)
+def test_weak_steps_are_tight_too(make, q, z, delta):
+    """One step, where the shift is small: H_α(mix‖base) in closed form, by bisection in high precision."""
+    mpmath.mp.dps = 60
+    mu, q_ = mpmath.mpf(1) / mpmath.mpf(z), mpmath.mpf(q)
+
+    def exact(epsilon):
+        level = mpmath.log((mpmath.exp(epsilon) - (1 - q_)) / q_)  # of the likelihood ratio of the shifted part
+        x = level / mu + mu / 2
+        mix = (1 - q_) * mpmath.ncdf(-x) + q_ * mpmath.ncdf(mu - x)
+        return mix - mpmath.exp(epsilon) * mpmath.ncdf(-x)
+
+    low, high = mpmath.mpf(0), mpmath.mpf(1)
+    for _ in range(150):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exact(middle) > delta else (low, middle)
+    found = make(q, z, 1).epsilon(delta)
+    assert float(high) * (1 - 1e-12) <= found <= 1.01 * float(high) + 2e-5
+
+
+@pytest.mark.parametrize(
+    ("q", "scale", "steps", "delta"), [(1.26e-12, 261.4, 20, 1.3e-18), (1.66e-12, 23.08, 20, 5.07e-17)]
+)
+def test_rare_gamma_releases_are_not_below_the_truth(q, scale, steps, delta):
+    mpmath.mp.dps = 60
+    odds = mpmath.mpf(1) / mpmath.mpf(scale)
+    rare = 1 / (1 + mpmath.exp(odds))
+    one = rare * (1 + mpmath.mpf(q) * mpmath.expm1(odds))
+    up, down = mpmath.log(one / rare), mpmath.log((1 - one) / (1 - rare))
+    epsilon = mpmath.mpf(profiles.gamma(q, scale, steps).epsilon(delta))
+    truth = mpmath.mpf(0)
+    for k in range(steps + 1):
+        loss = k * up + (steps - k) * down
+        if loss > epsilon:
+            weight = mpmath.binomial(steps, k) * one**k * (1 - one) ** (steps - k)
+            truth += weight * -mpmath.expm1(epsilon - loss)
+    assert truth <= delta

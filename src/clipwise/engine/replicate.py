@@ -23,6 +23,20 @@ _NOTHING = np.empty(0, dtype=np.int64)
 
 
 @dataclass
+class Pace:
+    """How many steps to take at a time; the replicates of a run learn it from each other."""
+
+    chunk: int = 1
+
+    def learn(self, steps: int, seconds: float) -> None:
+        """Aim at CHUNK_SECONDS. Doubling finds the right size in a few calls, whatever a step costs."""
+        if seconds < CHUNK_SECONDS / 2:
+            self.chunk = max(self.chunk, 2 * steps)
+        else:
+            self.chunk = max(1, int(steps * CHUNK_SECONDS / seconds))
+
+
+@dataclass
 class Replicate:
     """One replicate. `moving` is held while its state changes, `turn` by whoever is next to hold it."""
 
@@ -53,22 +67,20 @@ class Replicate:
         """Have the loop ready, compiled or loaded, and record the start; no step is taken."""
         advance(*_arguments(problem, rule), self.state, self.order, self.records, self.done, *self.streams)
 
-    def advance_to(self, problem: Problem, rule: Rule, steps: int, stop: threading.Event) -> None:
+    def advance_to(self, problem: Problem, rule: Rule, steps: int, pace: Pace, stop: threading.Event) -> None:
         """Advance in chunks of about CHUNK_SECONDS, so that it can be stopped or saved in between."""
         fixed = _arguments(problem, rule)
         if permutes(rule.sampling) and self.order.size == 0 and self.done < steps:
             self.order = np.arange(problem.records)
-        chunk = 1
         while self.done < steps and not stop.is_set():
             began = time.monotonic()
             with self.still():
-                until = min(steps, self.done + chunk)
+                began_at = self.done
+                until = min(steps, began_at + pace.chunk)
                 self.diverged = not advance(*fixed, self.state, self.order, self.records, until, *self.streams)
             if self.diverged:
                 return
-            took = time.monotonic() - began
-            # Doubling finds the right size in a few calls, whatever a step costs.
-            chunk = 2 * chunk if took < CHUNK_SECONDS / 2 else max(1, int(chunk * CHUNK_SECONDS / took))
+            pace.learn(self.done - began_at, time.monotonic() - began)
         if self.done == steps:
             with self.still():
                 self.order = _NOTHING  # so that memory does not grow with the number of replicates

@@ -19,7 +19,7 @@ from clipwise import checks
 from clipwise.engine import checkpoint as checkpoints
 from clipwise.engine.loop import empty_records, initial_state
 from clipwise.engine.progress import Progress
-from clipwise.engine.replicate import CHUNK_SECONDS, Replicate, all_still
+from clipwise.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
 from clipwise.engine.streams import spawn
 from clipwise.engine.trace import Trace
 from clipwise.feedback import remembers
@@ -179,7 +179,8 @@ def _run_all(
     try:
         if work[0].done < steps:
             work[0].compile(problem, rule)  # here and not in a thread, so that Ctrl-C need not wait for it
-        jobs = [pool.submit(replicate.advance_to, problem, rule, steps, stop) for replicate in work]
+        pace = Pace()
+        jobs = [pool.submit(replicate.advance_to, problem, rule, steps, pace, stop) for replicate in work]
         with progress:
             _watch(jobs, work, progress, file)
     except KeyboardInterrupt:

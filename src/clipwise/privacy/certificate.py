@@ -94,10 +94,12 @@ def _sampled(released: Release, adjacency: str) -> Certificate:
 def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Certificate:
     """DiceSGD and its variants: the direct part and what the outputs see of the hidden error."""
     shift = dice_shift(released, feedback, "zero-out" if adjacency == "add-remove" else adjacency)
-    cap = "no cap" if np.isinf(feedback.residual) else f"at most {feedback.residual:.4g} a participation"
-    reason = (
-        f"Error feedback: what one record leaves in the hidden error is bounded ({cap}), and so is what shows of it"
-    )
+    if np.isinf(feedback.residual):
+        reason = "Error feedback without a residual cap: at every step the hidden error may show up to its own clip"
+    else:
+        reason = (
+            f"Error feedback: a participation leaves at most {feedback.residual:.4g} in the hidden error, which drains"
+        )
     k = released.participations
     if k is not None:
         mu = shift(k)

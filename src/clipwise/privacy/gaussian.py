@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr, ndtri
+from scipy.special import erfcx, erfinv, log_ndtr, ndtri
 
 from clipwise import checks
 
@@ -69,8 +69,10 @@ def largest_mu(epsilon: float, delta: float) -> float:
     checks.nonnegative("epsilon", epsilon)
     # Two that are surely private: that of ε = 0, and the inverse of the upper bound in `epsilon`.
     width = math.sqrt(-2 * goal)
-    lower = max(2 * float(ndtri((1 + delta) / 2)), 2 * epsilon / (math.sqrt(width**2 + 2 * epsilon) + width))
-    lower *= 1 - _NUDGE
+    still = 2 * math.sqrt(2) * float(erfinv(delta)) if delta < 0.5 else -2 * float(ndtri((1 - delta) / 2))
+    lower = max(still, 2 * epsilon / (math.sqrt(width**2 + 2 * epsilon) + width)) * (1 - _NUDGE)
+    while log_delta(lower, epsilon) > goal:  # by rounding only
+        lower *= 1 - 1e-6
     if lower > _HUGE:
         return lower
     upper = 2 * lower

@@ -77,7 +77,7 @@ def reach(q: float, mu: float, tail: float) -> float:
     """How far apart the losses of one step are: the scale of the first grid."""
     spread = _loss(q, mu, _top(q, mu, tail)) - _loss(q, mu, float(ndtri(tail)))
     # A shift so large and rare that all of it is cut leaves the loss of not taking part, log(1 − q), alone.
-    return max(spread, -math.log1p(-q))
+    return spread if spread > 0 else -math.log1p(-q)
 
 
 @dataclass(frozen=True)

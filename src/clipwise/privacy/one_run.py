@@ -47,7 +47,7 @@ class OneRunBound(NamedTuple):
 
 
 def one_run_bound(
-    scores: Any, included: Any, delta: float, confidence: float, guesses: int | None = None
+    scores: Any, included: Any, delta: float, confidence: float, guesses: int | None = None, seed: int | None = None
 ) -> OneRunBound:
     """A lower bound on ε from one run with canaries that were each `included` by a fair coin.
 
@@ -57,16 +57,17 @@ def one_run_bound(
 
     Formal guarantee: if the coins are fair and independent of each other and of all else, the scores depend
     on them only through the output of a mechanism that is (ε, δ)-DP when one canary is added or removed, then
-    lower_bound ≤ ε with probability at least `confidence`. Equal scores are put in an order that does not
-    depend on the coins, even when the canaries are listed by inclusion.
+    lower_bound ≤ ε with probability at least `confidence`. Equal scores are put in a random order, drawn from the
+    operating system or from a `seed` that was chosen without looking at the coins.
     """
     delta = checks.fraction("delta", delta)
     error = 1.0 - checks.positive("confidence", checks.fraction("confidence", confidence))
     values = checks.vector("scores", scores, checks.count("the number of scores", np.size(scores)))
     coins = checks.labels("included", included, values.size, "binary") == 1
     sizes = _sizes(values.size) if guesses is None else [_within(guesses, values.size)]
-    # The shuffle is the order among equal scores.
-    shuffle = np.random.default_rng(0).permutation(values.size)
+    # The shuffle is the order among equal scores. A fixed one would not do: canaries listed by inclusion would make
+    # the number of right guesses a matter of arithmetic and not of chance.
+    shuffle = np.random.default_rng(seed).permutation(values.size)
     ranked = coins[shuffle[np.argsort(values[shuffle], kind="stable")]]
     bounds = [_bound(ranked, size, delta, error / len(sizes)) for size in sizes]
     lower_bound, size, correct = max(bounds)
@@ -86,7 +87,7 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     above, below = betainc(*shape, expit(epsilon)), betaincc(*shape, expit(epsilon))
     if below == 0.0:
         return 1.0
-    if above == 0.0:
+    if above < 1e-290:
         # So far out P[W ≥ v] underflows, but W falls faster there than a geometric series of ratio P[W = v+1]/P[W = v].
         slack = 1.0 / (correct * (1.0 - (guesses - correct) * math.exp(epsilon) / (correct + 1)))
     else:

@@ -75,7 +75,9 @@ def gamma(q: float, scale: float, steps: int) -> Profile:
     if checks.integer("steps", steps, least=0) == 0 or q == 0:
         return gaussian(0.0)
     curve = partial(_response_delta, q, odds, steps)
-    highest = steps * float(np.logaddexp(math.log(q) + odds, _log_complement(q)))
+    if odds == math.inf:
+        return gaussian(math.inf)
+    highest = steps * _log_ratio(q, odds) * (1 + 1e-14)
     return Profile(curve, partial(_inverse, curve, highest))
 
 
@@ -158,17 +160,24 @@ def _mixed_epsilon(curve: Callable[[float], float], largest: float, lost: float,
 def _response_delta(q: float, odds: float, steps: int, epsilon: float) -> float:
     """δ(ε) of `steps` sampled randomised responses, the larger of the two directions."""
     rare, common = float(log_expit(-odds)), float(log_expit(odds))  # of a 1 and a 0 without the record
-    with_one = float(np.logaddexp(_log_complement(q) + rare, math.log(q) + common))
-    with_zero = float(np.logaddexp(_log_complement(q) + common, math.log(q) + rare))
-    present, absent = (with_one, with_zero), (rare, common)
-    return max(_binomial_delta(present, absent, steps, epsilon), _binomial_delta(absent, present, steps, epsilon))
+    up, down = _log_ratio(q, odds), _log_ratio(q, -odds)  # what the record adds to these
+    present = _binomial_delta((rare + up, common + down), (up, down), steps, epsilon)
+    return max(present, _binomial_delta((rare, common), (-up, -down), steps, epsilon))
 
 
-def _binomial_delta(p: tuple[float, float], q: tuple[float, float], steps: int, epsilon: float) -> float:
-    """H_{e^ε} of `steps` coins with log-probabilities p against q, from the number of ones."""
+def _log_ratio(q: float, odds: float) -> float:
+    """log(1 + q·(e^odds − 1))."""
+    if odds > 600:
+        return float(np.logaddexp(_log_complement(q), math.log(q) + odds))
+    return math.log1p(q * math.expm1(odds))
+
+
+def _binomial_delta(p: tuple[float, float], loss: tuple[float, float], steps: int, epsilon: float) -> float:
+    """H_{e^ε} of `steps` coins with log-probabilities p, each with its loss, from the number of ones."""
     first, last = likely(steps, math.exp(p[0]))
     ones = np.arange(first, last + 1, dtype=np.float64)
-    losses = ones * (p[0] - q[0]) + (steps - ones) * (p[1] - q[1])
+    losses = ones * loss[0] + (steps - ones) * loss[1]
+    losses += 1e-15 * (ones * abs(loss[0]) + (steps - ones) * abs(loss[1]))  # rounding, upwards
     ones, losses = ones[losses > epsilon], losses[losses > epsilon]
     ways = gammaln(steps + 1) - gammaln(ones + 1) - gammaln(steps - ones + 1)
     terms = np.exp(ways + ones * p[0] + (steps - ones) * p[1]) * -np.expm1(epsilon - losses)

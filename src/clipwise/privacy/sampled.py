@@ -87,9 +87,10 @@ def _refined(at: Callable[[float], float], q: float, mu: float, tail: float, eno
         return best
     interval = reach(q, mu, tail) / _FIRST_GRID
     try:
-        for _ in range(_REFINEMENTS):
+        for refinement in range(_REFINEMENTS):
             value = at(interval)
-            settled = best < math.inf and best - value <= max(_GAIN * best, negligible)
+            # Two coarse grids may agree by being equally bad; from the third on it means something.
+            settled = refinement > 1 and best - value <= max(_GAIN * best, negligible)
             best = min(best, value)
             if settled or best <= enough:
                 break

@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from clipwise.privacy.audit import Audit
+
 Array = NDArray[np.float64]
 
 # A palette that colour-blind readers can tell apart (Okabe and Ito).
@@ -37,6 +39,20 @@ def gap_figure(panels: Sequence[Panel]) -> Figure:
     figure = Figure(figsize=(5.2 * len(panels), 3.9), layout="constrained")
     for axes, panel in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True):
         _draw_panel(axes, panel)
+    return figure
+
+
+def tradeoff_figure(audit: Audit) -> Figure:
+    """An attack's trade-off between its errors beside the certified one: below the latter no attack can be."""
+    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+    axes = figure.subplots()
+    levels = np.concatenate((np.geomspace(1e-6, 1e-2, 40), np.linspace(0.01, 1, 60)))
+    axes.plot(*audit.curve, color="#d55e00", label=f"attack: {audit.attack}")
+    axes.plot(levels, audit.statement.tradeoff(levels), color="#0072b2", label="certified limit")
+    axes.plot([0, 1], [1, 0], color="black", linestyle=":", linewidth=1, label="guessing")
+    axes.set(title=audit.statement.rule, xlabel="false positive rate", ylabel="false negative rate")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=9)
     return figure
 
 

@@ -1,0 +1,42 @@
+"""Auditing with a single run, for training that is too dear to repeat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clipwise import checks
+from clipwise.engine import run
+from clipwise.privacy.attacks import watched
+from clipwise.privacy.audit import seeds_from
+from clipwise.privacy.canaries import Linear
+from clipwise.privacy.one_run import OneRunBound, one_run_bound
+from clipwise.privacy.release import release
+from clipwise.problem import Problem
+from clipwise.rule import Rule
+
+
+def audit_one_run(
+    rule: Rule,
+    records: int,
+    steps: int,
+    delta: float,
+    canaries: int = 1000,
+    confidence: float = 0.95,
+    seed: int | None = None,
+) -> OneRunBound:
+    """Audit with many canaries in one run: each in a direction of its own, each in the data by the toss of a coin.
+
+    The ε of the result (Steinke, Nasr and Jagielski, 2023) is for a record's gradients against none (zero-out).
+    """
+    released = release(rule, records, steps)
+    if checks.count("canaries", canaries) > records:
+        raise ValueError(f"canaries must be at most the number of records ({records}), got {canaries}.")
+    if not np.isfinite(released.bound):
+        raise ValueError(f"rule must clip to be audited, got {rule.name}.")
+    coins, noise, ties = seeds_from(seed, 3)
+    included = np.random.default_rng(coins).random(canaries) < 0.5
+    features = np.zeros((records, canaries))
+    features[np.flatnonzero(included), np.flatnonzero(included)] = released.bound
+    problem = Problem(features, loss=Linear())
+    trace = run(problem, watched(rule), steps, seed=noise, record=[0, steps], progress=False)
+    return one_run_bound(-trace.theta[0, -1], included, delta, confidence, seed=ties)
