@@ -21,6 +21,8 @@ def gradient(loss, theta, x, y):
     match type(loss).__name__:
         case "Quadratic":  # ½‖θ + a z‖²
             return theta + loss.a * x
+        case "Linear":  # the canaries' loss
+            return x
         case "Logistic":  # paper 1, eq. 7
             weight = loss.positive_weight if y == 1 else 1.0
             return weight * (np.exp(margin) / (1 + np.exp(margin)) - y) * x + loss.l2 * theta

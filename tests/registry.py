@@ -70,4 +70,4 @@ def rules(noise_std=0.2, step=STEP, **more):
         "AutoDiceSGD": {"noise_std": noise_std},
     }
     assert set(chosen) == set(PRESETS), "a new preset needs arguments here"
-    return {preset: PRESETS[preset](step, **arguments, **more) for preset, arguments in chosen.items()}
+    return {preset: PRESETS[preset](step, **{**arguments, **more}) for preset, arguments in chosen.items()}

@@ -48,7 +48,7 @@ def test_gradient_equals_the_reference_and_keeps_to_its_buffer(loss):
 @losses
 def test_not_a_number_is_never_swallowed(loss):
     out = np.zeros(2)
-    gradient(loss, np.array([np.nan, 1.0]), np.array([1.0, 1.0]), 1.0, out)
+    gradient(loss, np.array([np.nan, 1.0]), np.array([np.nan, 1.0]), 1.0, out)
     assert np.isnan(out).any()
     assert np.isnan(value(loss, np.array([np.nan, 1.0]), np.array([1.0, 1.0]), 1.0))
 

@@ -66,8 +66,9 @@ def audit(
     own, and `statistic`, which gives each replicate of a trace a score, that attack is used alone; the trace holds
     the first, middle and last iterate.
 
-    Formal guarantee: if the rule is (ε, δ)-private for the adjacency, then lower_bound ≤ ε with probability at least
-    `confidence`.
+    Formal guarantee: if the sequence of the rule's noisy updates is (ε, δ)-private for the adjacency, which is what
+    certificates are about, then lower_bound ≤ ε with probability at least `confidence`. (The iterates tell as much,
+    but for rules such as Adam's, whose steps cannot be undone.)
     """
     statement = account(rule, records, steps, delta, adjacency)
     checks.integer("runs", runs, least=10)
@@ -95,6 +96,8 @@ def _candidates(rule: Rule, released: Release, adjacency: str, pair: Pair | None
     if (pair is None) != (statistic is None):
         raise ValueError("pair and statistic must be given together, got one of them.")
     if pair is not None:
+        if any(problem.records != released.records for problem in pair):
+            raise ValueError(f"pair must be two problems of {released.records} records, as `records` says.")
         ends = np.array([0, released.steps // 2, released.steps])
         return [Attack("your own", Pair(*pair), rule, ends, statistic)]
     checks.choice("adjacency", adjacency, ADJACENCIES)

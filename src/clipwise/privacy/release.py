@@ -92,7 +92,7 @@ def _residual(clip: Any, cap: Any) -> float:
     """r: the largest norm of cap(g) − clip(g)."""
     inner, outer = _bound(clip), _bound(cap)
     if isinstance(clip, Norm) and isinstance(cap, Norm):
-        return outer - inner  # both shorten the same vector
+        return abs(outer - inner)  # both shorten the same vector
     if isinstance(clip, Normalise) and isinstance(cap, Norm):
         return max(inner, outer - inner)  # a short gradient is lengthened to C1
     return inner + outer

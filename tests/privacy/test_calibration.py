@@ -1,0 +1,48 @@
+"""Calibrate, then account: within 2 % below the target, for every preset, sampling and adjacency."""
+
+import numpy as np
+import pytest
+
+import clipwise as cw
+import registry
+
+RECORDS, STEPS = 200, 20
+TARGETS = [0.01, 0.1, 1.0, 10.0, 100.0]
+SAMPLINGS = ["uniform", "poisson", "single-pass", "epochs", "full"]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("preset", [name for name in registry.rules() if name != "SGD"])
+def test_calibrated_rules_certify_just_what_was_asked(preset, sampling):
+    rule = registry.rules(sampling=sampling)[preset]
+    adjacencies = ["replace-one", "zero-out"] + ["add-remove"] * (sampling == "poisson")
+    for adjacency in adjacencies:
+        for target in TARGETS:
+            found = cw.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
+            certified = cw.account(found, RECORDS, STEPS, 1e-5, adjacency).certified
+            assert 0.98 * target <= certified <= target, (adjacency, target, certified)
+            assert (found.clip, found.sampling, found.feedback) == (rule.clip, rule.sampling, rule.feedback)
+
+
+@pytest.mark.parametrize("preset", ["PCSGD", "DPSGD", "DiceSGD", "AutoDiceSGD"])
+def test_the_papers_noise_makes_the_papers_claim(preset):
+    found = cw.calibrate(registry.rules()[preset], 0.7, 1e-5, RECORDS, STEPS, how="paper")
+    assert cw.account(found, RECORDS, STEPS, 1e-5).claimed == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "epochs", "single-pass", "full"])
+def test_longest_run(sampling):
+    rule = cw.DPSGD(cw.steps.Constant(1.0), 1.0, 0.3, batch=10, sampling=sampling)
+    longest = cw.longest_run(rule, 3.0, 1e-5, RECORDS, most=1000)
+    assert 0 < longest <= 1000
+    assert cw.account(rule, RECORDS, longest, 1e-5).certified <= 3.0
+    if longest < min(1000, rule.longest_run(RECORDS)):
+        assert cw.account(rule, RECORDS, longest + 1, 1e-5).certified > 3.0
+    assert cw.longest_run(rule, 1e-3, 1e-5, RECORDS, most=1000) == 0
+
+
+def test_noise_falls_with_epsilon_and_rises_with_steps():
+    rule = registry.rules()["DiceSGD"]
+    noises = [cw.calibrate(rule, target, 1e-5, RECORDS, STEPS).noise.std for target in TARGETS]
+    assert (np.diff(noises) < 0).all()
+    assert cw.calibrate(rule, 1.0, 1e-5, RECORDS, 10 * STEPS).noise.std > noises[2]
