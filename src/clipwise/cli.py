@@ -39,7 +39,10 @@ def demo(out: Path, quiet: bool) -> None:
     console = Console()
     case, source = job.credit_case()
     console.print(f"Credit data: {source}.")
-    results = [job.compare(one, progress=False if quiet else None) for one in (job.quadratic_case(), case)]
+    results = []
+    for one in (job.quadratic_case(), case):
+        console.print(f"{one.title}: three rules, and attacks on two of them (the first time they are compiled)…")
+        results.append(job.compare(one, progress=False if quiet else None))
     for result in results:
         table = Table(*job.COLUMNS, title=result.panel.title)
         for row in result.rows:

@@ -134,11 +134,10 @@ def write(folder: Path, results: list[Result], source: str) -> list[Path]:
     for path in paths[:2]:
         figure.savefig(path, dpi=160)
     body = [paragraph(text) for text in STORY]
-    body.append(
-        picture(figure, "Squared distance to the stable point against the iteration, for each rule and problem")
-    )
     for result in results:
-        body += [heading(result.panel.title), table(COLUMNS, result.rows)]
+        words = f"{result.panel.title}: squared distance to the stable point against the iteration, for each rule"
+        body += [heading(result.panel.title), picture(gap_figure([result.panel]), words)]
+        body.append(table(COLUMNS, result.rows))
     body += [paragraph(f"Credit data: {source}.", soft=True), paragraph(CAVEAT, soft=True)]
     paths[2].write_text(page("What clipping costs, and what feedback repairs", body), encoding="utf-8")
     return paths

@@ -22,11 +22,13 @@ body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 60rem; font: 16px/1
        color: var(--ink); background: var(--paper); }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 p.soft { color: var(--soft); }
-figure { margin: 1.5rem 0; padding: .5rem; background: #ffffff; border: 1px solid var(--line); border-radius: 6px; }
+figure { max-width: 40rem; margin: 1rem 0; padding: .5rem; background: #ffffff; border: 1px solid var(--line);
+         border-radius: 6px; }
 figure svg { display: block; width: 100%; height: auto; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th { white-space: normal; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
 </style>
 </head>
