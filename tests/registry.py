@@ -69,5 +69,7 @@ def rules(noise_std=0.2, step=STEP, **more):
         "AdamDiceSGD": {**dice, "residual_cap": 1.7},
         "AutoDiceSGD": {"noise_std": noise_std},
     }
+    if more.get("sampling") == "full":
+        more["batch"] = 1
     assert set(chosen) == set(PRESETS), "a new preset needs arguments here"
     return {preset: PRESETS[preset](step, **{**arguments, **more}) for preset, arguments in chosen.items()}

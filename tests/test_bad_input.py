@@ -103,6 +103,7 @@ CASES = {
         lambda: cw.DPSGD(STEP, clip=1, noise_std=1, batch=2.5),
         "batch must be a whole number of at least 1, got 2.5",
     ),
+    "full batch of 5": (lambda: cw.SGD(STEP, batch=5, sampling="full"), "batch must be left at 1 for full batches"),
     "sampling": (lambda: cw.SGD(STEP, sampling="random"), "sampling must be one of 'uniform', 'poisson'"),
     "residual cap": (
         lambda: cw.DiceSGD(STEP, clip=1, error_clip=1, noise_std=1, residual_cap=0.5),
@@ -163,7 +164,7 @@ CASES = {
         "start must lie in the region Box(low=-1.0, high=1.0), got 50",
     ),
     "start none": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, start=None), "start must hold numbers only, got NoneType"),
-    "endless": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 10**20), "steps must be at most 4611686018427387904"),
+    "endless": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 10**20), "steps must be at most 4611686018427387904, got a number of 21 digits"),
     "ragged record": (
         lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=[1, [2]]),
         "record must be a number or iterations",

@@ -29,6 +29,7 @@ from clipwise.points import (
 from clipwise.presets import DPSGD, PCSGD, SGD, AdamDiceSGD, AutoDiceSGD, DiceSGD
 from clipwise.privacy.audit import Audit, audit
 from clipwise.privacy.calibration import calibrate, longest_run
+from clipwise.privacy.one_run import one_run_bound
 from clipwise.privacy.one_run_audit import audit_one_run
 from clipwise.privacy.settings import claims
 from clipwise.privacy.statement import Statement, account
@@ -70,6 +71,7 @@ __all__ = [
     "losses",
     "metrics",
     "noise",
+    "one_run_bound",
     "optimal_point",
     "outputs",
     "preconditioning",

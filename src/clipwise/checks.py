@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+_LARGEST = 2**62
+
 
 def number(name: str, value: Any) -> float:
     """A finite real number."""
@@ -73,6 +75,8 @@ def integer(name: str, value: Any, least: int) -> int:
         result = least - 1
     if isinstance(value, bool) or result < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    if result > _LARGEST:
+        raise ValueError(f"{name} must be at most {_LARGEST}, got a number of {len(str(result))} digits.")
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that describe a rule and how long it runs."""
     options = [
         click.argument("preset", type=click.Choice([name for name in PRESETS if name != "SGD"])),
-        click.option("--clip", type=float, default=1.0, show_default=True, help="Bound on one record's gradient (C1)."),
+        click.option("--clip", type=float, help="Bound on one record's gradient (C1); default: 1."),
         click.option("--error-clip", type=float, help="Bound on the fed-back error (C2); default: the clip."),
         click.option("--residual-cap", type=float, help="Cap on what a record leaves in the error (C3)."),
         click.option("--noise-std", type=float, required=True, help="Deviation of the noise on the mean update."),
@@ -74,20 +75,23 @@ def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _rule(
     preset: str,
-    clip: float,
+    clip: float | None,
     error_clip: float | None,
     residual_cap: float | None,
     noise_std: float,
     batch: int,
     sampling: str | None,
 ) -> Rule:
-    arguments: dict[str, Any] = {"step": Constant(1.0), "noise_std": noise_std, "batch": batch}
-    if sampling is not None:
-        arguments["sampling"] = sampling
-    if preset != "AutoDiceSGD":
-        arguments["clip"] = clip
-    if preset in ("DiceSGD", "AdamDiceSGD"):
-        arguments |= {"error_clip": clip if error_clip is None else error_clip, "residual_cap": residual_cap}
+    given: dict[str, Any] = {"clip": clip, "error_clip": error_clip, "residual_cap": residual_cap, "sampling": sampling}
+    arguments = {name: value for name, value in given.items() if value is not None}
+    known = inspect.signature(PRESETS[preset]).parameters
+    for name in arguments.keys() - known.keys():
+        raise click.UsageError(f"--{name.replace('_', '-')} has no meaning for {preset}.")
+    if "clip" in known:
+        arguments.setdefault("clip", 1.0)
+    if "error_clip" in known:
+        arguments.setdefault("error_clip", arguments["clip"])
+    arguments |= {"step": Constant(1.0), "noise_std": noise_std, "batch": batch}
     return PRESETS[preset](**arguments)
 
 
@@ -127,9 +131,10 @@ def audit(
 
     with _plain_errors():
         found = attack(_rule(**about), records, steps, delta, runs, confidence, seed, adjacency)
-        if plot is not None:
-            tradeoff_figure(found).savefig(plot, dpi=160)
     click.echo(found)
+    if plot is not None:
+        with _plain_errors():
+            tradeoff_figure(found).savefig(plot, dpi=160)
 
 
 @main.command()
@@ -168,7 +173,7 @@ def _plain_errors() -> Iterator[None]:
     """Wrong input is one sentence on the terminal, not a traceback."""
     try:
         yield
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, OSError) as problem:
         raise click.ClickException(str(problem)) from None
 
 

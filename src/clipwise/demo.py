@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from clipwise import losses, regions, responses, steps
 from clipwise.datasets import bernoulli, credit
@@ -16,6 +14,7 @@ from clipwise.engine import Trace, run
 from clipwise.points import clipping_bias, stable_point
 from clipwise.presets import PCSGD, SGD, DiceSGD
 from clipwise.privacy.audit import audit
+from clipwise.privacy.calibration import calibrate
 from clipwise.problem import Problem
 from clipwise.report.page import heading, page, paragraph, picture, table
 from clipwise.report.plots import Curve, Panel, gap_figure
@@ -28,14 +27,14 @@ STORY = (
     "A model is trained one record at a time, and the records react to the model that is deployed. The goal is "
     "the performatively stable point θ_PS, the model that is best for the data it causes itself.",
     "Clipping each record's gradient limits what one record can reveal, but moves the end of the run away from "
-    "θ_PS: PCSGD ends at the dashed line, whose height is computed before any run. DiceSGD remembers what "
+    "θ_PS: PCSGD heads for the dashed line, whose height is computed before any run. DiceSGD remembers what "
     "clipping took away and feeds it back, so it goes on towards θ_PS although it clips just as hard.",
 )
 CAVEAT = (
     "The noise is what the papers prescribe: c·√(T·log(1/δ))/(m·ε) for PCSGD and √96 times as much for DiceSGD. The ε "
     "that they claim for it is the first of the three columns; the second is what can be proven, for the replacement "
     "of one record at δ = 1/m; the third is what an attack on a small number of runs shows at 95 % confidence. Where "
-    "the third exceeds the first, the claim is false."
+    "the third exceeds the first, the claim is false, at that confidence."
 )
 
 
@@ -92,11 +91,11 @@ def compare(case: Case, progress: bool | None = None) -> Result:
     goal = stable_point(case.problem).theta
     bias = clipping_bias(case.problem, 1.0)
     m = case.problem.records
-    std = np.sqrt(case.run_steps * np.log(m)) / (m * case.epsilon)
+    about: dict[str, Any] = {"epsilon": case.epsilon, "delta": 1 / m, "records": m, "steps": case.run_steps}
     rules = (
         SGD(case.step),
-        PCSGD(case.step, clip=1.0, noise_std=std),
-        DiceSGD(case.step, clip=1.0, error_clip=1.0, noise_std=np.sqrt(96) * std),
+        calibrate(PCSGD(case.step, clip=1.0, noise_std=1.0), **about, how="paper"),
+        calibrate(DiceSGD(case.step, clip=1.0, error_clip=1.0, noise_std=1.0), **about, how="paper"),
     )
     curves: list[Curve] = []
     rows: list[tuple[str, ...]] = []

@@ -1,9 +1,9 @@
 """The papers' algorithms, each a choice of parts.
 
-In all of them `noise_std` is the standard deviation of the noise on the *mean* update v, `clip`
-bounds one record's gradient, `batch` is the public, expected batch size, and `sampling` is one of
-"uniform", "poisson", "single-pass", "epochs", "full". `deploy_every=k` deploys the model every k
-steps only (lazy deployment); records react to the last deployed one.
+In all of them `noise_std` is the standard deviation of the noise on the *mean* update v, `clip` bounds one record's
+gradient, `batch` is the public, expected batch size, and `sampling` is one of "uniform", "poisson", "single-pass",
+"epochs", "full" (all records at every step; leave `batch` at 1). `deploy_every=k` deploys the model every k steps only
+(lazy deployment); records react to the last deployed one.
 """
 
 from __future__ import annotations
@@ -125,7 +125,11 @@ PRESETS = {preset.__name__: preset for preset in (SGD, PCSGD, DPSGD, DiceSGD, Ad
 
 def _sampler(sampling: str, batch: int) -> Any:
     kind = checks.choice("sampling", sampling, SAMPLERS)
-    return kind() if kind is Full else kind(batch)
+    if kind is not Full:
+        return kind(batch)
+    if batch != 1:
+        raise ValueError(f"batch must be left at 1 for full batches, which hold all records, got {batch!r}.")
+    return Full()
 
 
 def _gaussian(noise_std: float) -> Gaussian:

@@ -137,16 +137,17 @@ def test_one_run_audits():
 
 
 def test_bounds_are_monotone_in_confidence():
-    rule = cw.DPSGD(STEP, 1.0, 0.3, batch=2, sampling="full")
+    rule = cw.DPSGD(STEP, 1.0, 0.3, batch=1, sampling="full")
     bounds = [cw.audit(rule, 20, 5, 1e-5, runs=1000, confidence=c, seed=0).lower_bound for c in (0.9, 0.99, SURE)]
     assert bounds == sorted(bounds, reverse=True)
 
 
 def test_plot_and_words(tmp_path):
-    audit = cw.audit(cw.DPSGD(STEP, 1.0, 0.3, batch=2, sampling="full"), 20, 5, 1e-5, runs=500, seed=0)
+    audit = cw.audit(cw.DPSGD(STEP, 1.0, 0.3, batch=1, sampling="full"), 20, 5, 1e-5, runs=500, seed=0)
     tradeoff_figure(audit).savefig(tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 5000
-    assert "an attack (whole run) shows ε ≥" in str(audit)
+    assert "an attack (whole run) on its noisy updates shows ε ≥" in str(audit)
+    assert "one record is replaced by another" in str(audit)
     rates, misses = audit.curve
     assert stats.spearmanr(rates, misses).statistic < -0.9
 
@@ -168,12 +169,12 @@ def test_the_attack_chosen_by_the_pilot_is_judged_on_other_runs(monkeypatch):
 
 
 BAD = {
-    "runs": (lambda: cw.audit(cw.PCSGD(STEP, 1, 1), 9, 6, 1e-5, runs=5), "runs must be a whole number of at least 10"),
+    "runs": (lambda: cw.audit(cw.PCSGD(STEP, 1, 1), 9, 6, 1e-5, runs=5), "runs must be a whole number of at least 20"),
     "confidence": (
         lambda: cw.audit(cw.PCSGD(STEP, 1, 1), 9, 6, 1e-5, confidence=1.0),
         "confidence must be a number above 0",
     ),
-    "no noise": (lambda: cw.audit(cw.PCSGD(STEP, 1, 0), 9, 6, 1e-5), "rule must clip and add noise"),
+    "no noise": (lambda: cw.audit(cw.PCSGD(STEP, 1, 0), 9, 6, 1e-5), "rule must clip and add Gaussian noise"),
     "statistic alone": (
         lambda: cw.audit(cw.PCSGD(STEP, 1, 1), 9, 6, 1e-5, statistic=len),
         "pair and statistic must be given",
@@ -182,9 +183,25 @@ BAD = {
         lambda: cw.audit(cw.PCSGD(STEP, 1, 1), 9, 6, 1e-5, pair=canary_pair(8, 1.0, "zero-out"), statistic=len),
         "pair must be two problems of 9 records",
     ),
+    "scores": (
+        lambda: cw.audit(
+            cw.PCSGD(STEP, 1, 1),
+            9,
+            6,
+            1e-5,
+            runs=30,
+            pair=canary_pair(9, 1.0, "zero-out"),
+            statistic=lambda trace: np.zeros(3),
+        ),
+        "statistic must give one score a run",
+    ),
+    "pair of numbers": (
+        lambda: cw.audit(cw.PCSGD(STEP, 1, 1), 9, 6, 1e-5, pair=5, statistic=len),
+        "pair must be two problems",
+    ),
     "canaries": (lambda: cw.audit_one_run(cw.PCSGD(STEP, 1, 1), 9, 6, 1e-5, canaries=10), "canaries must be at most"),
     "one run without clipping": (lambda: cw.audit_one_run(cw.SGD(STEP), 9, 6, 1e-5, canaries=5), "rule must clip"),
-    "claims": (lambda: cw.claims(audit_runs=2), "audit_runs must be a whole number of at least 10"),
+    "claims": (lambda: cw.claims(audit_runs=2), "audit_runs must be a whole number of at least 20"),
 }
 
 
@@ -193,6 +210,18 @@ def test_bad_input(case):
     attempt, message = BAD[case]
     with pytest.raises(ValueError, match=message):
         attempt()
+
+
+def test_an_attack_does_not_see_the_hidden_error():
+    rule = cw.DiceSGD(STEP, 1.0, 1.0, 1.0, residual_cap=2.0)
+    seen = []
+
+    def statistic(trace):
+        seen.append(trace.error)
+        return trace.theta[:, -1, 0]
+
+    cw.audit(rule, 9, 6, 1e-5, runs=20, pair=canary_pair(9, 5.0, "replace-one"), statistic=statistic, seed=0)
+    assert seen == [None, None]
 
 
 def test_canaries_are_neighbours():

@@ -28,7 +28,6 @@ from clipwise.regions import project
 from clipwise.rule import Rule
 
 CHECKPOINT_SECONDS = 5.0  # how often a checkpoint is written
-_MOST_STEPS = 2**62
 
 
 class Interrupted(KeyboardInterrupt):
@@ -88,8 +87,6 @@ def run(
     checks.instance("problem", problem, Problem)
     checks.instance("rule", rule, Rule)
     steps = checks.count("steps", steps)
-    if steps > _MOST_STEPS:
-        raise ValueError(f"steps must be at most {_MOST_STEPS}, got {steps}.")
     seed = None if seed is None else checks.integer("seed", seed, least=0)
     replicates = checks.count("replicates", replicates)
     threads = _processors() if n_jobs is None else checks.count("n_jobs", n_jobs)

@@ -48,7 +48,13 @@ class Attack:
             own = None if seed is None else int(np.random.SeedSequence([seed, first]).generate_state(1)[0])
             replicates = min(part, runs - first)
             trace = run(problem, self.rule, steps, 0.0, replicates, own, self.iterations, n_jobs, progress=False)
-            found.append(self.statistic(trace))
+            # What is hidden from the world is hidden from its attackers.
+            scores = np.asarray(self.statistic(replace(trace, error=None)), dtype=np.float64)
+            if scores.shape != (replicates,):
+                raise ValueError(
+                    f"statistic must give one score a run, got shape {scores.shape} for {replicates} runs."
+                )
+            found.append(scores)
         return np.concatenate(found)
 
 

@@ -16,7 +16,8 @@ from clipwise.privacy.canaries import Pair
 from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.inference import Bound, clopper_pearson_bound, gaussian_bound, tradeoff_points
 from clipwise.privacy.release import Release, release
-from clipwise.privacy.statement import Statement, account
+from clipwise.privacy.statement import Statement, account, shown
+from clipwise.problem import Problem
 from clipwise.rule import Rule
 from clipwise.sampling import Full
 
@@ -41,8 +42,9 @@ class Audit:
     def __str__(self) -> str:
         about = self.statement
         return (
-            f"{about.rule}: an attack ({self.attack}) shows ε ≥ {self.lower_bound:.4g} at δ = {about.delta:g}, "
-            f"with confidence {self.confidence:g}; certified is {about.certified:.4g}."
+            f"{about.rule}: an attack ({self.attack}) on its noisy updates shows ε ≥ {self.lower_bound:.4g} at "
+            f"δ = {about.delta:g} with confidence {self.confidence:g}, where {ADJACENCIES[about.adjacency]}; "
+            f"certified is {shown(about.certified)}."
         )
 
 
@@ -71,20 +73,17 @@ def audit(
     but for rules such as Adam's, whose steps cannot be undone.)
     """
     statement = account(rule, records, steps, delta, adjacency)
-    checks.integer("runs", runs, least=10)
+    checks.integer("runs", runs, least=20)
     checks.open_fraction("confidence", confidence)
     released = release(rule, records, steps)
     candidates = _candidates(rule, released, adjacency, pair, statistic)
     seeds = seeds_from(seed, 2 * len(candidates) + 2)
     pilot = 0 if len(candidates) == 1 else max(10, round(_PILOT * runs))
-    if pilot:
-        trials = [_trial(one, steps, pilot, seeds[2 + 2 * k :], delta, n_jobs) for k, one in enumerate(candidates)]
-        winner = candidates[int(np.argmax(trials))]
-    else:
-        winner = candidates[0]
+    promises = [_promise(one, steps, pilot, seeds[2 + 2 * k :], delta, n_jobs) for k, one in enumerate(candidates)]
+    winner = candidates[int(np.argmax(promises))]
     absent, present = _scores(winner, steps, runs - pilot, seeds, n_jobs)
     # With all records in every step the two outputs are exactly Gaussian, and so is the trade-off between them.
-    exact = isinstance(released.sampling, Full) and released.feedback is None and pair is None
+    exact = type(released.sampling) is Full and released.feedback is None and pair is None
     infer = gaussian_bound if exact else clopper_pearson_bound
     bound = infer(absent, present, delta, confidence)
     method = "Gaussian trade-off" if exact else "Clopper–Pearson limits"
@@ -95,14 +94,15 @@ def audit(
 def _candidates(rule: Rule, released: Release, adjacency: str, pair: Pair | None, statistic: Any) -> list[Attack]:
     if (pair is None) != (statistic is None):
         raise ValueError("pair and statistic must be given together, got one of them.")
+    if pair is not None and (not callable(statistic) or not isinstance(pair, tuple) or len(pair) != 2):
+        raise ValueError("pair must be two problems and statistic a function of a trace.")
     if pair is not None:
-        if any(problem.records != released.records for problem in pair):
+        if not all(isinstance(problem, Problem) and problem.records == released.records for problem in pair):
             raise ValueError(f"pair must be two problems of {released.records} records, as `records` says.")
         ends = np.array([0, released.steps // 2, released.steps])
         return [Attack("your own", Pair(*pair), rule, ends, statistic)]
-    checks.choice("adjacency", adjacency, ADJACENCIES)
     if not (np.isfinite(released.bound) and released.noise_std > 0):
-        raise ValueError(f"rule must clip and add noise to be audited, got {rule}.")
+        raise ValueError(f"rule must clip and add Gaussian noise to be audited, got {rule}.")
     return attacks(rule, released, adjacency)
 
 
@@ -122,9 +122,12 @@ def _scores(attack: Attack, steps: int, runs: int, seeds: list[int | None], n_jo
     )
 
 
-def _trial(attack: Attack, steps: int, runs: int, seeds: list[int | None], delta: float, n_jobs: int | None) -> float:
+def _promise(attack: Attack, steps: int, runs: int, seeds: list[int | None], delta: float, n_jobs: int | None) -> float:
     """How much an attack promises: its bound at even odds, and, where runs are few, how well it ranks them."""
+    if runs == 0:
+        return 0.0
     absent, present = _scores(attack, steps, runs, seeds, n_jobs)
-    folds = [clopper_pearson_bound(absent[k:], present[k:], delta, 0.5).lower_bound for k in (0, 1)]
+    # Which half chooses the threshold and which judges it, both ways round.
+    both = [clopper_pearson_bound(absent[k:], present[k:], delta, 0.5).lower_bound for k in (0, 1)]
     ranks = np.argsort(np.argsort(np.concatenate((absent, present)), kind="stable"))
-    return float(np.mean(folds)) + abs(float(ranks[runs:].mean() - ranks[:runs].mean())) / runs
+    return float(np.mean(both)) + abs(float(ranks[runs:].mean() - ranks[:runs].mean())) / runs

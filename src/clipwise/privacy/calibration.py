@@ -9,11 +9,12 @@ import numpy as np
 
 from clipwise import checks
 from clipwise.noise import Gaussian
-from clipwise.privacy.certificate import certify
-from clipwise.privacy.claims import scaled_claim
-from clipwise.privacy.release import release
+from clipwise.privacy.certificate import ADJACENCIES, certify
+from clipwise.privacy.claims import claim
+from clipwise.privacy.release import Release, release
 from clipwise.rule import Rule
 
+_FAINT = 60.0  # in log: noise by which any participation shows
 _CLOSE = 0.002  # how near below the target the certified ε ends, relative
 
 
@@ -32,8 +33,12 @@ def calibrate(
     0.98 of it. For how="paper" there is none: the papers' formulas do not all hold.
     """
     target, delta = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
+    checks.instance("rule", rule, Rule)
+    checks.choice("adjacency", adjacency, ADJACENCIES)
+    if type(rule.noise) is not Gaussian:
+        raise ValueError(f"rule must have Gaussian noise to be calibrated, got {type(rule.noise).__name__}.")
     find = checks.choice("how", how, {"certified": _certified_noise, "paper": _paper_noise})
-    return _with_noise(rule, find(rule, target, delta, records, steps, adjacency))
+    return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))
 
 
 def longest_run(
@@ -41,6 +46,8 @@ def longest_run(
 ) -> int:
     """The largest number of steps, up to `most`, that certifies (ε, δ) with the rule's own noise; 0 if none does."""
     target, delta = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
+    checks.instance("rule", rule, Rule)
+    records = checks.count("records", records)
 
     def fits(steps: int) -> bool:
         return certify(release(rule, records, steps), adjacency).epsilon(delta) <= target
@@ -62,15 +69,14 @@ def _with_noise(rule: Rule, std: float) -> Rule:
     return replace(rule, noise=Gaussian(std))
 
 
-def _paper_noise(rule: Rule, epsilon: float, delta: float, records: int, steps: int, adjacency: str) -> float:
-    scaled = scaled_claim(release(rule, records, steps), delta)
-    if scaled is None or not np.isfinite(scaled[0]):
-        raise ValueError(f"how must be 'certified' for {rule.name}: the papers have no formula for it, got 'paper'.")
-    return float(scaled[0] / epsilon)
+def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
+    claimed = claim(released, delta, adjacency)  # ε = k/s at s = 1
+    if claimed is None:
+        raise ValueError("how must be 'certified' for this rule: the papers have no formula for it, got 'paper'.")
+    return float(claimed.epsilon / epsilon)
 
 
-def _certified_noise(rule: Rule, epsilon: float, delta: float, records: int, steps: int, adjacency: str) -> float:
-    released = release(_with_noise(rule, 1.0), records, steps)
+def _certified_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
     certificate = certify(released, adjacency)
     if certificate.profile is None:
         raise ValueError(f"rule must be one that can be certified: {certificate.reasons[0]}")
@@ -78,11 +84,12 @@ def _certified_noise(rule: Rule, epsilon: float, delta: float, records: int, ste
     def excess(log_std: float) -> float:
         return certify(replace(released, noise_std=float(np.exp(log_std))), adjacency).epsilon(delta) / epsilon - 1.0
 
-    return float(np.exp(_root_from_above(excess, _first_guess(released.bound, released.batch))))
-
-
-def _first_guess(bound: float, batch: int) -> float:
-    return float(np.log(2.0 * bound / batch))
+    guess = float(np.log(2.0 * released.bound / released.batch))
+    if excess(guess - _FAINT) <= 0:
+        raise ValueError(
+            f"delta must be below the chance that a record takes part at all, else no noise is needed, got {delta!r}."
+        )
+    return float(np.exp(_root_from_above(excess, guess)))
 
 
 def _root_from_above(excess: Callable[[float], float], guess: float) -> float:

@@ -33,13 +33,14 @@ class Certificate:
 
     def epsilon(self, delta: float) -> float:
         """The certified ε at δ; infinite if there is none."""
+        checks.open_fraction("delta", delta)
         return np.inf if self.profile is None else self.profile.epsilon(delta)
 
 
 def certify(released: Release, adjacency: str) -> Certificate:
     """The best certificate that is known for a release under an adjacency."""
     checks.choice("adjacency", adjacency, ADJACENCIES)
-    if adjacency == "add-remove" and not isinstance(released.sampling, Poisson):
+    if adjacency == "add-remove" and type(released.sampling) is not Poisson:
         name = type(released.sampling).__name__
         raise ValueError(
             f"adjacency must be 'replace-one' or 'zero-out' for {name} sampling, whose batches depend on the number of "
@@ -51,7 +52,7 @@ def certify(released: Release, adjacency: str) -> Certificate:
     if released.feedback is not None:
         return _with_feedback(released, released.feedback, adjacency)
     if released.participations is not None:
-        return _fixed_participation(released, adjacency)
+        return _fixed_participation(released, released.participations, adjacency)
     return _sampled(released, adjacency)
 
 
@@ -61,16 +62,15 @@ def _obstacle(released: Release) -> str | None:
         return f"Nothing can be certified: the law of {type(released.sampling).__name__} sampling is not known."
     if not np.isfinite(released.bound):
         return "Nothing can be certified: nothing bounds what one record adds to a step."
-    if released.noise_std == 0:
-        return "Nothing can be certified: there is no Gaussian noise."
+    if released.noise_std * released.batch < 1e-290 * released.bound:
+        return "Nothing can be certified: there is no Gaussian noise, or too little to count with."
     if released.feedback is not None and not np.isfinite(released.feedback.bound):
         return "Nothing can be certified: nothing bounds what the fed-back error adds to a step."
     return None
 
 
-def _fixed_participation(released: Release, adjacency: str) -> Certificate:
+def _fixed_participation(released: Release, k: int, adjacency: str) -> Certificate:
     """Full batches, or disjoint ones: the shifts are known, so the Gaussian is exact (or, shuffled, a bound)."""
-    k = released.participations or 0
     change = 2.0 if adjacency == "replace-one" else 1.0
     mu = np.sqrt(k) * change * released.bound / (released.batch * released.noise_std)
     reason = f"Each record takes part in at most {k} step(s): Gaussian differential privacy with μ = {mu:.4g}."
@@ -80,7 +80,7 @@ def _fixed_participation(released: Release, adjacency: str) -> Certificate:
 def _sampled(released: Release, adjacency: str) -> Certificate:
     """Batches left to chance: the subsampled Gaussian, composed."""
     sum_std = released.noise_std * released.batch
-    if isinstance(released.sampling, Poisson) and adjacency != "replace-one":
+    if type(released.sampling) is Poisson and adjacency != "replace-one":
         profile = profiles.poisson(released.rate, sum_std / released.bound, released.steps)
         reason = "Poisson-subsampled Gaussian, both directions composed numerically, the larger taken."
     else:
@@ -94,12 +94,10 @@ def _sampled(released: Release, adjacency: str) -> Certificate:
 def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Certificate:
     """DiceSGD and its variants: the direct part and what the outputs see of the hidden error."""
     shift = dice_shift(released, feedback, "zero-out" if adjacency == "add-remove" else adjacency)
-    if np.isinf(feedback.residual):
-        reason = "Error feedback without a residual cap: at every step the hidden error may show up to its own clip"
+    if feedback.projects and np.isfinite(feedback.residual):
+        reason = f"Error feedback: a participation leaves {feedback.residual:.4g} in the hidden error, at most"
     else:
-        reason = (
-            f"Error feedback: a participation leaves at most {feedback.residual:.4g} in the hidden error, which drains"
-        )
+        reason = "Error feedback without a cap that drains: at every step the hidden error may show up to its own clip"
     k = released.participations
     if k is not None:
         mu = shift(k)

@@ -6,11 +6,12 @@ still computed, and marked.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from clipwise.privacy.release import Release
+from clipwise.privacy.release import Feedback, Release
 from clipwise.sampling import Full, Poisson, Uniform
 
 
@@ -31,53 +32,41 @@ class Claim:
     conditions: tuple[Condition, ...] = ()
 
     @property
-    def applies(self) -> bool:
-        """Whether the theorem's own conditions are met."""
-        return all(condition.met for condition in self.conditions)
+    def failed(self) -> list[str]:
+        """The conditions that are not met."""
+        return [condition.text for condition in self.conditions if not condition.met]
 
 
-def claim(released: Release, delta: float) -> Claim | None:
+def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     """The ε that the papers' formula gives at δ, or None where they have none."""
     if not (np.isfinite(released.bound) and released.noise_std > 0):
         return None
-    scaled = scaled_claim(released, delta)
-    return None if scaled is None else _with_conditions(released, scaled[0] / released.noise_std, scaled[1])
-
-
-def scaled_claim(released: Release, delta: float) -> tuple[float, str] | None:
-    """K of ε = k/s, and its source; None where the papers have no formula."""
-    c, m, t = released.bound, released.records, released.steps
-    root = np.sqrt(t * np.log(1 / delta)) / m
+    unit = math.sqrt(released.steps * math.log(1 / delta)) / released.records / released.noise_std
+    replaced = Condition("the theorem is about records that are replaced", adjacency == "replace-one")
     if released.feedback is not None:
-        return np.sqrt(32 * _spread(released)) * root, "paper 3, Theorem 3.8"
-    if isinstance(released.sampling, Full):
-        return np.sqrt(2) * c * root, "paper 5, Theorem 2.6"
-    if isinstance(released.sampling, Uniform) and released.batch == 1:
-        return c * root, "paper 1, Corollary 3.6"
-    if isinstance(released.sampling, Uniform | Poisson):
-        return c * root, "paper 3, Theorem 2.3 with its constants u = v = 1"
+        return _dice(released, released.feedback, unit, replaced)
+    epsilon = released.bound * unit
+    if type(released.sampling) is Full:
+        return Claim(math.sqrt(2) * epsilon, "paper 5, Theorem 2.6", (replaced,))
+    if type(released.sampling) is Uniform and released.batch == 1:
+        limit = released.steps / released.records**2
+        within = Condition(f"ε ≤ T/m² = {limit:.3g}", epsilon <= limit)
+        return Claim(epsilon, "paper 1, Corollary 3.6", (within, replaced))
+    if type(released.sampling) in (Uniform, Poisson):
+        limit = released.batch**2 * released.steps / released.records**2
+        within = Condition(f"ε < B²T/N² = {limit:.3g}", epsilon < limit)
+        return Claim(epsilon, "paper 3, Theorem 2.3 with its constants u = v = 1", (within,))
     return None
 
 
-def _spread(released: Release) -> float:
-    """G̃ = C1² + 2·min{C², G'²} with the least admissible C = B·C2, and G' as large as the theorem allows."""
-    feedback = released.feedback
-    if feedback is None or not feedback.projects:
-        return 3 * released.bound**2  # the automatic variant's √96 (paper 3, App. C.4)
-    return released.bound**2 + 2 * (released.batch * feedback.bound) ** 2
-
-
-def _with_conditions(released: Release, epsilon: float, source: str) -> Claim:
-    m, t, b = released.records, released.steps, released.batch
-    conditions: tuple[Condition, ...] = ()
-    if source.startswith("paper 1"):
-        conditions = (Condition(f"ε ≤ T/m² = {t / m**2:.3g}", epsilon <= t / m**2),)
-    elif source.startswith("paper 3, Theorem 2.3"):
-        limit = b**2 * t / m**2
-        conditions = (Condition(f"ε < B²T/N² = {limit:.3g}", epsilon < limit),)
-    elif released.feedback is not None:
-        conditions = (
-            Condition("C1 ≤ C2", released.bound <= released.feedback.bound),
-            Condition(f"B/N ≤ 1/5 (it is {b / m:.3g})", b / m <= 0.2),
-        )
-    return Claim(epsilon, source, conditions)
+def _dice(released: Release, feedback: Feedback, unit: float, replaced: Condition) -> Claim | None:
+    """Theorem 3.8: ε = √(32·G̃)·unit, G̃ = C1² + 2·min{C², G'²}, with the least admissible C = B·C2 and any G'."""
+    if not np.isfinite(feedback.bound):
+        return None
+    small = Condition(f"B/N ≤ 1/5 (it is {released.rate:.3g})", released.rate <= 0.2)
+    if not feedback.projects:
+        single = Condition("C2 ≤ C/B, from which √96 follows for B = 1 only", released.batch == 1)
+        return Claim(math.sqrt(96) * released.bound * unit, "paper 3, App. C.4", (single, small, replaced))
+    spread = math.hypot(released.bound, math.sqrt(2) * released.batch * feedback.bound)  # √G̃
+    ordered = Condition("C1 ≤ C2", released.bound <= feedback.bound)
+    return Claim(math.sqrt(32) * spread * unit, "paper 3, Theorem 3.8", (ordered, small, replaced))

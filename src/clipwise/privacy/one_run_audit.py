@@ -10,7 +10,7 @@ from clipwise.privacy.attacks import watched
 from clipwise.privacy.audit import seeds_from
 from clipwise.privacy.canaries import Linear
 from clipwise.privacy.one_run import OneRunBound, one_run_bound
-from clipwise.privacy.release import release
+from clipwise.privacy.release import Release, release
 from clipwise.problem import Problem
 from clipwise.rule import Rule
 
@@ -26,9 +26,14 @@ def audit_one_run(
 ) -> OneRunBound:
     """Audit with many canaries in one run: each in a direction of its own, each in the data by the toss of a coin.
 
+    This attacks the rule itself. For training of your own, run it once with canaries that were included by fair coins,
+    score them, and pass scores and coins to `one_run_bound`.
+
     The ε of the result (Steinke, Nasr and Jagielski, 2023) is for a record's gradients against none (zero-out).
     """
     released = release(rule, records, steps)
+    checks.open_fraction("delta", delta)
+    checks.open_fraction("confidence", confidence)
     if checks.count("canaries", canaries) > records:
         raise ValueError(f"canaries must be at most the number of records ({records}), got {canaries}.")
     if not np.isfinite(released.bound):
@@ -36,7 +41,14 @@ def audit_one_run(
     coins, noise, ties = seeds_from(seed, 3)
     included = np.random.default_rng(coins).random(canaries) < 0.5
     features = np.zeros((records, canaries))
-    features[np.flatnonzero(included), np.flatnonzero(included)] = released.bound
+    features[np.flatnonzero(included), np.flatnonzero(included)] = _size(released)
     problem = Problem(features, loss=Linear())
     trace = run(problem, watched(rule), steps, seed=noise, record=[0, steps], progress=False)
     return one_run_bound(-trace.theta[0, -1], included, delta, confidence, seed=ties)
+
+
+def _size(released: Release) -> float:
+    """At the clip bound; with feedback as much beyond it as can bleed out until the end."""
+    if released.feedback is None:
+        return released.bound
+    return released.bound + min(released.feedback.residual, released.steps * released.feedback.bound * released.batch)

@@ -12,8 +12,9 @@ import numpy as np
 
 from clipwise import checks
 from clipwise.clipping import Norm, Normalise
-from clipwise.feedback import remembers
+from clipwise.feedback import ErrorFeedback, NoFeedback
 from clipwise.noise import Gaussian
+from clipwise.parts import is_ours
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform, expected_batch
 
@@ -41,7 +42,7 @@ class Release:
 
     @property
     def rate(self) -> float:
-        """Q = B/m."""
+        """The chance q = B/m that a record takes part in a step."""
         return self.batch / self.records
 
     @property
@@ -58,8 +59,8 @@ class Release:
 
     @property
     def is_known(self) -> bool:
-        """Whether the sampler is one whose law the accountants know."""
-        return isinstance(self.sampling, Uniform | Poisson | SinglePass | Epochs | Full)
+        """Whether the sampler is one whose law the accountants know; one derived from it may draw otherwise."""
+        return type(self.sampling) in (Uniform, Poisson, SinglePass, Epochs, Full)
 
 
 def release(rule: Rule, records: int, steps: int) -> Release:
@@ -73,26 +74,28 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         expected_batch(rule.sampling, records),
         rule.sampling,
         _bound(rule.clip),
-        rule.noise.std if isinstance(rule.noise, Gaussian) else 0.0,
-        _feedback(rule) if remembers(rule.feedback) else None,
+        rule.noise.std if type(rule.noise) is Gaussian else 0.0,
+        None if type(rule.feedback) is NoFeedback else _feedback(rule),
     )
 
 
 def _bound(clip: Any) -> float:
-    """The largest norm that leaves a clip; infinite for one that does not say."""
-    return float(clip.bound()) if hasattr(clip, "bound") else np.inf
+    """The largest norm that leaves a clip of the package; for others nothing is taken on trust."""
+    return float(clip.bound()) if is_ours(type(clip)) and hasattr(clip, "bound") else np.inf
 
 
 def _feedback(rule: Rule) -> Feedback:
-    error, cap = getattr(rule.feedback, "clip", None), getattr(rule.feedback, "cap", None)
-    return Feedback(_bound(error), isinstance(error, Norm), _residual(rule.clip, cap))
+    if type(rule.feedback) is not ErrorFeedback:
+        return Feedback(np.inf, False, np.inf)
+    error, cap = rule.feedback
+    return Feedback(_bound(error), type(error) is Norm, _residual(rule.clip, cap))
 
 
 def _residual(clip: Any, cap: Any) -> float:
     """r: the largest norm of cap(g) − clip(g)."""
     inner, outer = _bound(clip), _bound(cap)
-    if isinstance(clip, Norm) and isinstance(cap, Norm):
+    if type(clip) is Norm and type(cap) is Norm:
         return abs(outer - inner)  # both shorten the same vector
-    if isinstance(clip, Normalise) and isinstance(cap, Norm):
+    if type(clip) is Normalise and type(cap) is Norm:
         return max(inner, outer - inner)  # a short gradient is lengthened to C1
     return inner + outer

@@ -13,7 +13,7 @@ from clipwise import checks
 from clipwise.privacy import gaussian, profiles
 from clipwise.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipwise.privacy.claims import Claim, claim
-from clipwise.privacy.release import release
+from clipwise.privacy.release import Release, release
 from clipwise.rule import Rule
 
 
@@ -21,8 +21,8 @@ from clipwise.rule import Rule
 class Statement:
     """The privacy of a rule run for a number of steps on a number of records.
 
-    Formal guarantee: for any two data sets that are neighbours under `adjacency`, the sequence of all deployed
-    models is (certified, delta)-differentially private, if the run is not seeded and nothing else is released.
+    Formal guarantee: for any two data sets that are neighbours under `adjacency`, the sequence of all iterates of one
+    run is (certified, delta)-differentially private, on the terms that `reasons` states.
     """
 
     rule: str
@@ -64,7 +64,7 @@ class Statement:
             "delta": self.delta,
             "adjacency": self.adjacency,
             "certified_epsilon": self.certified if np.isfinite(self.certified) else None,
-            "claimed_epsilon": self.claimed,
+            "claimed_epsilon": self.claimed if self.claimed is not None and np.isfinite(self.claimed) else None,
             "claim_holds": self.claim_holds,
             "reasons": list(self.reasons),
         }
@@ -76,8 +76,8 @@ class Statement:
     def to_markdown(self) -> str:
         """The statement as a Markdown table and a list of reasons."""
         rows = [
-            ("certified ε", _shown(self.certified)),
-            ("claimed ε", _shown(self.claimed)),
+            ("certified ε", shown(self.certified)),
+            ("claimed ε", shown(self.claimed)),
             ("claim holds", self._verdict()),
         ]
         rows += [("δ", f"{self.delta:g}"), ("neighbours", ADJACENCIES[self.adjacency])]
@@ -88,13 +88,13 @@ class Statement:
         )
 
     def _verdict(self) -> str:
-        return {True: "yes", False: "no", None: "no claim"}[self.claim_holds]
+        return {True: "yes", False: "not proven", None: "no claim"}[self.claim_holds]
 
     def __str__(self) -> str:
-        shown = f"certified ε = {_shown(self.certified)}; claimed ε = {_shown(self.claimed)}"
+        numbers = f"certified ε = {shown(self.certified)}; claimed ε = {shown(self.claimed)}"
         lines = [
             f"{self.rule}, {self.steps} steps on {self.records} records, δ = {self.delta:g}",
-            f"  {shown}; claim holds: {self._verdict()}",
+            f"  {numbers}; claim holds: {self._verdict()}",
             f"  - Neighbours: {ADJACENCIES[self.adjacency]}.",
         ]
         return "\n".join(lines + [f"  - {reason}" for reason in self.reasons])
@@ -115,9 +115,9 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     released = release(rule, records, steps)
     certificate = certify(released, adjacency)
     certified = certificate.epsilon(delta)
-    claimed = claim(released, delta)
-    holds = None if claimed is None else bool(claimed.applies and certified <= claimed.epsilon)
-    reasons = [*certificate.reasons, *_claim_reasons(claimed, certified), *_terms(rule, released.feedback is not None)]
+    claimed = claim(released, delta, adjacency)
+    holds = None if claimed is None else bool(not claimed.failed and certified <= claimed.epsilon)
+    reasons = [*certificate.reasons, *_claim_reasons(claimed, certified), *_terms(rule, released, delta, adjacency)]
     return Statement(
         rule.name,
         released.records,
@@ -135,29 +135,39 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
 def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
     if claimed is None:
         return ["The papers have no formula for this rule."]
-    failed = [condition.text for condition in claimed.conditions if not condition.met]
     reasons = [f"Claimed: {claimed.source}."]
-    if failed:
-        reasons.append(f"The claim's own condition fails: {'; '.join(failed)}.")
+    if claimed.failed:
+        reasons.append(f"The claim's own condition fails: {'; '.join(claimed.failed)}.")
     if certified > claimed.epsilon:
-        reasons.append(f"The claim is not certified: {claimed.epsilon:.4g} is claimed, {_shown(certified)} is proven.")
-    if "Theorem 3.8" in claimed.source:
-        reasons.append("The published proof for error feedback is wrong; docs/errata.md has a counterexample.")
+        reasons.append(f"The claim is not certified: {claimed.epsilon:.4g} is claimed, {shown(certified)} is proven.")
+    if claimed.source.startswith(("paper 3, Theorem 3.8", "paper 3, App. C.4")):
+        reasons.append("The published proof for error feedback is wrong: see docs/errata.md.")
     return reasons
 
 
-def _terms(rule: Rule, hides_error: bool) -> list[str]:
-    terms = [
-        f"Sampling: {type(rule.sampling).__name__}. The number of records and the expected batch size are public.",
+def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[str]:
+    """On what terms the guarantee is given."""
+    m, b = released.records, released.batch
+    terms = [f"Sampling: {type(rule.sampling).__name__}. The number of records and the expected batch size are public."]
+    if adjacency == "add-remove":
+        terms[0] = (
+            f"Sampling: {type(rule.sampling).__name__}, with a probability of {b}/{m} that is public and the same for "
+            f"both data sets: a run on {m - 1} records with a probability of {b}/{m - 1} is another algorithm."
+        )
+    if released.participations is None and 1 - (1 - released.rate) ** released.steps <= delta:
+        terms.append("δ is no less than the chance that a record takes part at all: such a δ protects nobody.")
+    terms += [
         "All iterates are covered, and so is anything computed from them, such as the last one or an average.",
+        "One run is covered: each replicate, and each run made to choose a setting, is a release of its own.",
         "A seeded run is not for release: whoever knows the seed can undo the noise.",
     ]
-    if hides_error:
+    if released.feedback is not None:
         terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")
     return terms
 
 
-def _shown(epsilon: float | None) -> str:
+def shown(epsilon: float | None) -> str:
+    """An ε as tables show it."""
     if epsilon is None:
         return "none"
     return f"{epsilon:.4g}" if np.isfinite(epsilon) else "∞"

@@ -18,6 +18,11 @@ from clipwise.privacy import gaussian
 
 Array = NDArray[np.float64]
 
+TERMS = (
+    "Each user sends one report, with noise of deviation 2·C0/μ for their own μ; the guarantee is for the replacement "
+    "of that user's record, whatever the others do."
+)
+
 
 @dataclass(frozen=True, eq=False)
 class UserStatements:
@@ -47,14 +52,15 @@ class UserStatements:
         }
 
     def to_json(self) -> str:
-        """The summary as JSON."""
-        return json.dumps(self.summary(), indent=2)
+        """The summary, the terms, and each user's μ and ε, as JSON."""
+        each = {"mu": self.budgets.tolist(), "epsilon": self.epsilons.tolist()}
+        return json.dumps({**self.summary(), "terms": TERMS, "each": each}, indent=2, ensure_ascii=False)
 
     def __str__(self) -> str:
         least, middle, most = (self.summary()[f"{name}_epsilon"] for name in ("least", "median", "most"))
         return (
             f"{self.budgets.size} users, each with a budget of their own; at δ = {self.delta:g}, "
-            f"ε is {least:.4g} at least, {middle:.4g} in the middle, {most:.4g} at most."
+            f"ε is {least:.4g} at least, {middle:.4g} in the middle, {most:.4g} at most. {TERMS}"
         )
 
 
