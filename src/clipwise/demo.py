@@ -104,16 +104,18 @@ def compare(case: Case, progress: bool | None = None) -> Result:
         gaps = trace.gap(goal)
         curves.append(Curve(rule.name, trace.iterations, gaps))
         expected = f"{bias:.4g}" if rule.name == "PCSGD" else "0"
-        rows.append((rule.name, f"{gaps[:, -1].mean():.4g}", expected, *_privacy(case, rule), f"{seconds:.1f}"))
+        rows.append(
+            (rule.name, f"{gaps[:, -1].mean():.4g}", expected, *_privacy(case, rule, progress), f"{seconds:.1f}")
+        )
     return Result(Panel(case.title, curves, bias), rows)
 
 
-def _privacy(case: Case, rule: Rule) -> tuple[str, str, str]:
+def _privacy(case: Case, rule: Rule, progress: bool | None) -> tuple[str, str, str]:
     """Claimed, certified and audited ε, as the table shows them."""
     m = case.problem.records
     if rule.noise.std == 0:
         return "none", "∞", "no noise"
-    found = audit(rule, m, case.run_steps, 1 / m, runs=case.audit_runs, seed=0)
+    found = audit(rule, m, case.run_steps, 1 / m, runs=case.audit_runs, seed=0, progress=progress)
     claimed = "none" if found.statement.claimed is None else f"{found.statement.claimed:.3g}"
     return claimed, f"{found.statement.certified:.4g}", f"≥ {found.lower_bound:.3g}"
 

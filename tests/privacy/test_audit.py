@@ -112,7 +112,7 @@ def test_likelihood_ratios_are_likelihood_ratios():
     ):
         attack = attacks(rule, release(rule, 9, 6), "zero-out")[-1]
         assert attack.name == "likelihood of every step"
-        scores = attack.scores(attack.pair.absent, 6, 20_000, 3, None)
+        scores = attack.scores(attack.pair.absent, 6, 20_000, 3)
         ratio = np.exp(scores)
         assert abs(ratio.mean() - 1) < 6 * ratio.std() / math.sqrt(20_000)
 
@@ -123,7 +123,7 @@ def test_scores_do_not_depend_on_how_the_runs_are_cut(monkeypatch):
     rule = cw.PCSGD(STEP, 1.0, 1.0)
     attack = attacks(rule, release(rule, 9, 6), "zero-out")[0]
     monkeypatch.setattr(module, "_NUMBERS", 30)
-    scores = attack.scores(attack.pair.present, 6, 25, 3, None)
+    scores = attack.scores(attack.pair.present, 6, 25, 3)
     assert scores.shape == (25,)
     assert np.unique(scores).size == 25  # no part repeats another's seed
 
@@ -159,9 +159,9 @@ def test_the_attack_chosen_by_the_pilot_is_judged_on_other_runs(monkeypatch):
     used = []
     real = module.Attack.scores
 
-    def spy(self, problem, steps, runs, seed, n_jobs):
+    def spy(self, problem, steps, runs, seed, effort):
         used.append(seed)
-        return real(self, problem, steps, runs, seed, n_jobs)
+        return real(self, problem, steps, runs, seed, effort)
 
     monkeypatch.setattr(module.Attack, "scores", spy)
     cw.audit(cw.PCSGD(STEP, 1.0, 1.0), 9, 6, 1e-5, runs=50, seed=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,16 @@ Statistic = Callable[[Trace], Array]
 _NUMBERS = 10_000_000  # iterates kept in memory at a time
 
 
+class Effort(NamedTuple):
+    """How runs are made: threads, and whether there is a progress bar (as in `clipwise.run`)."""
+
+    n_jobs: int | None = None
+    progress: bool | None = None
+
+
+DEFAULT = Effort()
+
+
 @dataclass(frozen=True)
 class Attack:
     """A pair of data sets, the rule as it is watched, which iterates are kept, and the score of a run."""
@@ -39,7 +50,7 @@ class Attack:
     iterations: NDArray[np.int64]
     statistic: Statistic
 
-    def scores(self, problem: Problem, steps: int, runs: int, seed: int | None, n_jobs: int | None) -> Array:
+    def scores(self, problem: Problem, steps: int, runs: int, seed: int | None, effort: Effort = DEFAULT) -> Array:
         """Scores of that many runs on one of the two problems, a part of them at a time."""
         part = max(1, min(runs, _NUMBERS // self.iterations.size))
         found: list[Array] = []
@@ -47,7 +58,7 @@ class Attack:
             # A seed of its own for each part: replicates are numbered from zero in all of them.
             own = None if seed is None else int(np.random.SeedSequence([seed, first]).generate_state(1)[0])
             replicates = min(part, runs - first)
-            trace = run(problem, self.rule, steps, 0.0, replicates, own, self.iterations, n_jobs, progress=False)
+            trace = run(problem, self.rule, steps, 0.0, replicates, own, self.iterations, *effort)
             # What is hidden from the world is hidden from its attackers.
             scores = np.asarray(self.statistic(replace(trace, error=None)), dtype=np.float64)
             if scores.shape != (replicates,):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clipwise import checks
 from clipwise.engine import Trace
-from clipwise.privacy.attacks import Attack, attacks
+from clipwise.privacy.attacks import Attack, Effort, attacks
 from clipwise.privacy.canaries import Pair
 from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.inference import Bound, clopper_pearson_bound, gaussian_bound, tradeoff_points
@@ -60,13 +60,14 @@ def audit(
     pair: Pair | None = None,
     statistic: Callable[[Trace], Array] | None = None,
     n_jobs: int | None = None,
+    progress: bool | None = None,
 ) -> Audit:
     """Attack a rule with canaries and state the ε that the attack demonstrates.
 
     A fifth of the runs chooses the attack; the others, on which it is judged, have not been looked at before. `runs`
     is the number of runs on each of the two data sets. With `pair`, the problems without and with a canary of your
     own, and `statistic`, which gives each replicate of a trace a score, that attack is used alone; the trace holds
-    the first, middle and last iterate.
+    the first, middle and last iterate. `n_jobs` and `progress` are those of `run`.
 
     Formal guarantee: if the sequence of the rule's noisy updates is (ε, δ)-private for the adjacency, which is what
     certificates are about, then lower_bound ≤ ε with probability at least `confidence`. (The iterates tell as much,
@@ -75,13 +76,13 @@ def audit(
     statement = account(rule, records, steps, delta, adjacency)
     checks.integer("runs", runs, least=20)
     checks.open_fraction("confidence", confidence)
-    released = release(rule, records, steps)
+    released, effort = release(rule, records, steps), Effort(n_jobs, progress)
     candidates = _candidates(rule, released, adjacency, pair, statistic)
     seeds = seeds_from(seed, 2 * len(candidates) + 2)
     pilot = 0 if len(candidates) == 1 else max(10, round(_PILOT * runs))
-    promises = [_promise(one, steps, pilot, seeds[2 + 2 * k :], delta, n_jobs) for k, one in enumerate(candidates)]
+    promises = [_promise(one, steps, pilot, seeds[2 + 2 * k :], delta, effort) for k, one in enumerate(candidates)]
     winner = candidates[int(np.argmax(promises))]
-    absent, present = _scores(winner, steps, runs - pilot, seeds, n_jobs)
+    absent, present = _scores(winner, steps, runs - pilot, seeds, effort)
     # With all records in every step the two outputs are exactly Gaussian, and so is the trade-off between them.
     exact = type(released.sampling) is Full and released.feedback is None and pair is None
     infer = gaussian_bound if exact else clopper_pearson_bound
@@ -114,19 +115,19 @@ def seeds_from(seed: int | None, number: int) -> list[int | None]:
     return [int(one) for one in state]
 
 
-def _scores(attack: Attack, steps: int, runs: int, seeds: list[int | None], n_jobs: int | None) -> tuple[Array, Array]:
+def _scores(attack: Attack, steps: int, runs: int, seeds: list[int | None], effort: Effort) -> tuple[Array, Array]:
     absent, present = attack.pair
     return (
-        attack.scores(absent, steps, runs, seeds[0], n_jobs),
-        attack.scores(present, steps, runs, seeds[1], n_jobs),
+        attack.scores(absent, steps, runs, seeds[0], effort),
+        attack.scores(present, steps, runs, seeds[1], effort),
     )
 
 
-def _promise(attack: Attack, steps: int, runs: int, seeds: list[int | None], delta: float, n_jobs: int | None) -> float:
+def _promise(attack: Attack, steps: int, runs: int, seeds: list[int | None], delta: float, effort: Effort) -> float:
     """How much an attack promises: its bound at even odds, and, where runs are few, how well it ranks them."""
     if runs == 0:
         return 0.0
-    absent, present = _scores(attack, steps, runs, seeds, n_jobs)
+    absent, present = _scores(attack, steps, runs, seeds, effort)
     # Which half chooses the threshold and which judges it, both ways round.
     both = [clopper_pearson_bound(absent[k:], present[k:], delta, 0.5).lower_bound for k in (0, 1)]
     ranks = np.argsort(np.argsort(np.concatenate((absent, present)), kind="stable"))
