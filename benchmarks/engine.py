@@ -117,8 +117,8 @@ def memory(steps: int) -> float:
 
 
 def threads_ratio() -> float:
-    """How much faster two replicates are in two threads than in one."""
-    case, how, steps = problem(), rule(), 400_000
+    """How much faster four replicates are in two threads than in one, in runs of seconds: short ones only show noise."""
+    case, how, steps = problem(), rule(), 4_000_000
     cw.run(case, how, 10, replicates=2, seed=0)
     ratios = []
     for _ in range(REPEATS // 2):
