@@ -117,7 +117,7 @@ def memory(steps: int) -> float:
 
 
 def threads_ratio() -> float:
-    """How much faster four replicates are in two threads than in one, in runs of seconds: short ones only show noise."""
+    """How much faster four replicates are in two threads than in one; runs of seconds, as short ones show noise."""
     case, how, steps = problem(), rule(), 4_000_000
     cw.run(case, how, 10, replicates=2, seed=0)
     ratios = []
