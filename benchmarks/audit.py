@@ -58,7 +58,7 @@ def main() -> None:
         for name, job in zip(ratios, (audit, chosen), strict=True):
             ratios[name].append(seconds(job) / base)
     table = Table("what", "ratio", "wanted", title=f"An audit of {2 * RUNS} runs of {STEPS} steps over the runs alone")
-    for (name, values), wanted in zip(ratios.items(), ("below 1.3", ""), strict=True):
+    for (name, values), wanted in zip(ratios.items(), ("below 1.3", "below 1.3"), strict=True):
         table.add_row(name, f"{statistics.median(values):.2f}", wanted)
     Console().print(table)
 

@@ -116,11 +116,15 @@ def _likelihood(released: Release, adjacency: str) -> Statistic:
         up, down = ((updates * at - at**2 / 2) / scale for at in (shift, low))
         if isinstance(released.sampling, SinglePass | Epochs):
             return _one_in_each_pass(up, released) - _one_in_each_pass(down, released)
-        q = released.rate
-        with_canary, without = (np.logaddexp(np.log1p(-q), np.log(q) + gain) for gain in (up, down))
-        return np.asarray((with_canary - without).sum(axis=1))
+        without = 0.0 if low == 0.0 else _sometimes(released.rate, down)
+        return _sometimes(released.rate, up) - without
 
     return statistic
+
+
+def _sometimes(q: float, gain: Array) -> Array:
+    """The log-likelihood gain of taking part with probability q in every step, summed."""
+    return np.asarray(np.log(1 - q + q * np.exp(np.minimum(gain, 700))).sum(axis=1))
 
 
 def _one_in_each_pass(gain: Array, released: Release) -> Array:

@@ -23,7 +23,7 @@ from clipwise.sampling import Full
 
 Array = NDArray[np.float64]
 
-_PILOT = 0.2  # share of the runs that choose the attack
+_PILOT = 0.1  # share of the runs that choose the attack
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def audit(
 ) -> Audit:
     """Attack a rule with canaries and state the ε that the attack demonstrates.
 
-    A fifth of the runs chooses the attack; the others, on which it is judged, have not been looked at before. `runs`
+    A tenth of the runs chooses the attack; the others, on which it is judged, have not been looked at before. `runs`
     is the number of runs on each of the two data sets. With `pair`, the problems without and with a canary of your
     own, and `statistic`, which gives each replicate of a trace a score, that attack is used alone; the trace holds
     the first, middle and last iterate. `n_jobs` and `progress` are those of `run`.
