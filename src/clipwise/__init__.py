@@ -36,6 +36,7 @@ from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.users import account_users
 from clipwise.problem import Problem
 from clipwise.rule import Rule
+from clipwise.tuning import Proposal, tune
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "Interrupted",
     "Point",
     "Problem",
+    "Proposal",
     "Rule",
     "Statement",
     "Trace",
@@ -83,4 +85,5 @@ __all__ = [
     "sampling",
     "stable_point",
     "steps",
+    "tune",
 ]

@@ -34,6 +34,11 @@ def mean_gradient(problem: Problem, theta: Array, deployed: Array, draws: int, c
     return np.asarray(_mean_gradient(world(problem), part, theta, deployed, _repeats(problem, draws), _generator()))
 
 
+def record_gradients(problem: Problem, theta: Array, clip: Any) -> Array:
+    """Each record's clipped gradient at a deployed θ, (m, d); of a random response, one reaction."""
+    return np.asarray(_record_gradients(world(problem), clip, theta, _generator()))
+
+
 def count_signs(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
     """Counts of (negatives, positives) and of those among them that sign⟨x, θ⟩ gets right, per draw."""
     return np.asarray(_count_signs(world(problem), theta, deployed, _repeats(problem, draws), _generator()))
@@ -72,6 +77,19 @@ def _mean_gradient(world: World, clip: Any, theta: Array, deployed: Array, repea
             gradient(world.loss, theta, moved, label, gradient_i)
             add_clipped(clip, gradient_i, weight, total)
     return total
+
+
+@kernel
+def _record_gradients(world: World, clip: Any, theta: Array, rng: Generator) -> Array:
+    features, labels = world.features, world.labels
+    moved = np.empty(features.shape[1])
+    gradient_i = np.empty(theta.size)
+    out = np.zeros((labels.size, theta.size))
+    for i in range(labels.size):
+        label = respond(world.response, theta, features[i], labels[i], moved, rng)
+        gradient(world.loss, theta, moved, label, gradient_i)
+        add_clipped(clip, gradient_i, 1.0, out[i])
+    return out
 
 
 @kernel

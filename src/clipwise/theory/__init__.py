@@ -1,0 +1,1 @@
+"""The papers' theorems as functions, one module a paper."""
