@@ -5,18 +5,20 @@ record, then noise), so runs can be compared draw by draw. Slow, and meant to be
 """
 
 import numpy as np
+from scipy.integrate import quad
 
 import clipwise as cw
 from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
 from clipwise.engine.streams import spawn
 from clipwise.feedback import NoFeedback
+from clipwise.noise import Local
 from clipwise.outputs import Average
 from clipwise.preconditioning import Adam
 from clipwise.sampling import Full, Poisson, Uniform
 
 
 def gradient(loss, theta, x, y):
-    margin = x @ theta
+    margin = x @ theta[: x.size]
     sign = 2 * y - 1
     match type(loss).__name__:
         case "Quadratic":  # ½‖θ + a z‖²
@@ -38,12 +40,27 @@ def gradient(loss, theta, x, y):
         case "Savage":
             p = 1 / (1 + np.exp(sign * margin))
             return -2 * sign * p**2 * (1 - p) * x
+        case "MallowsLogistic":  # paper 4, section 5.2
+            return min(1, 2 / (x @ x)) * (1 / (1 + np.exp(-margin)) - y) * x
+        case "HuberRegression":  # paper 4, section 5.1, with σ = log(1 + e^τ)
+            sigma, kappa = np.log(1 + np.exp(theta[-1])), mean_square_within(loss.c)
+            r = (y - margin) / sigma
+            rho = 0.5 * r**2 if abs(r) <= loss.c else loss.c * abs(r) - 0.5 * loss.c**2
+            psi = np.clip(r, -loss.c, loss.c)  # ρ'
+            by_sigma = rho - r * psi + 0.5 * kappa
+            return min(1, 2 / (x @ x)) * np.append(-psi * x, by_sigma * np.exp(theta[-1]) / (1 + np.exp(theta[-1])))
         case "Tangent":
             return 4 * (2 * np.arctan(sign * margin) - 1) * sign / (1 + margin**2) * x
     raise AssertionError(loss)
 
 
+def mean_square_within(c):
+    """E[min(Z², c²)] for Z ~ N(0, 1), by quadrature."""
+    return quad(lambda z: min(z * z, c * c) * np.exp(-z * z / 2) / np.sqrt(2 * np.pi), -12, 12, points=[-c, c])[0]
+
+
 def respond(response, theta, x, y, rng):
+    theta = theta[: x.size]
     match type(response).__name__:
         case "Identity":
             return x
@@ -132,6 +149,13 @@ class Sampler:
         return order
 
 
+def deviation(noise, problem, drawn):
+    """Of the noise on the mean update of a step."""
+    if not isinstance(noise, Local):
+        return noise.std
+    return problem.loss.sensitivity() / np.broadcast_to(noise.budgets, problem.records)[drawn[0]]  # paper 4, eq. 2
+
+
 def run(problem, rule, steps, start, seed):
     """θ_t and e_t for t = 0 … steps of the first replicate, and the output."""
     streams = spawn(seed, 1)[0]
@@ -145,10 +169,11 @@ def run(problem, rule, steps, start, seed):
     for t in range(steps):
         if t % rule.deploy_every == 0:
             deployed = theta
+        drawn = list(sampler.batch(t))
         gradients = [
             gradient(problem.loss, theta, respond(problem.response, deployed, problem.features[i], problem.labels[i],
                                                   streams.response), problem.labels[i])
-            for i in sampler.batch(t)
+            for i in drawn
         ]  # fmt: skip
         zero = np.zeros_like(theta)
         v = sum((clip(rule.clip, g) for g in gradients), zero) / batch
@@ -156,8 +181,9 @@ def run(problem, rule, steps, start, seed):
             v = v + clip(rule.feedback.clip, e)
             e = e + sum((clip(rule.feedback.cap, g) for g in gradients), zero) / batch - v
         noisy = v
-        if rule.noise.std > 0:
-            noisy = v + rule.noise.std * streams.noise.standard_normal(theta.size)
+        std = deviation(rule.noise, problem, drawn)
+        if std > 0:
+            noisy = v + std * streams.noise.standard_normal(theta.size)
         if isinstance(rule.preconditioner, Adam):  # paper 3, Algorithm 3, with t + 1 and β₂
             adam = rule.preconditioner
             m1 = adam.beta1 * m1 + (1 - adam.beta1) * noisy

@@ -16,6 +16,7 @@ ARGUMENTS = {
     "Logistic": {"l2": 0.1, "positive_weight": 2.0},
     "SquaredError": {"l2": 0.2},
     "Huber": {"c": 0.7, "l2": 0.05},
+    "HuberRegression": {"c": 1.2},
     "LocationShift": {"beta": 0.3},
     "BestResponse": {"beta": 0.4, "floor": 0.5},
     "LinearShift": {"strength": 0.3, "columns": [0, 2]},
@@ -58,8 +59,13 @@ SAMPLINGS = every(draw)
 STEP = cw.steps.InverseTime(2, 30)
 
 
+def local_rules(budget, step=STEP, **more):
+    """One rule of each preset for losses that know their sensitivity."""
+    return {"LDPSGD": cw.LDPSGD(step, budget, **more), "LDPASGD": cw.LDPASGD(step, budget, **more)}
+
+
 def rules(noise_std=0.2, step=STEP, **more):
-    """One rule of each preset."""
+    """One rule of each preset that takes any loss."""
     dice = {"clip": 0.8, "error_clip": 1.1, "noise_std": noise_std}
     chosen = {
         "SGD": {"noise_std": noise_std},
@@ -71,5 +77,5 @@ def rules(noise_std=0.2, step=STEP, **more):
     }
     if more.get("sampling") == "full":
         more["batch"] = 1
-    assert set(chosen) == set(PRESETS), "a new preset needs arguments here"
+    assert set(chosen) | set(local_rules(1.0)) == set(PRESETS), "a new preset needs arguments here"
     return {preset: PRESETS[preset](step, **{**arguments, **more}) for preset, arguments in chosen.items()}

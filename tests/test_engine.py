@@ -43,6 +43,20 @@ def test_every_preset(preset, problem):
     assert_same(PROBLEMS[problem], registry.rules()[preset])
 
 
+LOCAL = {
+    "mallows": reference.problem(cw.losses.MallowsLogistic(), cw.responses.BestResponse(0.3, 0.2), records=STEPS + 3),
+    "huber": reference.problem(cw.losses.HuberRegression(), cw.responses.LinearShift(0.2, [0, 2]), records=STEPS + 3),
+}
+
+
+@pytest.mark.parametrize("problem", LOCAL)
+@pytest.mark.parametrize("preset", registry.local_rules(1.0))
+def test_local_noise(preset, problem):
+    budgets = np.random.default_rng(5).uniform(0.5, 3.0, LOCAL[problem].records)
+    assert_same(LOCAL[problem], registry.local_rules(2.0)[preset])
+    assert_same(LOCAL[problem], registry.local_rules(budgets, deploy_every=4)[preset])
+
+
 @pytest.mark.parametrize("sampling", registry.SAMPLINGS, ids=registry.name)
 def test_every_sampling(sampling):
     steps = 9 if registry.name(sampling) == "SinglePass" else 40

@@ -26,7 +26,7 @@ from clipwise.points import (
     repeated_minimization,
     stable_point,
 )
-from clipwise.presets import DPSGD, PCSGD, SGD, AdamDiceSGD, AutoDiceSGD, DiceSGD
+from clipwise.presets import DPSGD, LDPASGD, LDPSGD, PCSGD, SGD, AdamDiceSGD, AutoDiceSGD, DiceSGD
 from clipwise.privacy.audit import Audit, audit
 from clipwise.privacy.calibration import calibrate, longest_run
 from clipwise.privacy.one_run import one_run_bound
@@ -42,6 +42,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DPSGD",
+    "LDPASGD",
+    "LDPSGD",
     "PCSGD",
     "SGD",
     "AdamDiceSGD",

@@ -93,6 +93,14 @@ def choice(name: str, value: Any, allowed: dict[str, Any]) -> Any:
     return allowed[value]
 
 
+def budgets(name: str, value: Any) -> Array:
+    """Finite numbers above zero in a vector, as a read-only array; one number is a vector of one."""
+    result = np.atleast_1d(floats(name, value))
+    if result.ndim != 1 or not result.size or not (np.isfinite(result).all() and (result > 0).all()):
+        raise ValueError(f"{name} must be one or more numbers above 0, got {value!r}.")
+    return frozen(result)
+
+
 def columns(name: str, value: Any) -> NDArray[np.int64]:
     """Distinct column numbers, as a read-only array."""
     result = integers(value)

@@ -8,15 +8,16 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipwise.checks import nonnegative
+from clipwise.checks import budgets, nonnegative, positive
 from clipwise.parts import checked, implements, operation
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 
 @operation
-def add_noise(noise: Any, update: Array, rng: Generator) -> None:
-    """Update += noise, in place."""
+def add_noise(noise: Any, drawn: Indices, update: Array, rng: Generator) -> None:
+    """Update += noise, in place. `drawn` starts with the records of the step."""
 
 
 @checked(std=nonnegative)
@@ -27,7 +28,40 @@ class Gaussian(NamedTuple):
 
 
 @implements(add_noise, Gaussian)
-def _(noise, update, rng):
+def _(noise, drawn, update, rng):
     if noise.std > 0.0:
         for j in range(update.size):
             update[j] += noise.std * rng.standard_normal()
+
+
+@checked(budgets=budgets)
+class Local(NamedTuple):
+    """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i: 2·C0/μ_i in paper 4, eq. 2.
+
+    `budgets` holds one μ for all users or one each. `sensitivity` is Δ, how much a gradient changes at most when its
+    record is replaced; the problem's loss knows it, so it is filled in when a run begins, and NaN until then.
+    """
+
+    budgets: Array
+    sensitivity: float = np.nan
+
+    def on(self, problem: Any) -> Local:
+        """The same budgets with the sensitivity of the problem's loss."""
+        if not hasattr(problem.loss, "sensitivity"):
+            raise ValueError(
+                "loss must know its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
+                f"got {type(problem.loss).__name__}."
+            )
+        if self.budgets.size not in (1, problem.records):
+            raise ValueError(
+                f"budget must be one number or one for each of {problem.records} users, got {self.budgets.size}."
+            )
+        return self._replace(sensitivity=positive("sensitivity", problem.loss.sensitivity()))
+
+
+@implements(add_noise, Local)
+def _(noise, drawn, update, rng):
+    user = drawn[0] if noise.budgets.size > 1 else 0
+    std = noise.sensitivity / noise.budgets[user]
+    for j in range(update.size):
+        update[j] += std * rng.standard_normal()

@@ -14,7 +14,8 @@ from typing import Any
 from clipwise import checks
 from clipwise.clipping import Norm, Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback
-from clipwise.noise import Gaussian
+from clipwise.noise import Gaussian, Local
+from clipwise.outputs import Average
 from clipwise.preconditioning import Adam
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform
@@ -120,7 +121,22 @@ def AutoDiceSGD(step: Any, noise_std: float, batch: int = 1, sampling: str = "un
     )
 
 
-PRESETS = {preset.__name__: preset for preset in (SGD, PCSGD, DPSGD, DiceSGD, AdamDiceSGD, AutoDiceSGD)}
+def LDPSGD(step: Any, budget: Any, deploy_every: int = 1) -> Rule:
+    """SGD under local privacy: each user takes part once and adds noise for a budget of their own (paper 4, eq. 2).
+
+    θ_i = θ_{i−1} − η_i·(∇ℓ(θ_{i−1}; x_i) + (2·C0/μ_i)·ω_i), ω ~ N(0, I). `budget` is μ: one number, or one for each
+    user. Nothing is clipped: the loss must know its `sensitivity`, 2·C0.
+    """
+    return Rule("LDPSGD", step, Unclipped(), SinglePass(1), Local(budget), deploy_every=deploy_every)
+
+
+def LDPASGD(step: Any, budget: Any, deploy_every: int = 1) -> Rule:
+    """LDPSGD that releases the mean of its iterates (paper 4, Polyak–Ruppert averaging)."""
+    return Rule("LDPASGD", step, Unclipped(), SinglePass(1), Local(budget), output=Average(), deploy_every=deploy_every)
+
+
+_ALL = (SGD, PCSGD, DPSGD, DiceSGD, AdamDiceSGD, AutoDiceSGD, LDPSGD, LDPASGD)
+PRESETS = {preset.__name__: preset for preset in _ALL}
 
 
 def _sampler(sampling: str, batch: int) -> Any:

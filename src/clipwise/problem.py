@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from clipwise import checks
 from clipwise.constants import Constants, constants
-from clipwise.losses.base import gradient, label_kind, value
+from clipwise.losses.base import dimension, gradient, label_kind, value
 from clipwise.parts import require
 from clipwise.regions import Everywhere, project
 from clipwise.responses import Identity, is_random, respond
@@ -85,7 +85,7 @@ class Problem:
     @property
     def dimension(self) -> int:
         """d, the length of θ."""
-        return int(self.features.shape[1])
+        return dimension(self.loss, int(self.features.shape[1]))
 
     def on(self, features: Any, labels: Any = None) -> Problem:
         """The same problem on other records, such as held-out ones."""

@@ -97,7 +97,7 @@ class BestResponse(NamedTuple):
 def _(response, deployed, features, label, moved, rng):
     shift = 0.0
     if label != 0.0:  # most records have label 0, and ‖θ‖ is not needed for them
-        shift = response.beta * label / max(response.floor, norm(deployed))
+        shift = response.beta * label / max(response.floor, norm(deployed[: features.size]))
     for j in range(features.size):
         moved[j] = features[j] - shift * deployed[j]
     return label

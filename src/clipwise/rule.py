@@ -15,18 +15,18 @@ At step t = 0, 1, …, with θ_t deployed:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clipwise import checks
 from clipwise.clipping import add_clipped
 from clipwise.feedback import NoFeedback, keep, recall, settle
-from clipwise.noise import Gaussian, add_noise
+from clipwise.noise import Gaussian, Local, add_noise
 from clipwise.outputs import Last, summarise
 from clipwise.parts import require
 from clipwise.preconditioning import Plain, precondition
 from clipwise.problem import Problem
-from clipwise.sampling import draw, expected_batch, longest_run
+from clipwise.sampling import SinglePass, draw, expected_batch, longest_run
 from clipwise.steps import size
 
 
@@ -69,6 +69,10 @@ class Rule:
         require("preconditioner", self.preconditioner, [precondition])
         require("output", self.output, [summarise])
         checks.count("deploy_every", self.deploy_every)
+        if isinstance(self.noise, Local) and self.sampling != SinglePass(1):
+            raise ValueError(
+                f"sampling must be SinglePass(1) with local noise, which is for one user a step, got {self.sampling}."
+            )
 
     def update(self) -> Update:
         """The parts alone, for the compiled loop."""
@@ -95,6 +99,10 @@ class Rule:
         most = self.longest_run(records)
         if steps > most:
             raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
+
+    def on(self, problem: Problem) -> Rule:
+        """The rule with what only the problem can tell: the sensitivity of its loss, for local noise."""
+        return replace(self, noise=self.noise.on(problem)) if isinstance(self.noise, Local) else self
 
     def check(self, problem: Problem, steps: int) -> None:
         """Refuse a rule that cannot run on the problem for that many steps."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import reference
 import registry
-from clipwise.losses.base import gradient, is_margin_loss, label_kind, margin_value, slope, value
+from clipwise.losses.base import dimension, gradient, is_margin_loss, label_kind, margin_value, slope, value
 
 losses = pytest.mark.parametrize("loss", registry.LOSSES, ids=registry.name)
 margin_losses = pytest.mark.parametrize("loss", [*filter(is_margin_loss, registry.LOSSES)], ids=registry.name)
@@ -22,11 +22,12 @@ def labels_of(loss):
 def test_gradient_is_the_derivative_of_the_value(loss):
     rng = np.random.default_rng(0)
     for label in labels_of(loss):
-        theta, x, out = rng.standard_normal(5), rng.standard_normal(5), np.empty(5)
+        d = dimension(loss, 5)
+        theta, x, out = rng.standard_normal(d), rng.standard_normal(5), np.empty(d)
         gradient(loss, theta, x, label, out)
         h = 1e-6
-        for j in range(5):
-            step = h * np.eye(5)[j]
+        for j in range(d):
+            step = h * np.eye(d)[j]
             difference = (value(loss, theta + step, x, label) - value(loss, theta - step, x, label)) / (2 * h)
             assert out[j] == pytest.approx(difference, rel=1e-6, abs=1e-8)
 
@@ -34,23 +35,25 @@ def test_gradient_is_the_derivative_of_the_value(loss):
 @losses
 def test_gradient_equals_the_reference_and_keeps_to_its_buffer(loss):
     rng = np.random.default_rng(1)
-    theta, x = rng.standard_normal(4), rng.standard_normal(4)
+    d = dimension(loss, 4)
+    theta, x = rng.standard_normal(d), rng.standard_normal(4)
     kept = theta.copy(), x.copy()
-    buffer = np.full(6, 7.0)
+    buffer = np.full(d + 2, 7.0)
     for label in labels_of(loss):
-        gradient(loss, theta, x, label, buffer[1:5])
-        np.testing.assert_allclose(buffer[1:5], reference.gradient(loss, theta, x, label), rtol=1e-12, atol=1e-14)
+        gradient(loss, theta, x, label, buffer[1:-1])
+        np.testing.assert_allclose(buffer[1:-1], reference.gradient(loss, theta, x, label), rtol=1e-12, atol=1e-14)
     assert buffer.dtype == np.float64
-    np.testing.assert_array_equal(buffer[[0, 5]], 7.0)
+    np.testing.assert_array_equal(buffer[[0, -1]], 7.0)
     np.testing.assert_array_equal(np.concatenate((theta, x)), np.concatenate(kept))
 
 
 @losses
 def test_not_a_number_is_never_swallowed(loss):
-    out = np.zeros(2)
-    gradient(loss, np.array([np.nan, 1.0]), np.array([np.nan, 1.0]), 1.0, out)
+    theta, out = np.ones(dimension(loss, 2)), np.zeros(dimension(loss, 2))
+    theta[0] = np.nan
+    gradient(loss, theta, np.array([np.nan, 1.0]), 1.0, out)
     assert np.isnan(out).any()
-    assert np.isnan(value(loss, np.array([np.nan, 1.0]), np.array([1.0, 1.0]), 1.0))
+    assert np.isnan(value(loss, theta, np.array([1.0, 1.0]), 1.0))
 
 
 @margin_losses
@@ -88,3 +91,39 @@ def test_bounds_are_attained(loss):
         if np.isfinite(bounds.high[0]):
             assert np.abs(curvature).max() >= 0.99 * bounds.high[0]
         assert curvature.min() <= bounds.low[0] + 0.01 * max(1.0, abs(bounds.low[0]))
+
+
+bounded_losses = pytest.mark.parametrize(
+    "loss", [loss for loss in registry.LOSSES if hasattr(loss, "sensitivity")], ids=registry.name
+)
+
+
+@bounded_losses
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(*[st.floats(-3, 3)] * 4))
+def test_sensitivity_bounds_what_one_record_changes(loss, seed, sizes):
+    """Any θ, any two records, of any size."""
+    rng = np.random.default_rng(seed)
+    theta = 10 ** sizes[0] * rng.standard_normal(dimension(loss, 3))
+    found = []
+    for size in sizes[1:3]:
+        label = float(rng.integers(2)) if label_kind(loss) == "binary" else 10 ** sizes[3] * rng.standard_normal()
+        out = np.empty(theta.size)
+        gradient(loss, theta, 10**size * rng.standard_normal(3), label, out)
+        found.append(out)
+    assert np.linalg.norm(found[0] - found[1]) <= loss.sensitivity() * (1 + 1e-12)
+
+
+@bounded_losses
+def test_sensitivity_is_nearly_attained(loss):
+    """0.97 of it at least, by two records as wrong as they can be in nearly opposite directions."""
+    theta, pair = np.zeros(dimension(loss, 2)), []
+    if label_kind(loss) == "binary":  # both are called 1 and 0 with certainty, and are the other; ⟨x, θ⟩ is ±100
+        theta[0] = 1e5
+        records = (([1e-3, np.sqrt(2.0)], 0.0), ([-1e-3, np.sqrt(2.0)], 1.0))
+    else:
+        records = (([0.0, np.sqrt(2.0)], 1e6), ([0.0, -np.sqrt(2.0)], 1e6))
+    for x, label in records:
+        pair.append(np.empty(theta.size))
+        gradient(loss, theta, np.array(x), label, pair[-1])
+    assert np.linalg.norm(pair[0] - pair[1]) >= 0.97 * loss.sensitivity()

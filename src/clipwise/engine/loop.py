@@ -120,7 +120,7 @@ def advance(
             keep(update.feedback, gradient_i, weight, kept)
         recall(update.feedback, error, v)
         settle(update.feedback, error, kept, v)
-        add_noise(update.noise, v, noise_rng)
+        add_noise(update.noise, drawn, v, noise_rng)
         precondition(update.preconditioner, t + 1, v, memory)
         _move(theta, size(update.step, t + 1), v)
         clock[0] = t + 1

@@ -91,6 +91,7 @@ def run(
     replicates = checks.count("replicates", replicates)
     threads = _processors() if n_jobs is None else checks.count("n_jobs", n_jobs)
     rule.check(problem, steps)
+    rule = rule.on(problem)
     theta = _start(start, problem)
     iterations = recorded_iterations(record, steps)
     work = [

@@ -2,6 +2,7 @@
 
 from clipwise.losses.base import gradient, margin_value, slope, value
 from clipwise.losses.glm import Logistic, SquaredError
+from clipwise.losses.local import HuberRegression, MallowsLogistic
 from clipwise.losses.nonconvex import Savage, Sigmoid, Tangent
 from clipwise.losses.quadratic import Quadratic
 from clipwise.losses.robust import Absolute, Huber
@@ -9,7 +10,9 @@ from clipwise.losses.robust import Absolute, Huber
 __all__ = [
     "Absolute",
     "Huber",
+    "HuberRegression",
     "Logistic",
+    "MallowsLogistic",
     "Quadratic",
     "Savage",
     "Sigmoid",

@@ -46,6 +46,11 @@ def label_kind(loss: Any) -> str:
     return getattr(loss, "labels", "real")
 
 
+def dimension(loss: Any, columns: int) -> int:
+    """The length of θ for records of so many columns: one entry a column, unless the loss says otherwise."""
+    return int(loss.dimension(columns)) if hasattr(loss, "dimension") else columns
+
+
 def is_margin_loss(loss: Any) -> bool:
     """Whether a loss is a generalised linear one: it has a slope in the margin."""
     return implementation(slope, type(loss)) is not None

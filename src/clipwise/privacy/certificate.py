@@ -46,6 +46,8 @@ def certify(released: Release, adjacency: str) -> Certificate:
             f"adjacency must be 'replace-one' or 'zero-out' for {name} sampling, whose batches depend on the number of "
             "records, got 'add-remove'."
         )
+    if released.personal is not None:
+        return _personal(released.personal, adjacency)
     obstacle = _obstacle(released)
     if obstacle is not None:
         return Certificate(None, (obstacle,))
@@ -54,6 +56,17 @@ def certify(released: Release, adjacency: str) -> Certificate:
     if released.participations is not None:
         return _fixed_participation(released, released.participations, adjacency)
     return _sampled(released, adjacency)
+
+
+def _personal(mu: float, adjacency: str) -> Certificate:
+    """Local noise: each report is a Gaussian mechanism of its own, and nothing else is computed from the record."""
+    if adjacency != "replace-one":
+        raise ValueError(f"adjacency must be 'replace-one' for local noise, got {adjacency!r}.")
+    reason = (
+        f"Each user sends one report with noise for their own budget: μ_i-GDP for user i, and μ = {mu:.4g} for the "
+        "least protected one, provided that the sensitivity the loss states is right; `account_users` has each."
+    )
+    return Certificate(profiles.gaussian(mu), (reason,))
 
 
 def _obstacle(released: Release) -> str | None:

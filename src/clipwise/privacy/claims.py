@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clipwise.privacy import gaussian
 from clipwise.privacy.release import Feedback, Release
 from clipwise.sampling import Full, Poisson, Uniform
 
@@ -39,6 +40,8 @@ class Claim:
 
 def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     """The ε that the papers' formula gives at δ, or None where they have none."""
+    if released.personal is not None:
+        return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
     if not (np.isfinite(released.bound) and released.noise_std > 0):
         return None
     unit = math.sqrt(released.steps * math.log(1 / delta)) / released.records / released.noise_std

@@ -13,7 +13,7 @@ import numpy as np
 from clipwise import checks
 from clipwise.clipping import Norm, Normalise
 from clipwise.feedback import ErrorFeedback, NoFeedback
-from clipwise.noise import Gaussian
+from clipwise.noise import Gaussian, Local
 from clipwise.parts import is_ours
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform, expected_batch
@@ -39,6 +39,7 @@ class Release:
     bound: float  # C1: the most that one record adds to the sum of a step
     noise_std: float  # s, on the mean
     feedback: Feedback | None
+    personal: float | None = None  # the largest budget μ_i, if each user adds noise for one of their own
 
     @property
     def rate(self) -> float:
@@ -76,6 +77,7 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         _bound(rule.clip),
         rule.noise.std if type(rule.noise) is Gaussian else 0.0,
         None if type(rule.feedback) is NoFeedback else _feedback(rule),
+        float(rule.noise.budgets.max()) if type(rule.noise) is Local else None,
     )
 
 

@@ -67,8 +67,6 @@ class UserStatements:
 def account_users(budgets: ArrayLike, delta: float) -> UserStatements:
     """A statement for each user of a local run from their budgets μ_i: one number for all, or one each."""
     delta = checks.open_fraction("delta", delta)
-    mus = np.atleast_1d(checks.floats("budgets", budgets))
-    if mus.ndim != 1 or not mus.size or not (np.isfinite(mus).all() and (mus > 0).all()):
-        raise ValueError(f"budgets must be one or more numbers above 0, got {budgets!r}.")
+    mus = checks.budgets("budgets", budgets)
     distinct, where = np.unique(mus, return_inverse=True)
     return UserStatements(mus, delta, np.array([gaussian.epsilon(mu, delta) for mu in distinct])[where])
