@@ -42,13 +42,13 @@ def gradient(loss, theta, x, y):
             return -2 * sign * p**2 * (1 - p) * x
         case "MallowsLogistic":  # paper 4, section 5.2
             return min(1, 2 / (x @ x)) * (1 / (1 + np.exp(-margin)) - y) * x
-        case "HuberRegression":  # paper 4, section 5.1, with σ = log(1 + e^τ)
-            sigma, kappa = np.log(1 + np.exp(theta[-1])), mean_square_within(loss.c)
-            r = (y - margin) / sigma
+        case "HuberRegression":  # paper 4, section 5.1, where σ is above the least scale
+            scale, kappa = max(theta[-1], loss.least_scale), mean_square_within(loss.c)
+            r = (y - margin) / scale
             rho = 0.5 * r**2 if abs(r) <= loss.c else loss.c * abs(r) - 0.5 * loss.c**2
             psi = np.clip(r, -loss.c, loss.c)  # ρ'
-            by_sigma = rho - r * psi + 0.5 * kappa
-            return min(1, 2 / (x @ x)) * np.append(-psi * x, by_sigma * np.exp(theta[-1]) / (1 + np.exp(theta[-1])))
+            by_scale = rho - r * psi + 0.5 * kappa if theta[-1] >= loss.least_scale else 0.5 * (kappa - loss.c**2)
+            return min(1, 2 / (x @ x)) * np.append(-psi * x, by_scale)
         case "Tangent":
             return 4 * (2 * np.arctan(sign * margin) - 1) * sign / (1 + margin**2) * x
     raise AssertionError(loss)

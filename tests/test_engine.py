@@ -22,6 +22,9 @@ def assert_same(problem, rule, steps=STEPS, start=0.3):
     trace = cw.run(problem, rule, steps, start, seed=11, record=range(steps + 1))
     np.testing.assert_allclose(trace.theta[0], thetas, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(trace.output[0], output, rtol=1e-12, atol=1e-12)
+    if trace.average is not None:
+        means = np.cumsum(thetas[1:], axis=0) / np.arange(1, steps + 1)[:, np.newaxis]
+        np.testing.assert_allclose(trace.average[0], np.vstack((thetas[:1], means)), rtol=1e-12, atol=1e-12)
     if trace.error is None:
         assert not errors.any()
     else:

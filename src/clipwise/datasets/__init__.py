@@ -2,6 +2,6 @@
 
 from clipwise.datasets.base import Dataset
 from clipwise.datasets.give_me_some_credit import DownloadError, credit, fetch_credit, generated_credit
-from clipwise.datasets.synthetic import bernoulli
+from clipwise.datasets.synthetic import bernoulli, linear, logistic
 
-__all__ = ["Dataset", "DownloadError", "bernoulli", "credit", "fetch_credit", "generated_credit"]
+__all__ = ["Dataset", "DownloadError", "bernoulli", "credit", "fetch_credit", "generated_credit", "linear", "logistic"]

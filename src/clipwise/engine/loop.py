@@ -53,6 +53,7 @@ class Records(NamedTuple):
     iterations: NDArray[np.int64]
     theta: Array
     error: Array
+    average: Array
 
 
 def world(problem: Problem) -> World:
@@ -77,9 +78,9 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
 
 def empty_records(problem: Problem, rule: Rule, iterations: NDArray[np.int64]) -> Records:
     """Rows of NaN, one for each iteration that is to be recorded."""
-    d = problem.dimension
-    width = d if remembers(rule.feedback) else 0
-    return Records(iterations, np.full((iterations.size, d), np.nan), np.full((iterations.size, width), np.nan))
+    kept = (True, remembers(rule.feedback), averages(rule.output))
+    widths = [problem.dimension if wanted else 0 for wanted in kept]
+    return Records(iterations, *(np.full((iterations.size, width), np.nan) for width in widths))
 
 
 @kernel
@@ -136,11 +137,13 @@ def advance(
 
 @kernel
 def _record(state: State, records: Records) -> int:
-    """Keep θ and e if this iteration is to be recorded; return the next one that is."""
+    """Keep θ, e and the average if this iteration is to be recorded; return the next one that is."""
     k = state.clock[1]
     if k < records.iterations.size and records.iterations[k] == state.clock[0]:
         records.theta[k] = state.theta
         records.error[k] = state.error
+        for j in range(records.average.shape[1]):
+            records.average[k, j] = state.summary[j]
         k += 1
         state.clock[1] = k
     return records.iterations[k] if k < records.iterations.size else -1

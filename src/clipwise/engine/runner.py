@@ -23,6 +23,7 @@ from clipwise.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
 from clipwise.engine.streams import spawn
 from clipwise.engine.trace import Trace
 from clipwise.feedback import remembers
+from clipwise.outputs import averages
 from clipwise.problem import Problem
 from clipwise.regions import project
 from clipwise.rule import Rule
@@ -216,6 +217,7 @@ def _trace(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
         iterations=work[0].records.iterations,
         theta=np.stack([replicate.records.theta for replicate in work]),
         error=np.stack([replicate.records.error for replicate in work]) if remembers(rule.feedback) else None,
+        average=np.stack([replicate.records.average for replicate in work]) if averages(rule.output) else None,
         output=np.stack([replicate.state.summary for replicate in work]),
         steps_done=np.array([replicate.done for replicate in work]),
     )

@@ -16,7 +16,7 @@ from clipwise.storage import write_atomically
 
 Array = NDArray[np.float64]
 
-_FORMAT = "clipwise-trace-1"
+_FORMAT = "clipwise-trace-2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +31,17 @@ class Trace:
     iterations: NDArray[np.int64]  # (K,) recorded t
     theta: Array  # (replicates, K, d)
     error: Array | None  # (replicates, K, d) for rules with feedback
+    average: Array | None  # (replicates, K, d) for rules that release an average
     output: Array  # (replicates, d) what the rule releases
     steps_done: NDArray[np.int64]  # (replicates,)
 
-    def gap(self, reference: Any) -> Array:
-        """‖θ_t − reference‖² for every replicate and recorded iteration, (replicates, K)."""
+    def gap(self, reference: Any, of: str = "theta") -> Array:
+        """‖θ_t − reference‖² for every replicate and recorded iteration, (replicates, K); or `of` the "average"."""
+        iterates = checks.choice("of", of, {"theta": self.theta, "average": self.average})
+        if iterates is None:
+            raise ValueError(f"of must be 'theta' for {self.rule}, which does not average, got 'average'.")
         target = checks.vector("reference", reference, self.theta.shape[2])
-        return np.asarray(((self.theta - target) ** 2).sum(axis=2))
+        return np.asarray(((iterates - target) ** 2).sum(axis=2))
 
     def error_norm(self) -> Array:
         """‖e_t‖ for every replicate and recorded iteration, (replicates, K)."""
@@ -62,7 +66,7 @@ class Trace:
             about = json.loads(str(arrays.pop("about")))
             if about.pop("format") != _FORMAT:
                 raise KeyError("format")
-            return Trace(**about, **{"error": None, **arrays})
+            return Trace(**about, **{"error": None, "average": None, **arrays})
         except FileNotFoundError:
             raise
         except Exception:
@@ -79,7 +83,7 @@ class Trace:
             "replicate": np.repeat(np.arange(replicates), kept),
             "iteration": np.tile(self.iterations, replicates),
         }
-        for name, values in (("theta", self.theta), ("error", self.error)):
+        for name, values in (("theta", self.theta), ("error", self.error), ("average", self.average)):
             if values is not None:
                 columns |= {f"{name}_{j}": values[:, :, j].ravel() for j in range(d)}
         return pd.DataFrame(columns)

@@ -16,8 +16,6 @@ from clipwise.checks import positive
 from clipwise.losses.base import gradient, value
 from clipwise.parts import checked, implements, traits
 
-_LEAST = 1e-300  # a scale that is as good as zero
-
 
 @traits(labels="binary")
 class MallowsLogistic(NamedTuple):
@@ -63,39 +61,32 @@ def consistency(c: float) -> float:
     return inside - 2.0 * c * density + c * c * (1.0 - inside)
 
 
-@register_jitable
-def scale_of(tau: float) -> float:
-    """σ = log(1 + e^τ), and never zero."""
-    return float(max(max(tau, 0.0) + np.log1p(np.exp(-abs(tau))), _LEAST))
-
-
-@checked(c=positive)
+@checked(c=positive, least_scale=positive)
 class HuberRegression(NamedTuple):
     """Huber regression that learns its scale, with Mallows weights (paper 4, section 5.1).
 
-    θ = (β, τ): one coefficient a column, and the scale σ = log(1 + e^τ), which is positive whatever τ is (the paper
-    leaves σ without a constraint). ℓ(θ; x, y) = w(x)·(σ·ρ_c((y − ⟨x, β⟩)/σ) + ½·κ_c·σ), with ρ_c(r) = ½r² within ±c
-    and c·|r| − ½c² beyond.
+    θ = (β, σ): one coefficient a column, then the scale. With ρ_c(r) = ½r² within ±c and c·|r| − ½c² beyond,
+
+        ℓ(θ; x, y) = w(x)·(s·ρ_c((y − ⟨x, β⟩)/s) + ½·κ_c·s − ½·(c² − κ_c)·min(σ − s₀, 0)),  s = max(σ, s₀).
+
+    For σ ≥ s₀ = `least_scale` this is the paper's loss, which is not defined at σ = 0. Below s₀ the scale in use stays
+    s₀, and the loss goes on with the slope −½·w·(c² − κ_c), the paper's for a large residual: it is convex in θ, as the
+    paper's is for σ > 0, its gradient keeps to the same bounds, and it leads back up.
     """
 
     c: float = 1.345
+    least_scale: float = 0.1
 
     def dimension(self, columns: int) -> int:
         """The length of θ: the columns and the scale."""
         return columns + 1
 
     def sensitivity(self) -> float:
-        """√(8c² + c⁴/4), for (β, σ) and so for (β, τ), as dσ/dτ < 1; the supremum itself is not larger than that.
+        """√(8c² + c⁴/4): the part of β is at most √2·c long, that of σ spans at most ½c².
 
-        The part of β is at most √2·c long; that of σ is w·½(κ_c − min(r², c²)), which spans at most ½c².
+        (The two are not large together: the supremum is 2√2·c.)
         """
         return sqrt(8.0 * self.c**2 + 0.25 * self.c**4)
-
-
-def scale_parameter(scale: float) -> float:
-    """τ with log(1 + e^τ) = σ."""
-    sigma = positive("scale", scale)
-    return sigma + float(np.log(-np.expm1(-sigma)))
 
 
 @implements(value, HuberRegression)
@@ -104,10 +95,11 @@ def _(loss, theta, features, label):
     for j in range(last):
         residual -= features[j] * theta[j]
         square += features[j] * features[j]
-    sigma = scale_of(theta[last])
-    inner = min(abs(residual), loss.c * sigma) / sigma
-    plain = inner * (abs(residual) - 0.5 * sigma * inner) + 0.5 * consistency(loss.c) * sigma
-    return plain * 2.0 / max(2.0, square)
+    scale, kappa = max(theta[last], loss.least_scale), consistency(loss.c)
+    inner = min(abs(residual), loss.c * scale) / scale
+    plain = inner * (abs(residual) - 0.5 * scale * inner) + 0.5 * kappa * scale
+    below = min(theta[last] - loss.least_scale, 0.0)
+    return (plain - 0.5 * (loss.c * loss.c - kappa) * below) * 2.0 / max(2.0, square)
 
 
 @implements(gradient, HuberRegression)
@@ -116,10 +108,11 @@ def _(loss, theta, features, label, out):
     for j in range(last):
         residual -= features[j] * theta[j]
         square += features[j] * features[j]
-    decay, sigma = np.exp(-abs(theta[last])), scale_of(theta[last])
-    rate = (1.0 if theta[last] >= 0.0 else decay) / (1.0 + decay)  # dσ/dτ
+    scale = max(theta[last], loss.least_scale)
     weight = 2.0 / max(2.0, square)
-    inner = min(max(residual, -loss.c * sigma), loss.c * sigma) / sigma  # before the division, which could overflow
+    inner = min(max(residual, -loss.c * scale), loss.c * scale) / scale  # before the division, which could overflow
     for j in range(last):
         out[j] = -weight * inner * features[j]
-    out[last] = weight * rate * 0.5 * (consistency(loss.c) - inner * inner)
+    if theta[last] < loss.least_scale:
+        inner = loss.c
+    out[last] = weight * 0.5 * (consistency(loss.c) - inner * inner)
