@@ -1,0 +1,1 @@
+"""What the papers prove, one module a paper and one function a result."""
