@@ -55,11 +55,12 @@ def test_held_out_records():
     assert cw.metrics.performative_risk(other, theta) == pytest.approx(risk(theta, x, other.labels))
 
 
-def test_the_stable_point_is_stationary_and_no_other_is():
+def test_the_stable_point_is_stationary_and_the_optimum_is_not():
     """The gradient is that of the loss on the data as it reacted, and not that of the performative risk."""
-    stable, best = cw.stable_point(PROBLEM).theta, cw.optimal_point(PROBLEM).theta
-    assert cw.metrics.stationarity(PROBLEM, stable) < 1e-20
-    assert cw.metrics.stationarity(PROBLEM, best) > 1e-6
+    problem = reference.problem(cw.losses.SquaredError(0.1), cw.responses.LocationShift(0.2))
+    stable, best = cw.stable_point(problem).theta, cw.optimal_point(problem).theta
+    assert cw.metrics.stationarity(problem, stable) < 1e-20
+    assert cw.metrics.stationarity(problem, best) > 1e-4
 
 
 def test_wrong_input_is_one_sentence():

@@ -55,17 +55,17 @@ def problems(region):
 
 NAMES = list(problems(True))
 RADIUS = {name: 10.0 if "quadratic" in name else 2.0 for name in NAMES}
-START = {name: 5.0 if "quadratic" in name else 0.9 for name in NAMES}
+START = {name: 5.0 if "quadratic" in name else 0.7 for name in NAMES}
 
 
 def assert_bounds(bound, samples):
-    """The mean over replicates does not exceed the bound by more than six of its standard errors, at any recorded t.
+    """The mean over replicates is below the bound by six of its standard errors, at every recorded t.
 
-    A bound that holds fails with a chance below 1e-6: means of 200 and more replicates of squares of nearly Gaussian
-    iterates are near enough to Gaussian for the six, and no bound here is within six errors of the mean but at t = 0.
+    The bounds are in fact at least 17 errors above the means (and equal to them at t = 0, where nothing is random), so a
+    false alarm takes a mean that is 11 errors too high: below 1e-6 for any mean of 50 and more that is nearly Gaussian.
     """
     mean, error = samples.mean(axis=0), samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
-    assert (mean - 6 * error <= bound * (1 + 1e-12)).all(), (mean / bound).max()
+    assert (mean + 6 * error <= bound * (1 + 1e-12)).all(), (mean / bound).max()
 
 
 # Clipped SGD
@@ -89,7 +89,7 @@ def test_clipped_sgd_stays_below_both_bounds(name, clip):
 @pytest.mark.parametrize(("clip", "most"), [(1.0, (6000, 750)), (25.0, (1200, 75))])
 @pytest.mark.parametrize("step", [Constant(0.02), Power(2.5, 0.5), InverseTime(10, 100)])
 def test_how_loose_the_bounds_are(step, clip, most):
-    """Nearly all of it is G: the proof is attained by the mean excess of the gradients in place of G − c."""
+    """Nearly all of it is G: see `test_the_looseness_is_that_of_the_largest_gradient`."""
     problem = quadratic(0.05, cw.regions.Box(-10, 10))
     trace = cw.run(problem, cw.PCSGD(step, clip, 0.3), 10_000, 5.0, replicates=200, seed=2, record=[0, 10_000])
     gap = trace.gap(cw.stable_point(problem).theta).mean(axis=0)
@@ -207,6 +207,16 @@ def test_the_exact_bias_is_attained(a, scale, share, clip, strength):
         assert abs(point.theta[0]) < 0.99 * edge
     sharp = theory.sharp_clipped_sgd_bound(problem.constants(), InverseTime(1e3, 1e5), clip, 0.0, 0.0, 1, 10**5)
     assert theory.lower_bound_bias(*given) <= sharp
+
+
+def test_the_looseness_is_that_of_the_largest_gradient():
+    """With the mean excess at the clipped point in place of G − c, the end of the sharp bound is the exact bias."""
+    problem = theory.lower_bound_problem(10.0, 1.0, 0.1, 0.05, 1.0)
+    gradients = 0.5 * cw.clipped_point(problem, 1.0).theta + 10.0 * problem.features[:, 0]
+    excess = np.mean(np.maximum(np.abs(gradients) - 1.0, 0.0))
+    constants = problem.constants()._replace(gradient_bound=1.0 + excess)
+    end = theory.sharp_clipped_sgd_bound(constants, InverseTime(10, 100), 1.0, 0.0, 0.0, 1, 10**6)
+    assert end == pytest.approx(cw.clipping_bias(problem, 1.0), rel=1e-4)
 
 
 def test_the_reaction_amplifies_the_bias():
@@ -338,7 +348,7 @@ def growth(beta):
 
 def measured_error(problem, rule, steps, start):
     """M of Assumption 4.1, which nothing proves: the largest mean square of other runs, with half as much on top."""
-    trace = cw.run(problem, rule, steps, start, replicates=200, seed=99, record=np.arange(0, steps + 1, 10))
+    trace = cw.run(problem, rule, steps, start, replicates=100, seed=99, record=np.arange(0, steps + 1, 10))
     return 1.5 * np.sqrt((trace.error_norm() ** 2).mean(axis=0).max())
 
 
@@ -350,7 +360,9 @@ def test_dice_stays_below_its_bound(name):
     trace = cw.run(problem, rule, steps, START[name], replicates=1000, seed=3, record=40)
     gaps = trace.gap(cw.stable_point(problem).theta)
     constants = problem.constants(RADIUS[name])
-    assert np.sqrt((trace.theta**2).sum(axis=2)).max() < RADIUS[name]  # the constants hold where the run went
+    # The constants hold where the run went: G at θ, the others at θ − γe, too (those of the quadratic problem everywhere).
+    reached = np.linalg.norm(trace.theta, axis=2) + (0.0 if "quadratic" in name else 0.1 * trace.error_norm())
+    assert reached.max() < RADIUS[name]
     given = (step, 0.5, error, gaps[0, 0], problem.dimension, trace.iterations)
     assert_bounds(theory.dice_sgd_bound(constants, *given), gaps)
     if "quadratic" in name:
@@ -363,7 +375,7 @@ def test_how_loose_the_dice_bound_is(beta):
     problem, step = quadratic(beta, None), InverseTime(10, 100)
     rule = cw.DiceSGD(step, 1.0, 1.0, 3.3)  # about the noise of paper 1's first experiment
     error = measured_error(problem, rule, 20_000, 5.0)
-    trace = cw.run(problem, rule, 20_000, 5.0, replicates=1000, seed=4, record=[0, 20_000])
+    trace = cw.run(problem, rule, 20_000, 5.0, replicates=400, seed=4, record=[0, 20_000])
     gap = trace.gap(cw.stable_point(problem).theta).mean(axis=0)
     constants, slope = growth(beta)
     given = (constants, step, 3.3, error, gap[0], 1, 20_000, slope)
@@ -424,11 +436,18 @@ def test_theorem_43_as_printed():
     assert bound == pytest.approx(2 * eq18 + 2 * gamma[-1] ** 2 * error**2, rel=1e-9)
 
 
+def test_theorem_43_as_printed_with_a_constant_step():
+    """b = b̄ = 0, and with B = 0 no limit comes from it."""
+    bound = theory.printed_dice_sgd_bound(QUADRATIC, Constant(0.1), 0.5, 2.0, 36.0, 1, [0, 50])
+    eq18 = (1 - 0.5 / 4 * 0.1) ** 50 * 36 + 8 * (225 + 0.25) / 0.5 * 0.1 + 16 * (10 * 2 * 1.05) ** 2 / 0.25 * 0.01
+    np.testing.assert_allclose(bound, [36.0, 2 * eq18 + 2 * 0.01 * 4], rtol=1e-12)
+
+
 # Losses that need not be convex
 
 
 class Switch(NamedTuple):
-    """With chance (1 + tanh(rate·θ_0))/2 a record shows −x̄ instead of x̄: D(θ) moves by rate/2·‖θ − θ'‖ in variation."""
+    """With chance (1 + tanh(rate·θ_0))/4 a record shows −x̄ instead of x̄: D(θ) moves by rate/4·‖θ − θ'‖ in variation."""
 
     rate: float
     random = True
@@ -436,7 +455,7 @@ class Switch(NamedTuple):
 
 @cw.implements(respond, Switch)
 def _(response, deployed, features, label, moved, rng):
-    sign = -1.0 if rng.random() < 0.5 * (1.0 + np.tanh(response.rate * deployed[0])) else 1.0
+    sign = -1.0 if rng.random() < 0.25 * (1.0 + np.tanh(response.rate * deployed[0])) else 1.0
     for j in range(features.size):
         moved[j] = sign * features[j]
     return label
@@ -452,18 +471,19 @@ class Case(NamedTuple):
 
 
 def case(loss, bound, smoothness, loss_range, rate):
-    x, y = rows("binary")
-    response = Switch(rate) if rate else None
-    problem = cw.Problem(x[:60], y[:60], loss=loss, response=response)
-    return Case(problem, Constants(-smoothness, smoothness, np.inf, np.inf, bound, np.inf), loss_range, rate / 2)
+    rng = np.random.default_rng(1)
+    y = np.arange(60) % 2
+    x = np.column_stack([2.0 * y - 1, 0.5 * rng.standard_normal((60, 3))])
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    problem = cw.Problem(x, y, loss=loss, response=Switch(rate) if rate else None)
+    return Case(problem, Constants(-smoothness, smoothness, np.inf, np.inf, bound, np.inf), loss_range, rate / 4)
 
 
 # |φ'| and |φ''| at most; the ranges of 1/(1 + e^v), its square, and (2·arctan v − 1)².
 CASES = {
     "sigmoid": case(cw.losses.Sigmoid(), 1 / 4, 1 / (6 * np.sqrt(3)), 1.0, rate=0.02),
-    "sigmoid, nobody reacts": case(cw.losses.Sigmoid(), 1 / 4, 1 / (6 * np.sqrt(3)), 1.0, rate=0.0),
     "savage": case(cw.losses.Savage(), 8 / 27, 0.1545, 1.0, rate=0.01),
-    "tangent": case(cw.losses.Tangent(), 6.1686, 8.4847, (np.pi + 1) ** 2, rate=0.002),
+    "tangent": case(cw.losses.Tangent(), 6.1686, 8.4847, (np.pi + 1) ** 2, rate=0.0),
 }
 
 
@@ -486,47 +506,40 @@ def mean_slopes(problem, thetas, flip):
 def exact_stationarity(problem, thetas):
     """‖∇f(θ; θ)‖² with the chance to switch worked out."""
     rate = problem.response.rate if isinstance(problem.response, Switch) else 0.0
-    switched = (0.5 * (1 + np.tanh(rate * thetas[:, 0])))[:, np.newaxis] if rate else 0.0
+    switched = (0.25 * (1 + np.tanh(rate * thetas[:, 0])))[:, np.newaxis] if rate else 0.0
     means = (1 - switched) * mean_slopes(problem, thetas, False) + switched * mean_slopes(problem, thetas, True)
     return (means**2).sum(axis=1)
 
 
 def mean_stationarity(problem, rule, steps):
     """One number a replicate: the mean of ‖∇f(θ_t; θ_t)‖² over t < T."""
-    trace = cw.run(problem, rule, steps, 2.0, replicates=50, seed=5, record=np.arange(steps))
+    trace = cw.run(problem, rule, steps, replicates=50, seed=5, record=np.arange(steps))
     return np.array([exact_stationarity(problem, thetas).mean() for thetas in trace.theta[:, :steps]])
 
 
-def assert_below(bound, samples, top):
-    """By Hoeffding's inequality for means of 50 numbers in [0, top], a bound that holds fails with a chance below 1e-6."""
-    assert samples.mean() - top * np.sqrt(np.log(1e6) / (2 * len(samples))) <= bound
-
-
-@pytest.mark.parametrize("share", [0.7, 1.0])
 @pytest.mark.parametrize("name", CASES)
-def test_clipped_sgd_becomes_stationary(name, share):
+def test_clipped_sgd_becomes_stationary(name):
     problem, constants, loss_range, variation = CASES[name]
-    steps, gamma, clip = 1500, 0.1 / constants.smoothness, share * constants.gradient_bound
+    steps, gamma, clip = 1500, 0.03 / constants.smoothness, 0.8 * constants.gradient_bound
     noise = 0.1 * clip
     samples = mean_stationarity(problem, cw.PCSGD(Constant(gamma), clip, noise), steps)
     bound = theory.clipped_sgd_stationarity(constants, gamma, clip, noise, loss_range, variation, 4, steps)
-    assert_below(bound, samples, constants.gradient_bound**2)
+    assert_bounds(bound, samples)
     assert bound < constants.gradient_bound**2  # or it would say nothing
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7])
 @pytest.mark.parametrize("name", CASES)
-def test_dice_becomes_stationary(name, share):
+def test_dice_becomes_stationary(name):
     """With C1 = C2 ≥ G/2 the error is at most G − C1, which is then a proven M."""
     problem, constants, loss_range, variation = CASES[name]
-    clip = share * constants.gradient_bound
-    steps, gamma, noise, error = 1500, 0.1 / constants.smoothness, 0.1 * clip, constants.gradient_bound - clip
+    clip = 0.6 * constants.gradient_bound
+    steps, gamma, noise, error = 1500, 0.03 / constants.smoothness, 0.1 * clip, constants.gradient_bound - clip
     rule = cw.DiceSGD(Constant(gamma), clip, clip, noise)
     samples = mean_stationarity(problem, rule, steps)
     bound = theory.dice_sgd_stationarity(constants, gamma, clip, clip, noise, error, loss_range, variation, 4, steps)
-    assert_below(bound, samples, constants.gradient_bound**2)
+    assert_bounds(bound, samples)
     assert bound < constants.gradient_bound**2
-    trace = cw.run(problem, rule, steps, 2.0, replicates=10, seed=6, record=np.arange(steps))
+    trace = cw.run(problem, rule, steps, replicates=10, seed=6, record=np.arange(steps))
     assert trace.error_norm().max() <= error * (1 + 1e-12)
 
 
@@ -546,7 +559,7 @@ def test_the_case_of_a_switching_population_is_what_it_says():
     """C1 of paper 2 by brute force, and the exact gradient against the package's own mean of many draws."""
     problem, _, _, variation = CASES["sigmoid"]
     models = np.random.default_rng(0).normal(0, 30, (200, 2))
-    chances = 0.5 * (1 + np.tanh(problem.response.rate * models))
+    chances = 0.25 * (1 + np.tanh(problem.response.rate * models))
     assert (np.abs(np.diff(chances)) <= variation * np.abs(np.diff(models))).all()
     theta = np.array([3.0, -1.0, 2.0, 0.5])
     exact = exact_stationarity(problem, theta[np.newaxis])[0]

@@ -70,7 +70,7 @@ def clipped_sgd_bound(
     array([  49.  , 6272.02])
     """
     rate, gap = effective_convexity(constants), checks.nonnegative("start_gap", start_gap)
-    power = 2 * (checks.positive("clip", clip) ** 2 + constants.gradient_bound**2) + _noise_power(noise_std, dimension)
+    power = _printed_power(constants, clip, noise_std, dimension)
     times, gamma = _times(iterations), _sizes(step, iterations)
     _check_slow(gamma, rate)
     kept = np.cumprod(np.maximum(1 - rate * gamma, 0.0))
@@ -92,6 +92,8 @@ def sharp_clipped_sgd_bound(
     With r_t² = E‖θ_t − θ_PS‖², κ = max{G − c, 0} and γ = γ_{t+1},
         r_{t+1}² ≤ max{1 − 2μ̃γ, 0}·r_t² + 2γκ·r_t + γ²(min{c, G}² + d·σ_DP²).
     For small steps this ends at C_1/μ̃², an eighth of the theorem's bias. It needs β < μ/L, and nothing of the steps.
+    What looseness is left is that of κ: on the problem of Theorem 3.5, the mean of max{‖∇ℓ‖ − c, 0} at θ_∞ in place of
+    κ would give the exact bias.
 
     Proof. θ_PS lies in the region, so projecting brings θ_t − γ(g + ζ), g the clipped gradient, no farther from it.
     Square the distance and take the mean: what remains is r_t² − 2γE⟨θ_t − θ_PS, g⟩ and, at most, the last term.
@@ -159,7 +161,7 @@ def optimal_step(
     such step. For a learner that does not know of the reaction (section 6), pass `constants._replace(sensitivity=0.0)`.
     """
     rate, count = effective_convexity(constants), checks.count("steps", steps)
-    power = 2 * (checks.positive("clip", clip) ** 2 + constants.gradient_bound**2) + _noise_power(noise_std, dimension)
+    power = _printed_power(constants, clip, noise_std, dimension)
     left = 2 * power / (count * rate**2 * checks.positive("start_gap", start_gap))
     if left >= 1:
         raise ValueError(f"steps must be above 2c_1/(μ̃²·start_gap) = {left * count:.4g}, so that Δ < 1, got {steps!r}.")
@@ -240,8 +242,9 @@ def dice_sgd_bound(
 
     Assumption 4.1: E‖e_t‖² ≤ M², M = `error_bound`. Assumption 4.2: E_{Z ~ D(θ)}‖∇ℓ(θ; Z)‖² ≤ G² + B²‖θ − θ_PS‖²,
     B = `growth`. (The paper asks for it at Z ~ D(θ') for all θ', where it fails for its own example. With B = 0, G
-    bounds all gradients that the run meets.) With v_t² = E‖θ_t − γ_t·e_t − θ_PS‖², K = L + Lβ (the first L that of ∇ℓ
-    in θ) and γ = γ_{t+1}: E‖θ_t − θ_PS‖² ≤ (v_t + γ_t·M)²,
+    bounds all gradients that the run meets.) The other constants must hold at the models θ_t − γ_{t+1}e_t, too.
+    With v_t² = E‖θ_t − γ_t·e_t − θ_PS‖², K = L + Lβ (the first L that of ∇ℓ in θ) and γ = γ_{t+1}:
+        E‖θ_t − θ_PS‖² ≤ (v_t + γ_t·M)²,
         v_{t+1}² ≤ max{1 − 2μ̃γ + γ²B², 0}·u_t² + 2γ²M(K + γB²)·u_t + γ²(G² + d·σ_DP² + γ²B²M²),
         u_t = v_t + |γ_t − γ|·M, u_0² = start_gap.
     It is of order γ_t for γ_t = a0/(a1 + t) with a0 > 1/(2μ̃). It needs β < μ/L, and nothing of the steps.
@@ -420,6 +423,11 @@ def _noise_norm(noise_std: float, dimension: int) -> float:
 def _noise_power(noise_std: float, dimension: int) -> float:
     """d·σ_DP²: the mean square of the noise."""
     return _noise_norm(noise_std, dimension) ** 2
+
+
+def _printed_power(constants: Constants, clip: float, noise_std: float, dimension: int) -> float:
+    """c_1 = 2(c² + G²) + d·σ_DP² of Theorem 3.4."""
+    return 2 * (checks.positive("clip", clip) ** 2 + constants.gradient_bound**2) + _noise_power(noise_std, dimension)
 
 
 def _excess(constants: Constants, clip: float) -> float:
