@@ -21,12 +21,18 @@ def risk(theta, x, y):
     return np.mean((1 + y) * (np.logaddexp(0, margin) - y * margin)) + 0.05 * theta @ theta
 
 
+def squared_slope(theta, x, y):
+    rates = (1 + y) * (1 / (1 + np.exp(-x @ theta)) - y)
+    return np.sum((rates @ x / len(y) + 0.1 * theta) ** 2)
+
+
 def test_metrics_follow_the_shape_of_the_trace():
     trace = cw.run(PROBLEM, registry.rules()["DiceSGD"], 50, replicates=2, seed=0, record=[0, 20, 50])
     y = PROBLEM.labels
     results = {
         "performative": cw.metrics.performative_risk(PROBLEM, trace.theta),
         "decoupled": cw.metrics.decoupled_risk(PROBLEM, trace.theta, deployed=0.3),
+        "stationarity": cw.metrics.stationarity(PROBLEM, trace.theta),
         "tpr": cw.metrics.true_positive_rate(PROBLEM, trace.theta),
         "tnr": cw.metrics.true_negative_rate(PROBLEM, trace.theta),
     }
@@ -37,6 +43,7 @@ def test_metrics_follow_the_shape_of_the_trace():
             right = (x @ theta > 0) == (y == 1)
             assert results["performative"][r, k] == pytest.approx(risk(theta, x, y))
             assert results["decoupled"][r, k] == pytest.approx(risk(theta, reacted(np.full(4, 0.3)), y))
+            assert results["stationarity"][r, k] == pytest.approx(squared_slope(theta, x, y))
             assert results["tpr"][r, k] == pytest.approx(right[y == 1].mean())
             assert results["tnr"][r, k] == pytest.approx(right[y == 0].mean())
 
@@ -46,6 +53,14 @@ def test_held_out_records():
     theta = np.array([0.5, -1.0, 0.2, 0.1])
     x = reacted(theta, other)
     assert cw.metrics.performative_risk(other, theta) == pytest.approx(risk(theta, x, other.labels))
+
+
+def test_the_stable_point_is_stationary_and_the_optimum_is_not():
+    """The gradient is that of the loss on the data as it reacted, and not that of the performative risk."""
+    problem = reference.problem(cw.losses.SquaredError(0.1), cw.responses.LocationShift(0.2))
+    stable, best = cw.stable_point(problem).theta, cw.optimal_point(problem).theta
+    assert cw.metrics.stationarity(problem, stable) < 1e-20
+    assert cw.metrics.stationarity(problem, best) > 1e-4
 
 
 def test_wrong_input_is_one_sentence():

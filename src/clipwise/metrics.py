@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipwise import checks
-from clipwise.engine.means import count_signs, mean_loss
+from clipwise.engine.means import count_signs, mean_gradient, mean_loss
 from clipwise.losses.base import is_margin_loss, label_kind
 from clipwise.problem import Problem
 
@@ -35,6 +35,16 @@ def decoupled_risk(problem: Problem, theta: Any, deployed: Any, draws: int = 100
     checks.instance("problem", problem, Problem)
     fixed = checks.vector("deployed", deployed, problem.dimension)
     return _each(problem, theta, lambda model: mean_loss(problem, model, fixed, draws))
+
+
+def stationarity(problem: Problem, theta: Any, draws: int = 100) -> Any:
+    """‖∇f(θ; θ)‖²: how far θ is from being optimal for the data it causes (paper 2: at most δ for a δ-SPS solution).
+
+    The gradient is that in the first θ, and a region is not looked at. With a random response, the error of the mean
+    over `draws` reactions of each record adds to it on average.
+    """
+    checks.count("draws", draws)
+    return _each(problem, theta, lambda model: float(np.sum(mean_gradient(problem, model, model, draws) ** 2)))
 
 
 def true_positive_rate(problem: Problem, theta: Any, draws: int = 100) -> Any:
