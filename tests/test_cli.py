@@ -31,6 +31,15 @@ def test_every_preset_can_be_accounted():
         assert "certified ε = " in run("account", *words, "--sampling", "epochs").output
 
 
+def test_local_presets_have_budgets():
+    words = ["--records", "100", "--steps", "100", "--delta", "1e-5"]
+    assert "μ = 2 for the least protected" in run("account", "LDPSGD", "--budget", "2", *words).output
+    assert "--budget must be given for LDPASGD" in run("account", "LDPASGD", *words).output
+    assert "--noise-std has no meaning for LDPSGD" in run("account", "LDPSGD", "--noise-std", "1", *words).output
+    assert "--noise-std must be given for DPSGD" in run("account", "DPSGD", *words).output
+    assert "audit_report" in run("audit", "LDPSGD", "--budget", "2", *words).output
+
+
 def test_audit(tmp_path):
     words = ["DPSGD", "--noise-std", "0.2", "--records", "20", "--steps", "5", "--delta", "1e-5", "--sampling", "full"]
     done = run("audit", *words, "--runs", "300", "--seed", "0", "--plot", str(tmp_path / "curve.png"))

@@ -5,6 +5,7 @@ import pytest
 
 import clipwise as cw
 from clipwise.demo import credit_case, quadratic_case
+from clipwise.theory.performative import sharp_clipped_sgd_bound
 
 STEPS = [cw.steps.Constant(gamma) for gamma in (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)] + [
     cw.steps.InverseTime(a0, a1) for a0 in (0.5, 1, 2, 5, 10, 30) for a1 in (10, 1000, 100_000)
@@ -64,6 +65,25 @@ def test_a_proposal_keeps_its_promise():
         assert proposal.rule.name == preset
         found = gaps(problem, proposal.rule, 10_000, 5.0, 2000, seed=0).mean()
         assert found == pytest.approx(proposal.forecast.gap, rel=0.3)
+
+
+def test_the_goal_of_a_bound():
+    """What is proposed has the least proven bound of all that a grid finds, and runs keep below it."""
+    problem, steps = small_quadratic(), 5000
+    proposal = cw.tune(problem, 1.0, 1e-5, steps, goal="bound", start=5.0)
+    target = cw.stable_point(problem).theta
+    about = {"start_gap": float((5.0 - target[0]) ** 2), "dimension": 1, "iterations": steps}
+    noise = proposal.rule.noise.std / proposal.rule.clip.threshold
+    bounds = [
+        sharp_clipped_sgd_bound(problem.constants(), step, clip, noise * clip, **about)
+        for step in STEPS
+        for clip in np.geomspace(0.1, 50, 30)
+    ]
+    assert proposal.options[0].bound <= 1.01 * min(bounds)
+    assert gaps(problem, proposal.rule, steps, 5.0, 50, seed=0).mean() < proposal.options[0].bound
+    assert "What is proven" in str(proposal)
+    with pytest.raises(ValueError, match="preset must be PCSGD for the goal 'bound'"):
+        cw.tune(problem, 1.0, 1e-5, steps, goal="bound", preset="DiceSGD", start=5.0)
 
 
 def test_dice_thresholds():

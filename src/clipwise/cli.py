@@ -60,8 +60,9 @@ def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--clip", type=float, help="Bound on one record's gradient (C1); default: 1."),
         click.option("--error-clip", type=float, help="Bound on the fed-back error (C2); default: the clip."),
         click.option("--residual-cap", type=float, help="Cap on what a record leaves in the error (C3)."),
-        click.option("--noise-std", type=float, required=True, help="Deviation of the noise on the mean update."),
-        click.option("--batch", type=int, default=1, show_default=True, help="Expected batch size."),
+        click.option("--noise-std", type=float, help="Deviation of the noise on the mean update."),
+        click.option("--budget", type=float, help="μ of every user, for the LDP presets in place of the noise."),
+        click.option("--batch", type=int, help="Expected batch size; default: 1."),
         click.option("--sampling", type=click.Choice(list(SAMPLERS)), help="Default: the preset's."),
         click.option("--records", type=int, required=True, help="Number of records."),
         click.option("--steps", type=int, required=True, help="Number of steps."),
@@ -78,11 +79,13 @@ def _rule(
     clip: float | None,
     error_clip: float | None,
     residual_cap: float | None,
-    noise_std: float,
-    batch: int,
+    noise_std: float | None,
+    budget: float | None,
+    batch: int | None,
     sampling: str | None,
 ) -> Rule:
     given: dict[str, Any] = {"clip": clip, "error_clip": error_clip, "residual_cap": residual_cap, "sampling": sampling}
+    given |= {"noise_std": noise_std, "budget": budget, "batch": batch}
     arguments = {name: value for name, value in given.items() if value is not None}
     known = inspect.signature(PRESETS[preset]).parameters
     for name in arguments.keys() - known.keys():
@@ -91,8 +94,12 @@ def _rule(
         arguments.setdefault("clip", 1.0)
     if "error_clip" in known:
         arguments.setdefault("error_clip", arguments["clip"])
-    arguments |= {"step": Constant(1.0), "noise_std": noise_std, "batch": batch}
-    return PRESETS[preset](**arguments)
+    needed = "budget" if "budget" in known else "noise_std"
+    if needed not in arguments:
+        raise click.UsageError(f"--{needed.replace('_', '-')} must be given for {preset}.")
+    if "batch" in known:
+        arguments.setdefault("batch", 1)
+    return PRESETS[preset](step=Constant(1.0), **arguments)
 
 
 @main.command()

@@ -69,7 +69,9 @@ class Rule:
         require("preconditioner", self.preconditioner, [precondition])
         require("output", self.output, [summarise])
         checks.count("deploy_every", self.deploy_every)
-        if isinstance(self.noise, Local) and self.sampling != SinglePass(1):
+        # By type: NamedTuples with equal fields are equal, whatever their class.
+        alone = type(self.sampling) is SinglePass and self.sampling.batch == 1
+        if isinstance(self.noise, Local) and not alone:
             raise ValueError(
                 f"sampling must be SinglePass(1) with local noise, which is for one user a step, got {self.sampling}."
             )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clipwise import checks
-from clipwise.clipping import Norm, Normalise
+from clipwise.clipping import Norm, Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback, NoFeedback
 from clipwise.noise import Gaussian, Local
 from clipwise.parts import is_ours
@@ -77,8 +77,14 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         _bound(rule.clip),
         rule.noise.std if type(rule.noise) is Gaussian else 0.0,
         None if type(rule.feedback) is NoFeedback else _feedback(rule),
-        float(rule.noise.budgets.max()) if type(rule.noise) is Local else None,
+        _personal(rule),
     )
+
+
+def _personal(rule: Rule) -> float | None:
+    """The largest budget, if a report is all that a record adds: no error is kept of it, and no clip could widen it."""
+    alone = type(rule.feedback) is NoFeedback and type(rule.clip) is Unclipped
+    return float(rule.noise.budgets.max()) if type(rule.noise) is Local and alone else None
 
 
 def _bound(clip: Any) -> float:

@@ -1,0 +1,90 @@
+"""LDPSGD and LDPASGD: budgets, statements, and paper 4's experiments."""
+
+import numpy as np
+import pytest
+
+import clipwise as cw
+from clipwise.clipping import Normalise, Unclipped
+from clipwise.feedback import ErrorFeedback
+from clipwise.noise import Local
+from clipwise.privacy import gaussian
+from clipwise.rule import Rule
+from clipwise.sampling import SinglePass, Uniform
+
+STEP = cw.steps.Power(0.2, 0.5)
+
+
+def small(loss=None):
+    features, labels = cw.datasets.logistic(200, 3)
+    return cw.Problem(features, labels, loss=loss or cw.losses.MallowsLogistic())
+
+
+def test_budgets_of_all_kinds():
+    problem, rng = small(), np.random.default_rng(0)
+    for budget in (2.0, 2, np.full(200, 2.0), rng.uniform(1, 2, 200).tolist()):
+        assert np.isfinite(cw.run(problem, cw.LDPSGD(STEP, budget), steps=200, seed=0).output).all()
+    same = [cw.run(problem, cw.LDPSGD(STEP, budget), steps=200, seed=0).output for budget in (2.0, np.full(200, 2.0))]
+    np.testing.assert_array_equal(*same)
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0, np.inf, np.nan, [], [1.0, 0.0], [[1.0]], "two", None])
+def test_bad_budgets(budget):
+    with pytest.raises(ValueError, match="budgets must"):
+        cw.LDPSGD(STEP, budget)
+
+
+def test_what_cannot_be_run():
+    with pytest.raises(ValueError, match="one for each of 200 users, got 7"):
+        cw.run(small(), cw.LDPSGD(STEP, np.ones(7)), steps=10)
+    with pytest.raises(ValueError, match="loss must know its sensitivity .* got Logistic"):
+        cw.run(small(cw.losses.Logistic()), cw.LDPSGD(STEP, 1.0), steps=10)
+    with pytest.raises(ValueError, match="steps must be at most 200"):
+        cw.run(small(), cw.LDPSGD(STEP, 1.0), steps=201)
+    with pytest.raises(ValueError, match=r"sampling must be SinglePass\(1\)"):
+        Rule("mine", STEP, Unclipped(), Uniform(1), Local(1.0))
+
+
+def test_statements():
+    budgets = np.array([0.5, 2.0, 1.0])
+    statement = cw.account(cw.LDPASGD(STEP, budgets), records=3, steps=3, delta=1e-5)
+    assert statement.certified == pytest.approx(gaussian.epsilon(2.0, 1e-5))
+    assert statement.claim_holds
+    users = cw.account_users(budgets, 1e-5)
+    assert users.epsilons.max() == pytest.approx(statement.certified)
+    with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
+        cw.account(cw.LDPSGD(STEP, 1.0), 3, 3, 1e-5, "zero-out")
+
+
+def test_nothing_is_certified_of_more_than_a_report():
+    """A kept error, or a clip that may lengthen what it gets, would say more about the record than the report does."""
+    kept = Rule("mine", STEP, Unclipped(), SinglePass(1), Local(1.0), ErrorFeedback(Normalise(1.0), Unclipped()))
+    longer = Rule("mine", STEP, Normalise(9.0), SinglePass(1), Local(1.0))
+    for rule in (kept, longer):
+        assert cw.account(rule, 10, 10, 1e-5).certified == np.inf
+
+
+def test_the_scale_of_a_huber_regression_is_consistent():
+    """The minimiser on 20,000 records is the truth, (1, …, 1, 2), within 6 of its standard errors (about 0.03)."""
+    problem = cw.Problem(*cw.datasets.linear(20_000, 3), loss=cw.losses.HuberRegression())
+    point = cw.stable_point(problem, start=1.0)
+    assert point.converged
+    np.testing.assert_allclose(point.theta, [1.0, 1.0, 1.0, 1.0, 2.0], atol=0.18)
+    assert problem.dimension == 5
+
+
+def test_a_scale_below_the_least_leads_back_up():
+    features, labels = cw.datasets.linear(1000, 2)
+    problem = cw.Problem(features, labels, loss=cw.losses.HuberRegression())
+    start = np.array([1.0, 1.0, 1.0, -5.0])
+    trace = cw.run(problem, cw.SGD(cw.steps.Constant(0.2)), steps=2000, start=start, seed=0)
+    assert trace.theta[0, -1, -1] == pytest.approx(2.0, abs=0.5)
+
+
+def test_huber_regression_is_convex():
+    loss, rng = cw.losses.HuberRegression(), np.random.default_rng(0)
+    for _ in range(2000):
+        x, y = rng.standard_normal(2), 3 * rng.standard_normal()
+        ends = rng.standard_normal((2, 3)) * [2, 2, 1]
+        share = rng.random()
+        chord = sum(w * cw.losses.value(loss, end, x, y) for w, end in zip((share, 1 - share), ends, strict=True))
+        assert cw.losses.value(loss, share * ends[0] + (1 - share) * ends[1], x, y) <= chord + 1e-12
