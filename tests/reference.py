@@ -32,6 +32,8 @@ def gradient(loss, theta, x, y):
             return np.clip(margin - y, -loss.c, loss.c) * x + loss.l2 * theta
         case "Absolute":
             return np.sign(margin - y) * x
+        case "Clipped":  # paper 5, Lemma 5.1
+            return clip(Norm(loss.clip), gradient(loss.loss, theta, x, y))
         case "Sigmoid":
             p = 1 / (1 + np.exp(sign * margin))
             return -sign * p * (1 - p) * x

@@ -16,6 +16,7 @@ ARGUMENTS = {
     "Logistic": {"l2": 0.1, "positive_weight": 2.0},
     "SquaredError": {"l2": 0.2},
     "Huber": {"c": 0.7, "l2": 0.05},
+    "Clipped": {"loss": cw.losses.Logistic(positive_weight=2.0), "clip": 0.6},
     "LocationShift": {"beta": 0.3},
     "BestResponse": {"beta": 0.4, "floor": 0.5},
     "LinearShift": {"strength": 0.3, "columns": [0, 2]},
