@@ -95,7 +95,9 @@ def test_its_gradient_is_the_derivative_of_its_value(loss, clip):
         ends = [theta + sign * h * direction for sign in (1, -1)]
         difference = (value(clipped, ends[0], x, y) - value(clipped, ends[1], x, y)) / (2 * h)
         scale = max(1.0, abs(value(clipped, theta, x, y)))
-        assert gradient_of(clipped, theta, x, y) @ direction == pytest.approx(difference, rel=1e-5, abs=1e-8 * scale / h)
+        assert gradient_of(clipped, theta, x, y) @ direction == pytest.approx(
+            difference, rel=1e-5, abs=1e-8 * scale / h
+        )
 
 
 @convex
@@ -106,7 +108,9 @@ def test_it_is_convex_and_below_the_loss(loss, clip):
     for theta, x, y in points(loss):
         other = theta + rng.standard_normal(3) * 10.0 ** rng.uniform(-2, 0.5)
         share = rng.random()
-        first, second, between = (value(clipped, model, x, y) for model in (theta, other, share * theta + (1 - share) * other))
+        first, second, between = (
+            value(clipped, model, x, y) for model in (theta, other, share * theta + (1 - share) * other)
+        )
         slack = 1e-12 * (1 + abs(first) + abs(second))
         assert between <= share * first + (1 - share) * second + slack
         if not isinstance(loss, Steep):  # there the line only meets the loss at 0
