@@ -242,7 +242,8 @@ def test_theorem_3_2_holds(name):
     geometry = glm.row_space(population, minimiser=best)
     records, noise_std, steps = 60, 0.2, 80
     rng = np.random.default_rng(0)
-    for step in (0.3, 2.0):
+    best_step = glm.best_population_step(geometry, records, noise_std, steps)
+    for step in (best_step, 5 * best_step):
         found = []
         for seed in range(120):
             rows = rng.integers(population.records, size=records)
@@ -251,10 +252,20 @@ def test_theorem_3_2_holds(name):
             found.append(cw.metrics.performative_risk(population, output[0]))
         excess = np.array(found) - cw.metrics.performative_risk(population, best)
         assert holds(excess, glm.population_risk(geometry, records, noise_std, steps, step))
-    sizes = np.geomspace(1e-3, 10, 4000)
-    least = min(glm.population_risk(geometry, records, noise_std, steps, step) for step in sizes)
-    assert glm.population_risk(geometry, records, noise_std, steps) == pytest.approx(least, rel=1e-4)
-    assert glm.population_risk(geometry, records, noise_std, steps) > glm.excess_risk(geometry, noise_std, steps)
+    least = glm.population_risk(geometry, records, noise_std, steps)
+    assert least == pytest.approx(glm.population_risk(geometry, records, noise_std, steps, best_step), rel=1e-12)
+    for factor in (0.5, 0.9, 1.1, 2.0):
+        assert least < glm.population_risk(geometry, records, noise_std, steps, factor * best_step)
+    assert least > glm.excess_risk(geometry, noise_std, steps)
+
+
+def test_theorem_3_2_with_the_printed_number_of_steps():
+    """T = n²: the bound is ‖θ*‖·L·√(8/n + (1 + 1/T)·(1 + k·(σ/L)²)/n²), with k = min{rank, n}."""
+    n, noise_ratio = 40, 3.0
+    for rank in (5, 100):
+        found = glm.population_risk(glm.Geometry(rank, 3.0, 2.0), n, 2.0 * noise_ratio, n**2)
+        energy = (1 + 1 / n**2) * (1 + min(rank, n) * noise_ratio**2)
+        assert found == pytest.approx(3.0 * 2.0 * np.sqrt(8 / n + energy / n**2), rel=1e-12)
 
 
 @each

@@ -152,16 +152,25 @@ def population_risk(geometry: Geometry, records: int, noise_std: float, steps: i
     """A bound on E[L_pop(θ̄)] − L_pop(θ*), for n records drawn from a population (paper 5, Theorem 3.2).
 
     `geometry` is that of the population, with θ* its own minimiser and L for all of its records. To `excess_risk`,
-    of dimension min{rank, n}, comes L times `stability`; the best step weighs both.
+    of dimension min{rank, n}, comes L times `stability`. The step is the best one unless given.
     """
     noise_std, steps = checks.nonnegative("noise_std", noise_std), checks.count("steps", steps)
-    drawn = geometry._replace(dimension=min(geometry.dimension, checks.count("records", records)))
-    slope = (1 + 1 / steps) * _energy(drawn, noise_std) / 2 + geometry.lipschitz * stability(
-        geometry.lipschitz, 1.0, steps, records
-    )
+    cost = _population_cost(geometry, records, noise_std, steps)
     if step is None:
-        return geometry.distance * math.sqrt(2 * slope / steps)
-    return geometry.distance**2 / (2 * checks.positive("step", step) * steps) + step * slope
+        return geometry.distance * math.sqrt(2 * cost / steps)
+    return geometry.distance**2 / (2 * checks.positive("step", step) * steps) + step * cost
+
+
+def best_population_step(geometry: Geometry, records: int, noise_std: float, steps: int) -> float:
+    """The step size that minimises `population_risk`."""
+    return geometry.distance / math.sqrt(2 * steps * _population_cost(geometry, records, noise_std, steps))
+
+
+def _population_cost(geometry: Geometry, records: int, noise_std: float, steps: int) -> float:
+    """What one unit of the step size costs: half of the energy, and the loss of stability."""
+    drawn = geometry._replace(dimension=min(geometry.dimension, checks.count("records", records)))
+    unstable = geometry.lipschitz * stability(geometry.lipschitz, 1.0, steps, records)
+    return (1 + 1 / steps) * _energy(drawn, noise_std) / 2 + unstable
 
 
 def stability(lipschitz: float, step: float, steps: int, records: int) -> float:
