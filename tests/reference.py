@@ -11,7 +11,7 @@ import clipwise as cw
 from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
 from clipwise.engine.streams import spawn
 from clipwise.feedback import NoFeedback
-from clipwise.noise import Local
+from clipwise.noise import Gaussian, Local
 from clipwise.outputs import Average
 from clipwise.preconditioning import Adam
 from clipwise.sampling import Full, Poisson, Uniform
@@ -34,6 +34,8 @@ def gradient(loss, theta, x, y):
             return np.clip(margin - y, -loss.c, loss.c) * x + loss.l2 * theta
         case "Absolute":
             return np.sign(margin - y) * x
+        case "Clipped":  # paper 5, Lemma 5.1
+            return clip(Norm(loss.clip), gradient(loss.loss, theta, x, y))
         case "Sigmoid":
             p = 1 / (1 + np.exp(sign * margin))
             return -sign * p * (1 - p) * x
@@ -210,3 +212,9 @@ def problem(loss, response=None, region=None, **sizes):
     kind = getattr(loss, "labels", "real")
     x, y = data(kind, **sizes)
     return cw.Problem(x, None if kind == "none" else y, loss=loss, response=response, region=region)
+
+
+def descent(step, noise_std, clip=None, output=None):
+    """Paper 5, Algorithm 1: noisy gradient descent on all records, which releases the average; clipped, eq. 7."""
+    part = Unclipped() if clip is None else Norm(clip)
+    return cw.Rule("DPGD", cw.steps.Constant(step), part, Full(), Gaussian(noise_std), output=output or Average())

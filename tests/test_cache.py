@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import clipwise as cw
+from clipwise.parts import fingerprint
 
 SOURCES = Path(cw.__file__).parent
 
@@ -93,6 +94,35 @@ def test_a_users_part_is_never_stale(package):
     assert run(USERS.replace("SLOPE", "2.0")) == [-2.0, 0, 1]
 
 
+NESTED = textwrap.dedent("""
+    from typing import NamedTuple
+    import numpy as np
+    import clipwise as cw
+    from clipwise.engine.loop import advance
+
+    class Mine(NamedTuple):
+        pass
+
+    @cw.implements(cw.losses.margin_value, Mine)
+    def _(loss, margin, label): return SLOPE * abs(margin)
+
+    @cw.implements(cw.losses.slope, Mine)
+    def _(loss, margin, label): return SLOPE * np.sign(margin)
+
+    problem = cw.Problem(np.array([1.0, 1.0]), np.zeros(2), loss=cw.losses.clipped_loss(Mine(), 10.0))
+    theta = cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), steps=1, start=5.0, seed=0).theta[0, -1, 0]
+    print(theta, sum(advance.stats.cache_hits.values()), sum(advance.stats.cache_misses.values()))
+""")
+
+
+def test_a_users_part_inside_one_of_ours_is_never_stale(package, tmp_path):
+    _, run = package
+    assert run(NESTED.replace("SLOPE", "1.0")) == [4.0, 0, 1]
+    assert run(NESTED.replace("SLOPE", "2.0")) == [3.0, 0, 1]
+    # Only helpers of the loop without parts are stored.
+    assert not [file for file in (tmp_path / "cache").rglob("*.kernel") if b"Mine" in file.read_bytes()]
+
+
 def test_a_redefined_part_is_a_new_part():
     def make(slope):
         from typing import NamedTuple
@@ -115,6 +145,31 @@ def test_a_redefined_part_is_a_new_part():
         problem = cw.Problem(np.ones(2), np.zeros(2), loss=make(slope))
         ends.append(cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), steps=1, seed=0).theta[0, -1, 0])
     assert ends == [-1.0, -2.0]
+
+
+def test_a_redefined_part_inside_another_is_a_new_part():
+    def make(rate):
+        from typing import NamedTuple
+
+        class Inside(NamedTuple):
+            pass
+
+        @cw.implements(cw.losses.margin_value, Inside)
+        def _(loss, margin, label):
+            return rate * margin
+
+        @cw.implements(cw.losses.slope, Inside)
+        def _(loss, margin, label):
+            return rate
+
+        return cw.losses.clipped_loss(Inside(), 10.0)
+
+    ends = []
+    for rate in (1.0, 2.0):
+        problem = cw.Problem(np.ones(2), np.zeros(2), loss=make(rate))
+        ends.append(cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), steps=1, seed=0).theta[0, -1, 0])
+    assert ends == [-1.0, -2.0]
+    assert fingerprint(make(1.0)) != fingerprint(make(2.0)), "the code of the part inside does not count"
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(package, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipwise.losses.base import MarginBounds, gradient, is_margin_loss, label_kind, penalty
+from clipwise.losses.clipped import Clipped
 from clipwise.losses.quadratic import Quadratic
 from clipwise.parts import is_ours
 from clipwise.responses import Identity, is_random, respond
@@ -73,6 +74,8 @@ def constants(features: Array, labels: Array, loss: Any, response: Any, radius: 
         values = _quadratic(setting, reach)
     elif is_margin_loss(loss) and hasattr(loss, "bounds"):
         values = _margin(setting, reach)
+    elif isinstance(loss, Clipped) and hasattr(loss.loss, "bounds"):
+        values = _clipped(setting._replace(loss=loss.loss), reach, loss.clip)
     else:
         values = _estimate_loss(setting)
         estimated = tuple(name for name in _ALL if name in estimated or name != "sensitivity")
@@ -108,6 +111,15 @@ def _margin(setting: _Setting, reach: float) -> tuple[float, float, float, float
     in_label = 0.0 if is_ours(type(setting.response)) else _label_slopes(setting, bounds) * norms
     data_smoothness = float(np.nanmax(np.hypot(in_features, in_label)))
     return mu, smoothness, data_smoothness, float(np.max(bounds.slope * norms)) + l2 * setting.radius
+
+
+def _clipped(setting: _Setting, reach: float, clip: float) -> tuple[float, float, float, float]:
+    """Clipping projects onto a ball: no difference of gradients grows. Curvature is lost where it may bite."""
+    norms = np.sqrt((setting.features**2).sum(axis=1)) + reach
+    bounds = setting.loss.bounds(setting.radius * norms, setting.labels)
+    mu = _curvature(setting, np.where(bounds.slope * norms <= clip, bounds.low, 0.0), reach)
+    _, smoothness, data_smoothness, bound = _margin(setting, reach)
+    return mu, smoothness, data_smoothness, min(bound, clip)
 
 
 def _label_slopes(setting: _Setting, bounds: MarginBounds) -> Array:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from clipwise import checks
 from clipwise.engine.means import count_signs, mean_gradient, mean_loss
-from clipwise.losses.base import is_margin_loss, label_kind
+from clipwise.losses.base import is_linear, label_kind
 from clipwise.problem import Problem
 
 Array = NDArray[np.float64]
@@ -60,7 +60,7 @@ def true_negative_rate(problem: Problem, theta: Any, draws: int = 100) -> Any:
 def _rate(problem: Problem, theta: Any, draws: int, label: int) -> Any:
     checks.count("draws", draws)
     checks.instance("problem", problem, Problem)
-    if not is_margin_loss(problem.loss) or label_kind(problem.loss) != "binary":
+    if not is_linear(problem.loss) or label_kind(problem.loss) != "binary":
         raise ValueError(f"loss must be one of a margin with labels 0 and 1, got {problem.loss}.")
 
     def rate(model: Array) -> float:

@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 from clipwise import checks
 from clipwise.clipping import Norm, add_clipped
 from clipwise.engine.means import mean_gradient, mean_loss
-from clipwise.losses.base import is_margin_loss
+from clipwise.losses.base import is_linear
 from clipwise.parts import require
 from clipwise.problem import Problem
 from clipwise.regions import project
@@ -152,7 +152,7 @@ def _projected(problem: Problem, theta: Array) -> Array:
 def _zero(problem: Problem, field: Field, start: Array, limit: float | None = None) -> Zero:
     """A zero of the field in the problem's region, with the columns' sizes as the scales of θ."""
     scales = np.ones(problem.dimension)
-    if is_margin_loss(problem.loss):
+    if is_linear(problem.loss):
         sizes = np.sqrt(np.mean(problem.features**2, axis=0))
         scales = np.where(sizes > 0, sizes, 1.0)
     return find_zero(field, lambda theta: _projected(problem, theta), start, scales, limit)

@@ -1,6 +1,7 @@
 """Losses: what one record costs at θ. Each is a NamedTuple; see `clipwise.parts`."""
 
 from clipwise.losses.base import gradient, margin_value, slope, value
+from clipwise.losses.clipped import Clipped, clipped_loss
 from clipwise.losses.glm import Logistic, SquaredError
 from clipwise.losses.local import HuberRegression, MallowsLogistic
 from clipwise.losses.nonconvex import Savage, Sigmoid, Tangent
@@ -9,6 +10,7 @@ from clipwise.losses.robust import Absolute, Huber
 
 __all__ = [
     "Absolute",
+    "Clipped",
     "Huber",
     "HuberRegression",
     "Logistic",
@@ -18,6 +20,7 @@ __all__ = [
     "Sigmoid",
     "SquaredError",
     "Tangent",
+    "clipped_loss",
     "gradient",
     "margin_value",
     "slope",

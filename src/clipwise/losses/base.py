@@ -56,6 +56,21 @@ def is_margin_loss(loss: Any) -> bool:
     return implementation(slope, type(loss)) is not None
 
 
+def is_linear(loss: Any) -> bool:
+    """Whether a loss sees the model through the margin ⟨x, θ⟩, but for a penalty: a margin loss, or made of one."""
+    return is_margin_loss(loss) or bool(getattr(loss, "linear", False))
+
+
+def is_convex(loss: Any) -> bool:
+    """Whether the slope of a margin loss never falls, at margins up to ±1000 and for labels 0 and 1."""
+    sizes = np.geomspace(1e-2, 1e3, 80)
+    margins = np.concatenate((-sizes[::-1], [0.0], sizes))
+    with np.errstate(all="ignore"):
+        slopes = np.array([[slope(loss, margin, label) for margin in margins] for label in (0.0, 1.0)])
+        falls = slopes[:, :-1] - slopes[:, 1:]
+        return not np.any(falls > 1e-9 * (1.0 + np.abs(slopes[:, 1:])))
+
+
 def penalty(loss: Any) -> float:
     """The weight of ½‖θ‖² in the loss (η in paper 1 eq. 7)."""
     return float(getattr(loss, "l2", 0.0))
