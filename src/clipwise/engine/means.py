@@ -19,6 +19,7 @@ from clipwise.engine.loop import World, world
 from clipwise.losses.base import gradient, value
 from clipwise.problem import Problem
 from clipwise.responses import is_random, respond
+from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
 
@@ -32,6 +33,11 @@ def mean_gradient(problem: Problem, theta: Array, deployed: Array, draws: int, c
     """∇_θ f(θ; deployed), or the mean of the records' clipped gradients."""
     part = Unclipped() if clip is None else clip
     return np.asarray(_mean_gradient(world(problem), part, theta, deployed, _repeats(problem, draws), _generator()))
+
+
+def gradient_norms(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
+    """‖∇ℓ(θ; Z)‖ of every record, and of every draw of its reaction: (records, draws)."""
+    return np.asarray(_gradient_norms(world(problem), theta, deployed, _repeats(problem, draws), _generator()))
 
 
 def count_signs(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
@@ -72,6 +78,20 @@ def _mean_gradient(world: World, clip: Any, theta: Array, deployed: Array, repea
             gradient(world.loss, theta, moved, label, gradient_i)
             add_clipped(clip, gradient_i, weight, total)
     return total
+
+
+@kernel
+def _gradient_norms(world: World, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
+    features, labels = world.features, world.labels
+    moved = np.empty(features.shape[1])
+    gradient_i = np.empty(theta.size)
+    norms = np.empty((labels.size, repeats))
+    for i in range(labels.size):
+        for k in range(repeats):
+            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            gradient(world.loss, theta, moved, label, gradient_i)
+            norms[i, k] = norm(gradient_i)
+    return norms
 
 
 @kernel
