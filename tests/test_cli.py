@@ -157,6 +157,12 @@ def test_bias_of_a_table_with_a_target_of_numbers(table, loss):
     assert_same(bias_rows(*words), usual)
 
 
+def test_bias_offers_every_problem_and_loss_that_there_is():
+    choices = {option.name: getattr(option.type, "choices", None) for option in cli.bias.params}
+    assert list(choices["problem"]) == list(meter.SUBJECTS)
+    assert list(choices["loss"]) == list(meter.LOSSES)
+
+
 def test_bias_in_words(small, table):
     words = [str(table[0]), "--target", "outcome", "--clip", "1", "--beta", "0,0.3"]
     text = flat(run("bias", *words).output)

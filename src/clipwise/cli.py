@@ -189,10 +189,10 @@ def bias(
 ) -> None:
     """What clipping alone will cost: the exact bias ‖θ_∞ − θ_PS‖² against the clip c and the reaction β.
 
-    Reads a CSV FILE with a header row, or takes a built-in problem. How records react: with a target of two
-    values, those with label 1 (the later value in sorted order) change all their columns along the model to
-    lower their score, by β·θ/max(1, ‖θ‖), and the others stay; with a target of numbers, every record changes
-    all its columns by β·θ to lower its prediction. There is no intercept.
+    Reads a CSV FILE with a header row, or takes a built-in problem. How records react: with the logistic loss,
+    those with label 1 (the later of the target's two values in sorted order) change all their columns along the
+    model to lower their score, by β·θ/max(1, ‖θ‖), and the others stay; with the other losses, every record
+    changes all its columns by β·θ to lower its prediction. There is no intercept.
 
     This looks at the data without noise: its output is not private.
     """
