@@ -1,14 +1,18 @@
-"""The commands that state privacy, as a reviewer types them."""
+"""The commands that state privacy and bias, as their users type them."""
 
 import csv
 import io
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import clipwise as cw
-from clipwise import cli
+import reference
+from clipwise import cli, demo, meter
+from clipwise.bias import BiasRow
+from clipwise.datasets import generated_credit
 
 DICE = ["DiceSGD", "--noise-std", "1", "--records", "1000", "--steps", "50", "--delta", "1e-5", "--residual-cap", "2"]
 
@@ -73,3 +77,164 @@ def test_wrong_input_is_one_sentence(words, message):
         assert done.output.endswith("Error: --residual-cap has no meaning for PCSGD.\n")
     else:
         assert done.output.count("\n") == 1
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The demo's problems at a size for tests: what is measured stays the same kind of thing."""
+    monkeypatch.setattr(demo, "credit", generated_credit)
+    monkeypatch.setattr(demo, "PAPER_ROWS", 400)
+    monkeypatch.setattr(demo, "bernoulli", lambda records, p: cw.datasets.bernoulli(1000, p))
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table with a text target, columns of different sizes and one that is constant."""
+    x, y = reference.data()
+    x = 5.0 + x * [1.0, 100.0, 0.01, 3.0]
+    path = tmp_path / "loans.csv"
+    with path.open("w", newline="") as file:
+        rows = ([*values, 1, "bad" if label else "ok"] for values, label in zip(x.tolist(), y, strict=True))
+        csv.writer(file).writerows([["a", "b", "c", "d", "always", "outcome"], *rows])
+    return path, x, y
+
+
+def flat(output):
+    """The words of an output, whatever the width of the terminal."""
+    return " ".join(output.split())
+
+
+def bias_rows(*words):
+    done = run("bias", *words, "--csv")
+    assert done.exit_code == 0, done.output
+    assert flat(done.stderr) == meter.WARNING
+    return [dict(row) for row in csv.DictReader(io.StringIO(done.stdout))]
+
+
+def assert_same(rows, expected):
+    """Printed rows are those of `bias_table`, but for the rounding of means."""
+    numbers = BiasRow._fields[:6]
+    assert [tuple(row) for row in rows] == [BiasRow._fields] * len(expected)
+    np.testing.assert_allclose(
+        [[float(row[name]) for name in numbers] for row in rows], [row[:6] for row in expected], rtol=1e-9
+    )
+    assert [tuple(row.values())[6:] for row in rows] == [tuple(map(str, row[6:])) for row in expected]
+
+
+def test_bias_of_the_quadratic_is_the_closed_form(small, tmp_path):
+    share = cw.datasets.bernoulli(1000, 0.1).mean()
+    words = ("--problem", "quadratic", "--clip", "1,0.5,3", "--beta", "0,0.05", "--plot", str(tmp_path / "bias.svg"))
+    rows = bias_rows(*words)
+    assert [(float(row["beta"]), float(row["clip"])) for row in rows] == [
+        (b, c) for b in (0, 0.05) for c in (0.5, 1, 3)
+    ]
+    for row in rows:
+        clip, beta = float(row["clip"]), float(row["beta"])
+        exact = (share / (1 - 10 * beta)) ** 2 * (10 - clip / (1 - share)) ** 2
+        assert float(row["bias"]) == pytest.approx(exact, abs=1e-8)
+    assert (tmp_path / "bias.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_bias_of_a_table_is_that_of_the_library(table):
+    path, x, y = table
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+
+    def problem_at(beta):
+        return cw.Problem(x, 1.0 - y, loss=cw.losses.Logistic(0.01), response=cw.responses.BestResponse(beta))
+
+    expected = cw.bias_table(problem_at, [0.2, 1.0], [0.0, 0.3])  # "ok" comes after "bad", so it is label 1
+    assert_same(bias_rows(str(path), "--target", "outcome", "--clip", "0.2,1", "--beta", "0,0.3"), expected)
+
+
+@pytest.mark.parametrize("loss", [None, "squared-error", "huber"])
+def test_bias_of_a_table_with_a_target_of_numbers(table, loss):
+    path, x, _ = table
+    part = cw.losses.Huber(l2=0.5) if loss == "huber" else cw.losses.SquaredError(l2=0.5)
+    features, target = np.column_stack([x[:, [0, 2, 3]], np.ones(len(x))]), x[:, 1]
+    whole = np.genfromtxt(path, delimiter=",", skip_header=1, usecols=range(5))
+    np.testing.assert_array_equal(whole[:, [0, 2, 3, 4]], features)
+    path.write_text("\n".join(",".join(line.split(",")[:5]) for line in path.read_text().splitlines()))
+    shift = cw.responses.LocationShift
+    words = [str(path), "--target", "b", "--l2", "0.5", "--clip", "0.5,2", "--beta", "0,0.2"]
+    words += [] if loss is None else ["--loss", loss]
+    as_is = cw.bias_table(
+        lambda beta: cw.Problem(features, target, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2]
+    )
+    assert_same(bias_rows(*words, "--as-is"), as_is)
+    scaled, label = ((v - v.mean(axis=0)) / v.std(axis=0) for v in (features[:, :3], target))
+    usual = cw.bias_table(lambda beta: cw.Problem(scaled, label, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2])
+    assert_same(bias_rows(*words), usual)
+
+
+def test_bias_offers_every_problem_and_loss_that_there_is():
+    choices = {option.name: getattr(option.type, "choices", None) for option in cli.bias.params}
+    assert list(choices["problem"]) == list(meter.SUBJECTS)
+    assert list(choices["loss"]) == list(meter.LOSSES)
+
+
+def test_bias_in_words(small, table):
+    words = [str(table[0]), "--target", "outcome", "--clip", "1", "--beta", "0,0.3"]
+    text = flat(run("bias", *words).output)
+    assert "loans.csv: 60 records, 4 columns, standardised; no intercept." in text
+    assert "Loss: logistic of 'outcome' with l2 = 0.01; label 1 is 'ok'." in text
+    assert "Left out, because they never change: always." in text
+    assert meter.GAMING in text
+    assert text.endswith(meter.WARNING)
+    weak, strong = (float(row["bias"]) for row in bias_rows(*words))
+    assert f"At c = 1 and β = 0.3 clipping alone will move the model by {np.sqrt(strong):.3g} (squared" in text
+    assert f"At β = 0 it would be {np.sqrt(weak):.3g}." in text
+    text = flat(run("bias", "--problem", "credit").output)
+    assert "a generated stand-in, because the real data could not be downloaded" in text
+    assert "β = 0.3" in text
+    assert "At c = " in text
+
+
+def test_bias_says_what_is_wrong_with_a_number(small):
+    text = flat(run("bias", "--problem", "quadratic", "--clip", "1", "--beta", "0.05,0.15").output)
+    assert "* the stable point is held by the border of the region" in text
+    assert "‡ β ≥ μ/L by the bounds, so the points need not be the only ones" in text
+    assert "0 (100.0%)*†‡" in text
+    assert "At c = 1 and β = 0.05 clipping alone" in text  # not at 0.15
+    text = flat(run("bias", "--problem", "quadratic", "--clip", "1", "--beta", "0.15").output)
+    assert "No bias can be taken at face value: see the remarks." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Error: Give either a FILE or --problem.\n"),
+        (["{path}", "--problem", "credit"], "Error: Give either a FILE or --problem.\n"),
+        (["{path}"], "Error: FILE needs --target, the column that is predicted.\n"),
+        (["--problem", "credit", "--as-is"], "--standardise and --as-is have no meaning without a FILE.\n"),
+        (["--problem", "credit", "--l2", "1"], "--standardise and --as-is have no meaning without a FILE.\n"),
+        (["--problem", "quadratic", "--clip", "1,a"], "'--clip': must be numbers with commas between them, got '1,a'.\n"),
+        (["--problem", "quadratic", "--beta", ""], "'--beta': must be numbers with commas between them, got ''.\n"),
+        (["--problem", "quadratic", "--clip", "0,1"], "Error: clips must be a number above 0, got 0.0.\n"),
+        (["{path}", "--target", "outcome", "--beta", "-1"], "Error: beta must be a number of at least 0, got -1.0.\n"),
+        (["{path}", "--target", "paid"], "Error: target must be one of 'a', 'b', 'c', 'd', 'always', 'outcome', got 'paid'.\n"),
+        (["{path}", "--target", "a"], "got others in 'outcome' (such as '"),
+        (["{path}", "--target", "outcome", "--loss", "huber"], "Error: target 'outcome' must hold numbers, got text such as '"),
+        (["{path}", "--target", "outcome", "--l2", "-1"], "Error: l2 must be a number of at least 0, got -1.0.\n"),
+        (["none.csv", "--target", "y"], "Error: path must name a file, got none.csv, where there is none.\n"),
+    ],
+)  # fmt: skip
+def test_bias_refuses_in_one_sentence(table, words, message):
+    done = run("bias", *(word.format(path=table[0]) for word in words))
+    assert done.exit_code > 0
+    assert message in done.output
+    assert done.output.count("\n") == (1 if done.exit_code == 1 else 4)  # a wrong call is shown the usage, too
+
+
+def test_a_table_whose_columns_never_change(tmp_path):
+    path = tmp_path / "flat.csv"
+    path.write_text("a,y\n1,0\n1,1\n")
+    done = run("bias", str(path), "--target", "y")
+    assert done.output == "Error: features must have a column that changes from row to row, got none.\n"
+
+
+def test_a_plot_that_cannot_be_written_comes_after_the_table(small, tmp_path):
+    words = ["--problem", "quadratic", "--clip", "1", "--beta", "0", "--plot"]
+    done = run("bias", *words, str(tmp_path / "none" / "bias.png"))
+    assert done.exit_code == 1
+    assert "clip c" in done.output
+    assert "No such file" in done.stderr.splitlines()[-1]

@@ -15,6 +15,7 @@ from clipwise import (
     sampling,
     steps,
 )
+from clipwise.bias import bias_table
 from clipwise.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
 from clipwise.parts import implements
 from clipwise.points import (
@@ -63,6 +64,7 @@ __all__ = [
     "account_users",
     "audit",
     "audit_one_run",
+    "bias_table",
     "calibrate",
     "claims",
     "clipped_point",

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,12 @@ from clipwise.privacy.settings import ClaimRow
 from clipwise.privacy.statement import account as state
 from clipwise.rule import Rule
 from clipwise.steps import Constant
+
+if TYPE_CHECKING:  # loaded only by the commands that use them
+    from rich.console import Console
+
+    from clipwise.bias import BiasRow
+    from clipwise.meter import Subject
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -142,6 +148,114 @@ def audit(
     if plot is not None:
         with _plain_errors():
             tradeoff_figure(found).savefig(plot, dpi=160)
+
+
+def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
+    """Different numbers in order, from a list with commas."""
+    try:
+        return None if text is None else sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        raise click.BadParameter(f"must be numbers with commas between them, got {text!r}.") from None
+
+
+@main.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--target", help="Column of FILE that is predicted; the others are features and must be numbers.")
+@click.option("--problem", type=click.Choice(["quadratic", "credit"]), help="A problem of the demo instead of FILE.")
+@click.option(
+    "--loss",
+    type=click.Choice(["logistic", "squared-error", "huber"]),
+    help="Default: logistic if the target has two values, else squared-error.",
+)
+@click.option("--l2", type=float, help="Weight of ½‖θ‖² in the loss; default: 0.01.")
+@click.option(
+    "--clip", "clips", callback=_numbers, help="Thresholds, as 0.1,0.3,1; default: eight over the gradients' norms."
+)
+@click.option(
+    "--beta",
+    "betas",
+    callback=_numbers,
+    help="Strengths of the reaction, as 0,0.01,0.1; default: 0,0.1,0.3,1, or 0,0.01,0.05,0.08 for the quadratic.",
+)
+@click.option(
+    "--standardise/--as-is",
+    default=None,
+    help="Give the columns (and a target of numbers) mean 0 and deviation 1, or take them as they are.  "
+    "[default: standardise]",
+)
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the bias into this file.")
+@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values, one line a clip and β.")
+def bias(
+    file: Path | None,
+    problem: str | None,
+    clips: list[float] | None,
+    betas: list[float] | None,
+    plot: Path | None,
+    as_csv: bool,
+    **about: Any,
+) -> None:
+    """What clipping alone will cost: the exact bias ‖θ_∞ − θ_PS‖² against the clip c and the reaction β.
+
+    Reads a CSV FILE with a header row, or takes a built-in problem. How records react: with the logistic loss,
+    those with label 1 (the later of the target's two values in sorted order) change all their columns along the
+    model to lower their score, by β·θ/max(1, ‖θ‖), and the others stay; with the other losses, every record
+    changes all its columns by β·θ to lower its prediction. There is no intercept.
+
+    This looks at the data without noise: its output is not private.
+    """
+    import csv
+    import sys
+
+    from rich.console import Console
+
+    from clipwise.bias import BiasRow, bias_table, proposed_clips
+    from clipwise.meter import WARNING
+    from clipwise.report.plots import bias_figure
+
+    aside = Console(stderr=True)
+    with _plain_errors(), aside.status("Solving for the stable and the clipped points…"):
+        subject = _subject(file, problem, **about)
+        strengths = betas or subject.betas
+        rows = bias_table(subject.problem_at, clips or proposed_clips(subject.problem_at(strengths[0])), strengths)
+    if as_csv:
+        csv.writer(sys.stdout).writerows([BiasRow._fields, *rows])
+        aside.print(WARNING, style="bold")
+    else:
+        _print_bias(Console(width=None if sys.stdout.isatty() else 120), subject, rows)
+    if plot is not None:
+        with _plain_errors():
+            bias_figure(rows, subject.title).savefig(plot, dpi=160)
+
+
+def _print_bias(console: Console, subject: Subject, rows: list[BiasRow]) -> None:
+    from rich.table import Table
+
+    from clipwise import meter
+
+    header, lines, remarks = meter.cells(rows)
+    table = Table(header[0], title="‖θ_∞ − θ_PS‖², and the share of records that is clipped at θ_∞")
+    for name in header[1:]:
+        table.add_column(name, justify="right")
+    for k, line in enumerate(lines):
+        table.add_row(*line, end_section=k == len(lines) - 2)
+    for text in (*subject.notes, table, *remarks, meter.reading(rows)):
+        console.print(text, highlight=False, markup=False)
+    console.print(meter.WARNING, style="bold", highlight=False)
+
+
+def _subject(file: Path | None, problem: str | None, **about: Any) -> Subject:
+    """The table or the built-in problem that was asked for."""
+    from clipwise import meter
+
+    if (file is None) == (problem is None):
+        raise click.UsageError("Give either a FILE or --problem.")
+    if file is None:
+        if any(value is not None for value in about.values()):
+            raise click.UsageError("--target, --loss, --l2, --standardise and --as-is have no meaning without a FILE.")
+        return meter.SUBJECTS[str(problem)]()
+    if about["target"] is None:
+        raise click.UsageError("FILE needs --target, the column that is predicted.")
+    return meter.file_subject(file, **{name: value for name, value in about.items() if value is not None})
 
 
 @main.command()

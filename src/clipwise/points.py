@@ -7,6 +7,7 @@ All but the optimum are zeros of a mean gradient field F(θ), clipped or not, wh
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ def stable_point(problem: Problem, start: Any = 0.0, draws: int = 100) -> Point:
     Solves ∇f(θ; θ) = 0 (or, on the border of a region, that the step −∇f leads outside). With a random
     response, `draws` reactions of each record are averaged, always the same ones.
     """
-    return _point(problem, None, start, draws)
+    return _announced(_point(problem, None, start, draws))
 
 
 def clipped_point(problem: Problem, clip: Any, start: Any = 0.0, draws: int = 100) -> Point:
@@ -55,7 +56,7 @@ def clipped_point(problem: Problem, clip: Any, start: Any = 0.0, draws: int = 10
 
     `clip` is a threshold, or any part of `clipwise.clipping`.
     """
-    return _point(problem, _clip(problem, clip), start, draws)
+    return _announced(_point(problem, _clip(problem, clip), start, draws))
 
 
 def clipping_bias(problem: Problem, clip: Any, start: Any = 0.0, draws: int = 100) -> float:
@@ -65,9 +66,27 @@ def clipping_bias(problem: Problem, clip: Any, start: Any = 0.0, draws: int = 10
     """
     points = (_point(problem, None, start, draws), _point(problem, _clip(problem, clip), start, draws))
     for point in points:
+        _announced(point)
         if point.converged and not (point.attracts and point.isolated):
             warnings.warn(f"The clipping bias rests on a {point.message}", stacklevel=2)
     return float(np.sum((points[0].theta - points[1].theta) ** 2))
+
+
+def clipped_path(problem: Problem, clips: Sequence[float], draws: int = 100) -> tuple[Point, dict[float, Point]]:
+    """The stable point and, if it was found, the clipped point of every threshold. Nothing is warned of.
+
+    Thresholds are taken from the largest to the smallest, and each point is sought from the one before: where
+    several exist, this follows the one that grows out of the stable point. If that fails, it is sought from 0.
+    """
+    stable = _point(problem, None, 0.0, draws)
+    points: dict[float, Point] = {}
+    begin = stable.theta
+    for clip in sorted(clips, reverse=True) if stable.converged else ():
+        part = _clip(problem, clip)
+        near = _point(problem, part, begin, draws)
+        points[clip] = near if near.converged else _point(problem, part, 0.0, draws)
+        begin = points[clip].theta if points[clip].converged else begin
+    return stable, points
 
 
 def optimal_point(problem: Problem, start: Any = 0.0, draws: int = 100) -> Point:
@@ -90,7 +109,7 @@ def optimal_point(problem: Problem, start: Any = 0.0, draws: int = 100) -> Point
     # An end outside the region is only a start: the border's own best point is a zero of the projected slope.
     zeros = [_zero(problem, slope, end, limit=1e-8) for end in ends]
     best = min(zeros, key=lambda zero: risk(zero.theta))
-    return _describe(problem, "optimal point", best, draws)
+    return _announced(_describe(problem, "optimal point", best, draws))
 
 
 def repeated_minimization(problem: Problem, rounds: int, start: Any = 0.0, draws: int = 100) -> Array:
@@ -135,6 +154,13 @@ def _point(problem: Problem, clip: Any, start: Any, draws: int) -> Point:
     return _describe(problem, "stable point" if clip is None else "clipped point", zero, draws)
 
 
+def _announced(point: Point) -> Point:
+    """Warn whoever called the public function if its point was not found."""
+    if not point.converged:
+        warnings.warn(point.message, stacklevel=3)
+    return point
+
+
 def _field(problem: Problem, clip: Any, draws: int) -> Field:
     return lambda theta: mean_gradient(problem, theta, theta, draws, clip)
 
@@ -175,7 +201,6 @@ def _describe(problem: Problem, what: str, zero: Zero, draws: int) -> Point:
     message = "; ".join(remarks) + "."
     if not zero.converged:
         message = f"No {what} was found: the best is a {message}"
-        warnings.warn(message, stacklevel=4)
     return Point(
         zero.theta, zero.residual, zero.converged, zero.attracts, zero.isolated, contraction, averaged, message
     )

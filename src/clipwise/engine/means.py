@@ -19,6 +19,7 @@ from clipwise.engine.loop import World, world
 from clipwise.losses.base import gradient, value
 from clipwise.problem import Problem
 from clipwise.responses import is_random, respond
+from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
 
@@ -37,6 +38,11 @@ def mean_gradient(problem: Problem, theta: Array, deployed: Array, draws: int, c
 def record_gradients(problem: Problem, theta: Array, clip: Any) -> Array:
     """Each record's clipped gradient at a deployed θ, (m, d); of a random response, one reaction."""
     return np.asarray(_record_gradients(world(problem), clip, theta, _generator()))
+
+
+def gradient_norms(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
+    """‖∇ℓ(θ; Z)‖ of every record, and of every draw of its reaction: (records, draws)."""
+    return np.asarray(_gradient_norms(world(problem), theta, deployed, _repeats(problem, draws), _generator()))
 
 
 def count_signs(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
@@ -90,6 +96,20 @@ def _record_gradients(world: World, clip: Any, theta: Array, rng: Generator) -> 
         gradient(world.loss, theta, moved, label, gradient_i)
         add_clipped(clip, gradient_i, 1.0, out[i])
     return out
+
+
+@kernel
+def _gradient_norms(world: World, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
+    features, labels = world.features, world.labels
+    moved = np.empty(features.shape[1])
+    gradient_i = np.empty(theta.size)
+    norms = np.empty((labels.size, repeats))
+    for i in range(labels.size):
+        for k in range(repeats):
+            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            gradient(world.loss, theta, moved, label, gradient_i)
+            norms[i, k] = norm(gradient_i)
+    return norms
 
 
 @kernel

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from clipwise.clipping import Norm, Unclipped
-from clipwise.engine.means import mean_gradient, record_gradients
+from clipwise.clipping import Norm
+from clipwise.engine.means import gradient_norms, mean_gradient
 from clipwise.engine.progress import Progress
 from clipwise.rule import Rule
 from clipwise.steps import InverseTime, size
@@ -62,7 +62,7 @@ def _plan_of(task: Task, rule: Rule) -> Plan:
 def _thresholds(task: Task) -> Array:
     """From where nearly everything is clipped to where nothing is, at the stable point and at the start."""
     points = (task.target, task.start)
-    norms = np.concatenate([np.linalg.norm(record_gradients(task.problem, at, Unclipped()), axis=1) for at in points])
+    norms = np.concatenate([gradient_norms(task.problem, at, at, 1).ravel() for at in points])
     norms = norms[norms > 0]
     if norms.size == 0:
         raise ValueError("problem must have a record with a gradient that is not zero.")
