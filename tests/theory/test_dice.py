@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 import clipwise as cw
 import reference
@@ -30,11 +31,11 @@ def test_largest_error_is_that_of_the_worst_gradients(error_clip):
         assert e == pytest.approx(dice.largest_error(case, 49))
 
 
-@pytest.mark.parametrize("error_clip", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize(("bound", "error_clip"), [(3.0, 1.0), (3.0, 2.0), (3.0, 5.0), (20.0, 10.0)])
 @pytest.mark.parametrize("step", [0.001, 0.1, 0.5])
-def test_virtual_gap_solves_its_recursion(step, error_clip):
+def test_virtual_gap_solves_its_recursion(step, bound, error_clip):
     """Eq. 11, step by step, with the error at its largest or, for small steps, eq. 12 beside it."""
-    case, steps = setting(error_clip=error_clip), 40
+    case, steps = setting(gradient_bound=bound, error_clip=error_clip), 40
     mu, L, worst = case.strong_convexity, case.smoothness, dice.largest_error(case, steps)
     share = error_clip / max(error_clip, worst)
     plain = lyapunov = 1.7
@@ -81,6 +82,24 @@ def test_error_square_holds_for_exact_chains(residuals, chances, error_clip):
     assert (exact[[0, 1, 4, 19, 99, 1999]] <= bounds).all()
     assert bounds[-1] < dice.largest_error(case, 2000) ** 2  # does not grow with the run
     assert bounds[-1] < 150 * exact[-1]
+
+
+def test_error_square_solves_its_recursion():
+    """The largest of E cosh(λ‖e‖) by iteration, and the best λ by search."""
+    case = setting(gradient_bound=9.0, error_clip=3.5, mean_gradient_bound=1.2, spread=3.0, batch=2)
+    inflow, jump = 2.2, 8.0 + 2.2
+
+    def bound(rate):
+        growth = 1 + 4.5 * (math.exp(rate * jump) - 1 - rate * jump) / jump**2
+        level = 1.0
+        for _ in range(5000):
+            level = growth * (math.exp(-rate * 1.3) * level + math.cosh(rate * inflow))
+            if level > 1e9:
+                return 1e12  # beyond the rates that keep it down
+        return (math.acosh(level) / rate) ** 2
+
+    best = minimize_scalar(bound, bounds=(0.02, 0.3), method="bounded", options={"xatol": 1e-6}).fun
+    assert dice.error_square(case, 10**6) == pytest.approx(best, rel=1e-3)
 
 
 def test_error_square_without_drift_is_the_largest():

@@ -25,6 +25,10 @@ def setting(**changes):
     return base._replace(**changes)
 
 
+def psi(power, t):
+    return float(local.power_integral(power, t))
+
+
 # --- ψ ---
 
 
@@ -138,6 +142,40 @@ def test_fourth_moments_are_bounded():
         second = keep**2 * second + eta**2 * error2
         assert second + 1 <= bound**2
         assert fourth <= bounds[k - 1]
+
+
+def formula_3(case, step, n):
+    """Theorem 3 in plain numbers: m = 0.3, M = 1.2."""
+    rate, alpha = 0.3 * step.eta, step.alpha
+    halves = (2 / n) ** alpha / (2 * rate) + (1 + psi(1 - 2 * alpha, max(n / 2, 1))) * np.exp(-rate * n ** (1 - alpha))
+    noise = step.eta**2 * min(1 + psi(1 - 2 * alpha, n), halves)
+    return np.exp(-2 * rate * psi(1 - alpha, n + 1)) * 1.7 + case.energy * noise
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.75])
+def test_distances_are_their_formulas(alpha):
+    case, step, n = setting(hessian_smoothness=0.4), Power(1.5, alpha), 60
+    squares = [formula_3(case, step, k) for k in range(1, n + 2)]
+    assert list(local.last_distance(case, step, range(1, n + 2))) == pytest.approx(squares)
+    roots, inverse = [None, *np.sqrt(squares)], [None, *(1 / size(step, k) for k in range(1, n + 2))]
+    parts = roots[1] * inverse[2] + roots[n + 1] * inverse[n + 1]
+    parts += sum(roots[k] * (inverse[k + 1] - inverse[k]) for k in range(2, n + 1))
+    parts += 0.2 * sum(np.sqrt(local._fourth_moment(case, step, np.array(k))) for k in range(1, n + 1))
+    rough, limit = 1.2 * np.sqrt(sum(squares[:n])), 1e-3
+    plain, sharp = np.sqrt(case.energy / n) / 0.3 + parts / (0.3 * n), np.sqrt(limit / n) + (parts + rough) / (0.3 * n)
+    mean = sum(squares[:n]) / n
+    assert local.average_distance(case, step, n) == pytest.approx(min(plain**2, mean))
+    assert local.average_distance(case, step, n, limit) == pytest.approx(min(plain**2, sharp**2, mean))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_average_loss_is_its_sum(alpha):
+    """The proof's own sums: {D_n/η_{n+1} + σ²·Σ_{k=2}^{n+1} η_k}/(2n). The integrals in their place cost little."""
+    case, step, n = setting(), Power(0.4, alpha), 300
+    sizes = np.array([size(step, k) for k in range(1, n + 2)])
+    exact = ((1.7 + case.energy * (sizes[:n] ** 2).sum()) / sizes[n] + case.energy * sizes[1:].sum()) / (2 * n)
+    assert exact <= local.average_loss(case, step, n) * (1 + 1e-12)
+    assert local.average_loss(case, step, n) <= 1.3 * exact
 
 
 def test_last_loss_is_the_best_window():
@@ -373,10 +411,6 @@ def test_projected_runs_keep_to_theorems_3_and_6():
 
 
 # --- as printed ---
-
-
-def psi(power, t):
-    return float(local.power_integral(power, t))
 
 
 def test_theorem_3_as_printed_fails_without_much_noise():
