@@ -152,20 +152,21 @@ def formula_3(case, step, n):
     return np.exp(-2 * rate * psi(1 - alpha, n + 1)) * 1.7 + case.energy * noise
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.75])
+@pytest.mark.parametrize("alpha", [0.25, 0.5])
 def test_distances_are_their_formulas(alpha):
-    case, step, n = setting(hessian_smoothness=0.4), Power(1.5, alpha), 60
+    case, step, n = setting(hessian_smoothness=0.004), Power(1.5, alpha), 4000
     squares = [formula_3(case, step, k) for k in range(1, n + 2)]
     assert list(local.last_distance(case, step, range(1, n + 2))) == pytest.approx(squares)
     roots, inverse = [None, *np.sqrt(squares)], [None, *(1 / size(step, k) for k in range(1, n + 2))]
     parts = roots[1] * inverse[2] + roots[n + 1] * inverse[n + 1]
     parts += sum(roots[k] * (inverse[k + 1] - inverse[k]) for k in range(2, n + 1))
-    parts += 0.2 * sum(np.sqrt(local._fourth_moment(case, step, np.array(k))) for k in range(1, n + 1))
+    parts += 0.002 * sum(np.sqrt(local._fourth_moment(case, step, np.array(k))) for k in range(1, n + 1))
     rough, limit = 1.2 * np.sqrt(sum(squares[:n])), 1e-3
     plain, sharp = np.sqrt(case.energy / n) / 0.3 + parts / (0.3 * n), np.sqrt(limit / n) + (parts + rough) / (0.3 * n)
-    mean = sum(squares[:n]) / n
-    assert local.average_distance(case, step, n) == pytest.approx(min(plain**2, mean))
-    assert local.average_distance(case, step, n, limit) == pytest.approx(min(plain**2, sharp**2, mean))
+    assert local.average_distance(case, step, n) == pytest.approx(plain**2)
+    assert local.average_distance(case, step, n, limit) == pytest.approx(sharp**2)
+    assert local.average_distance(case, step, n, limit=1e9) == pytest.approx(plain**2)
+    assert local.average_distance(case, step, 1) == pytest.approx(squares[0])  # the mean of one
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)

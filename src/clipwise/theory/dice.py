@@ -135,7 +135,7 @@ def released_gap(setting: Setting, step: float, steps: int, gap: float) -> float
 def suggested_step(setting: Setting, steps: int, gap: float) -> float:
     """The step that paper 3 suggests after Theorem 3.7, log(2μ²T·gap/(L·Δ))/(μT), within 1/(μT) and 1/L.
 
-    Δ = d·σ_1² + 5σ²/(4B) + C_1²/2. With it, and if C_1 + C_2 ≥ G + σ, the bounds are of order log(T)/T.
+    Δ = d·σ_1² + 5σ²/(4B) + C_1²/2. If C_1 + C_2 ≥ G + σ or C_2 > C_1 + G, the bounds are then of order log(T)/T.
     """
     horizon = setting.strong_convexity * checks.count("steps", steps)
     start = checks.nonnegative("gap", gap) / (_unit(setting, 1.0) * _printed_variance(setting))
@@ -152,7 +152,7 @@ def printed_step(setting: Setting, steps: int) -> float:
 def printed_bound(setting: Setting, step: float, steps: int, gap: float) -> float:
     """Theorem 3.7 as printed, for T + 1 steps: (1 − μη)^T·𝓛^0 + (ηL/(2μ))·(d·σ_1² + 5σ²/(4B) + C_1²/2).
 
-    It bounds E f(x̃^{T+1}) − f* if C_1 + C_2 ≥ G + σ, where `virtual_gap` is smaller. Else it fails: one record with
+    It bounds E f(x̃^{T+1}) − f* if C_1 + C_2 ≥ G + σ, where `virtual_gap` is smaller. Else it can fail: one record,
     f = ½x², x^0 = 1000, C_1 = 1, C_2 = 1.1 and no noise ends 10⁴ times above it. 𝓛^0 is taken as gap·(1 + ηL·(1 − ηL)),
     the most that it can be.
     """
@@ -232,11 +232,9 @@ def comparison(
         math.log(1 / checks.open_fraction("delta", delta))
         / (checks.count("records", records) * checks.positive("epsilon", epsilon)) ** 2
     )
-    energy = claimed_noise(setting, records, 1, epsilon, delta) ** 2 / (32 * unit)  # G̃
     plain, clipped = setting.gradient_bound**2 * unit, setting.clip**2 * unit
-    fed_back = energy * unit
-    length = checks.count("steps", steps)
-    lost = checks.nonnegative("bias", bias)
+    fed_back = claimed_noise(setting, records, 1, epsilon, delta) ** 2 / 32  # G̃·unit
+    length, lost = checks.count("steps", steps), checks.nonnegative("bias", bias)
     logarithm = math.log(max(math.e, records * epsilon))
     return (
         Comparison(
