@@ -39,5 +39,6 @@ class Average(NamedTuple):
 
 @implements(summarise, Average)
 def _(output, t, theta, summary):
+    weight = 1.0 / t
     for j in range(theta.size):
-        summary[j] += (theta[j] - summary[j]) / t
+        summary[j] += weight * (theta[j] - summary[j])

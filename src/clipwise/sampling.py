@@ -7,6 +7,7 @@ part never depends on the data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipwise.checks import count
-from clipwise.parts import checked, implements, operation, traits
+from clipwise.parts import checked, fallback, implements, operation, traits
 
 Indices = NDArray[np.int64]
 
@@ -26,6 +27,20 @@ def draw(sampling: Any, t: int, m: int, order: Indices, rng: Generator, drawn: I
     `order` starts as 0 … m−1 for samplers that ask for it (`permutes`) and is empty for others; a
     sampler may shuffle it and finds it so at the next step.
     """
+
+
+@operation
+def foresee(sampling: Any, t: int, m: int, order: Indices) -> int:
+    """A record that step t will probably want, so that it can be fetched early; −1 if the sampler cannot tell."""
+
+
+@fallback(foresee)
+def _unforeseen(sampling: type) -> Callable[..., int]:
+    return _unknown
+
+
+def _unknown(sampling, t, m, order):  # type: ignore[no-untyped-def]
+    return -1
 
 
 def permutes(sampling: Any) -> bool:
@@ -139,6 +154,13 @@ def _(sampling, t, m, order, rng, drawn):
     for k in range(first, last):
         drawn[k - first] = order[k]
     return last - first
+
+
+@implements(foresee, SinglePass)
+@implements(foresee, Epochs)
+def _(sampling, t, m, order):
+    # The next pass is shuffled anew, so a guess across its beginning may be wrong.
+    return order[t % m] if sampling.batch == 1 else -1
 
 
 class Full(NamedTuple):

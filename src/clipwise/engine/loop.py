@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from clipwise.checks import frozen
 from clipwise.clipping import add_clipped
 from clipwise.engine.cache import kernel
+from clipwise.engine.prefetch import AHEAD, fetch_record
 from clipwise.feedback import keep, recall, remembers, settle
 from clipwise.losses.base import gradient
 from clipwise.noise import add_noise
@@ -20,7 +21,7 @@ from clipwise.problem import Problem
 from clipwise.regions import project
 from clipwise.responses import respond
 from clipwise.rule import Rule, Update
-from clipwise.sampling import draw
+from clipwise.sampling import draw, foresee
 from clipwise.steps import size
 
 Array = NDArray[np.float64]
@@ -113,7 +114,11 @@ def advance(
             _copy(theta, deployed)
         _clear(v)
         _clear(kept)
-        for k in range(draw(update.sampling, t, labels.size, order, record_rng, drawn)):
+        taking_part = draw(update.sampling, t, labels.size, order, record_rng, drawn)
+        soon = foresee(update.sampling, t + AHEAD, labels.size, order)
+        if soon >= 0:
+            fetch_record(features, labels, soon)
+        for k in range(taking_part):
             i = drawn[k]
             label = respond(world.response, deployed, features[i], labels[i], moved, response_rng)
             gradient(world.loss, theta, moved, label, gradient_i)
@@ -123,10 +128,10 @@ def advance(
         settle(update.feedback, error, kept, v)
         add_noise(update.noise, drawn, v, noise_rng)
         precondition(update.preconditioner, t + 1, v, memory)
-        _move(theta, size(update.step, t + 1), v)
+        total = _move(theta, size(update.step, t + 1), v)
         clock[0] = t + 1
         # Before the projection, which could hide it; a non-finite e shows in θ at the next step.
-        if not np.isfinite(_total(theta)):
+        if not np.isfinite(total):
             return False
         project(world.region, theta)
         summarise(update.output, t + 1, theta, summary)
@@ -165,14 +170,10 @@ def _clear(vector: Array) -> None:
 
 
 @kernel
-def _total(vector: Array) -> float:
+def _move(theta: Array, gamma: float, direction: Array) -> float:
+    """Take a step; return the sum of θ, which is finite if all of θ is."""
     total = 0.0
-    for j in range(vector.size):
-        total += vector[j]
-    return total
-
-
-@kernel
-def _move(theta: Array, gamma: float, direction: Array) -> None:
     for j in range(theta.size):
         theta[j] -= gamma * direction[j]
+        total += theta[j]
+    return total
