@@ -24,6 +24,7 @@ verify: $(READY)  ## the heavier statistical checks
 bench: $(READY)  ## speed, as ratios to peers in the same run
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/audit.py
+	$(BIN)/python benchmarks/local.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
