@@ -14,6 +14,7 @@ from clipwise import (
     responses,
     sampling,
     steps,
+    theory,
 )
 from clipwise.bias import bias_table
 from clipwise.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
@@ -89,5 +90,6 @@ __all__ = [
     "sampling",
     "stable_point",
     "steps",
+    "theory",
     "tune",
 ]

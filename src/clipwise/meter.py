@@ -47,7 +47,7 @@ def quadratic_subject() -> Subject:
         "Quadratic",
         _reacting(problem),
         (0.0, 0.01, 0.05, 0.08),
-        (note, "Reaction: every record moves by −β·θ (LocationShift)."),
+        (note, MOVING),
     )
 
 
