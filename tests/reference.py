@@ -11,7 +11,7 @@ import clipwise as cw
 from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
 from clipwise.engine.streams import spawn
 from clipwise.feedback import NoFeedback
-from clipwise.noise import Gaussian, Local
+from clipwise.noise import Gaussian, Local, Radial
 from clipwise.outputs import Average
 from clipwise.preconditioning import Adam
 from clipwise.sampling import Full, Poisson, Uniform
@@ -151,11 +151,19 @@ class Sampler:
         return order
 
 
-def deviation(noise, problem, drawn):
-    """Of the noise on the mean update of a step."""
-    if not isinstance(noise, Local):
-        return noise.std
-    return problem.loss.sensitivity() / np.broadcast_to(noise.budgets, problem.records)[drawn[0]]  # paper 4, eq. 2
+def noise(part, problem, drawn, rng):
+    """What is added to the mean update of a step."""
+    d = problem.dimension
+    match part:
+        case Gaussian():
+            return part.std * rng.standard_normal(d) if part.std > 0 else np.zeros(d)
+        case Local():  # paper 4, eq. 2
+            budget = np.broadcast_to(part.budgets, problem.records)[drawn[0]]
+            return problem.loss.sensitivity() / budget * rng.standard_normal(d)
+        case Radial():  # paper 5, App. E
+            direction = rng.standard_normal(d)
+            return part.scale * rng.standard_gamma(d) * direction / np.linalg.norm(direction)
+    raise AssertionError(part)
 
 
 def run(problem, rule, steps, start, seed):
@@ -182,10 +190,7 @@ def run(problem, rule, steps, start, seed):
         if not isinstance(rule.feedback, NoFeedback):
             v = v + clip(rule.feedback.clip, e)
             e = e + sum((clip(rule.feedback.cap, g) for g in gradients), zero) / batch - v
-        noisy = v
-        std = deviation(rule.noise, problem, drawn)
-        if std > 0:
-            noisy = v + std * streams.noise.standard_normal(theta.size)
+        noisy = v + noise(rule.noise, problem, drawn, streams.noise)
         if isinstance(rule.preconditioner, Adam):  # paper 3, Algorithm 3, with t + 1 and β₂
             adam = rule.preconditioner
             m1 = adam.beta1 * m1 + (1 - adam.beta1) * noisy

@@ -65,6 +65,15 @@ def local_rules(budget, step=STEP, **more):
     return {"LDPSGD": cw.LDPSGD(step, budget, **more), "LDPASGD": cw.LDPASGD(step, budget, **more)}
 
 
+def other_rules(step=STEP):
+    """One rule of each preset that takes no Gaussian noise, or no sampling, of choice."""
+    return {
+        "DPGD": cw.DPGD(step, lipschitz=2.5, noise_std=0.2),
+        "ClippedDPGD": cw.ClippedDPGD(step, clip=0.8, noise_std=0.2),
+        "GammaDPSGD": cw.GammaDPSGD(step, clip=0.8, scale=0.6, batch=5),
+    }
+
+
 def rules(noise_std=0.2, step=STEP, **more):
     """One rule of each preset that takes any loss."""
     dice = {"clip": 0.8, "error_clip": 1.1, "noise_std": noise_std}
@@ -78,5 +87,6 @@ def rules(noise_std=0.2, step=STEP, **more):
     }
     if more.get("sampling") == "full":
         more["batch"] = 1
-    assert set(chosen) | set(local_rules(1.0)) == set(PRESETS), "a new preset needs arguments here"
+    others = set(local_rules(1.0)) | set(other_rules())
+    assert set(chosen) | others == set(PRESETS), "a new preset needs arguments here"
     return {preset: PRESETS[preset](step, **{**arguments, **more}) for preset, arguments in chosen.items()}

@@ -41,9 +41,9 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("preset", registry.rules())
+@pytest.mark.parametrize("preset", registry.rules() | registry.other_rules())
 def test_every_preset(preset, problem):
-    assert_same(PROBLEMS[problem], registry.rules()[preset])
+    assert_same(PROBLEMS[problem], (registry.rules() | registry.other_rules())[preset])
 
 
 LOCAL = {

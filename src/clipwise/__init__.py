@@ -28,7 +28,19 @@ from clipwise.points import (
     repeated_minimization,
     stable_point,
 )
-from clipwise.presets import DPSGD, LDPASGD, LDPSGD, PCSGD, SGD, AdamDiceSGD, AutoDiceSGD, DiceSGD
+from clipwise.presets import (
+    DPGD,
+    DPSGD,
+    LDPASGD,
+    LDPSGD,
+    PCSGD,
+    SGD,
+    AdamDiceSGD,
+    AutoDiceSGD,
+    ClippedDPGD,
+    DiceSGD,
+    GammaDPSGD,
+)
 from clipwise.privacy.audit import Audit, audit
 from clipwise.privacy.calibration import calibrate, longest_run
 from clipwise.privacy.one_run import one_run_bound
@@ -43,6 +55,7 @@ from clipwise.tuning import Proposal, tune
 __version__ = "0.1.0"
 
 __all__ = [
+    "DPGD",
     "DPSGD",
     "LDPASGD",
     "LDPSGD",
@@ -52,8 +65,10 @@ __all__ = [
     "Audit",
     "AutoDiceSGD",
     "CheckpointError",
+    "ClippedDPGD",
     "DiceSGD",
     "DivergenceError",
+    "GammaDPSGD",
     "Interrupted",
     "Point",
     "Problem",

@@ -34,6 +34,25 @@ def _(noise, drawn, update, rng):
             update[j] += noise.std * rng.standard_normal()
 
 
+@checked(scale=positive)
+class Radial(NamedTuple):
+    """Density ∝ exp(−‖z‖/scale) on the mean update: any direction, a length of Gamma(d, scale) (paper 5, App. E)."""
+
+    scale: float
+
+
+@implements(add_noise, Radial)
+def _(noise, drawn, update, rng):
+    direction = np.empty(update.size)
+    square = 0.0
+    for j in range(update.size):
+        direction[j] = rng.standard_normal()
+        square += direction[j] * direction[j]
+    length = noise.scale * rng.standard_gamma(float(update.size)) / np.sqrt(square)
+    for j in range(update.size):
+        update[j] += length * direction[j]
+
+
 @checked(budgets=budgets)
 class Local(NamedTuple):
     """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i: 2·C0/μ_i in paper 4, eq. 2.

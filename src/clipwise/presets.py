@@ -14,7 +14,7 @@ from typing import Any
 from clipwise import checks
 from clipwise.clipping import Norm, Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback
-from clipwise.noise import Gaussian, Local
+from clipwise.noise import Gaussian, Local, Radial
 from clipwise.outputs import Average
 from clipwise.preconditioning import Adam
 from clipwise.rule import Rule
@@ -135,7 +135,38 @@ def LDPASGD(step: Any, budget: Any, deploy_every: int = 1) -> Rule:
     return Rule("LDPASGD", step, Unclipped(), SinglePass(1), Local(budget), output=Average(), deploy_every=deploy_every)
 
 
-_ALL = (SGD, PCSGD, DPSGD, DiceSGD, AdamDiceSGD, AutoDiceSGD, LDPSGD, LDPASGD)
+def DPGD(step: Any, lipschitz: float, noise_std: float, deploy_every: int = 1) -> Rule:
+    """Private gradient descent on all records, which releases the mean of its iterates (paper 5, Algorithm 1).
+
+    For losses whose gradients are no longer than L = `lipschitz`. They are clipped there, which changes nothing if that
+    is so, and keeps the statement true if it is not.
+    """
+    clip = _norm("lipschitz", lipschitz)
+    return Rule("DPGD", step, clip, Full(), _gaussian(noise_std), output=Average(), deploy_every=deploy_every)
+
+
+def ClippedDPGD(step: Any, clip: float, noise_std: float, deploy_every: int = 1) -> Rule:
+    """Private gradient descent with clipping on all records, averaged (paper 5, eq. 7; its B is `clip`).
+
+    For a convex generalised linear loss it descends `losses.clipped_loss(loss, clip)` (Lemma 5.1).
+    """
+    part = _norm("clip", clip)
+    return Rule("ClippedDPGD", step, part, Full(), _gaussian(noise_std), output=Average(), deploy_every=deploy_every)
+
+
+def GammaDPSGD(
+    step: Any, clip: float, scale: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
+) -> Rule:
+    """Minibatch DP-SGD whose noise has a length that is Gamma distributed (paper 5, App. E).
+
+    The noise on the *sum* of a batch has the density ∝ exp(−‖z‖/(scale·clip)): a step is 1/scale-private for those in
+    it. Its length grows with the dimension, unlike that of Gaussian noise in the span of the data.
+    """
+    noise = Radial(checks.positive("scale", scale) * checks.positive("clip", clip) / checks.count("batch", batch))
+    return Rule("GammaDPSGD", step, _norm("clip", clip), _sampler(sampling, batch), noise, deploy_every=deploy_every)
+
+
+_ALL = (SGD, PCSGD, DPSGD, DiceSGD, AdamDiceSGD, AutoDiceSGD, LDPSGD, LDPASGD, DPGD, ClippedDPGD, GammaDPSGD)
 PRESETS = {preset.__name__: preset for preset in _ALL}
 
 

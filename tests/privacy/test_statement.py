@@ -319,3 +319,21 @@ def test_a_sampler_of_unknown_law_certifies_nothing():
     assert statement.profile is None
     assert "the law of Mine sampling is not known" in statement.reasons[0]
     assert release(Rule("any", STEP, Norm(1.0), Epochs(2)), 10, 5).is_known
+
+
+def test_gamma_noise():
+    """1.62 for paper 5's setting; nothing but Poisson batches with a record added or removed is certified."""
+    rule = cw.GammaDPSGD(cw.steps.Constant(1.0), clip=3.0, scale=0.57, batch=250)
+    statement = cw.account(rule, 59_535, 2381, 1e-5, "add-remove")
+    assert statement.certified == pytest.approx(1.624, abs=2e-3)
+    assert "Gamma noise: each step is 1.754-private" in statement.reasons[0]
+    assert cw.account(rule, 59_535, 2381, 1e-5, "replace-one").certified == np.inf
+    full = cw.GammaDPSGD(cw.steps.Constant(1.0), clip=3.0, scale=0.57, batch=250, sampling="epochs")
+    assert cw.account(full, 59_535, 2381, 1e-5, "zero-out").certified == np.inf
+
+
+def test_full_batch_presets_are_exact():
+    for rule in (cw.DPGD(cw.steps.Constant(1.0), 2.0, 0.1), cw.ClippedDPGD(cw.steps.Constant(1.0), 2.0, 0.1)):
+        statement = cw.account(rule, 1000, 50, 1e-5)
+        assert statement.gaussian_mu == pytest.approx(np.sqrt(50) * 2 * 2.0 / (1000 * 0.1), rel=1e-6)
+        assert "paper 5, Theorem 2.6" in " ".join(statement.reasons)

@@ -48,6 +48,8 @@ def certify(released: Release, adjacency: str) -> Certificate:
         )
     if released.personal is not None:
         return _personal(released.personal, adjacency)
+    if released.radial is not None:
+        return _radial(released, released.radial, adjacency)
     obstacle = _obstacle(released)
     if obstacle is not None:
         return Certificate(None, (obstacle,))
@@ -67,6 +69,17 @@ def _personal(mu: float, adjacency: str) -> Certificate:
         "least protected one, provided that the sensitivity the loss states is right; `account_users` has each."
     )
     return Certificate(profiles.gaussian(mu), (reason,))
+
+
+def _radial(released: Release, scale: float, adjacency: str) -> Certificate:
+    """Noise of Gamma length: a step is ε0 = bound/(B·scale) private for a record that is in it (docs/privacy.md)."""
+    known = type(released.sampling) is Poisson and adjacency != "replace-one" and released.feedback is None
+    if not known or not np.isfinite(released.bound):
+        reason = "Nothing can be certified: Gamma noise is, for Poisson batches of clipped gradients, add-remove only."
+        return Certificate(None, (reason,))
+    multiplier = released.batch * scale / released.bound
+    reason = f"Gamma noise: each step is {1 / multiplier:.4g}-private for those in it; subsampled and composed exactly."
+    return Certificate(profiles.gamma(released.rate, multiplier, released.steps), (reason,))
 
 
 def _obstacle(released: Release) -> str | None:

@@ -13,7 +13,7 @@ import numpy as np
 from clipwise import checks
 from clipwise.clipping import Norm, Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback, NoFeedback
-from clipwise.noise import Gaussian, Local
+from clipwise.noise import Gaussian, Local, Radial
 from clipwise.parts import is_ours
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform, expected_batch
@@ -39,6 +39,7 @@ class Release:
     bound: float  # C1: the most that one record adds to the sum of a step
     noise_std: float  # s, on the mean
     feedback: Feedback | None
+    radial: float | None = None  # scale of noise with the density ∝ exp(−‖z‖/scale) on the mean, in Gaussian's place
     personal: float | None = None  # the largest budget μ_i, if each user adds noise for one of their own
 
     @property
@@ -77,6 +78,7 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         _bound(rule.clip),
         rule.noise.std if type(rule.noise) is Gaussian else 0.0,
         None if type(rule.feedback) is NoFeedback else _feedback(rule),
+        float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule),
     )
 

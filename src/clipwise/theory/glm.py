@@ -15,18 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipwise import checks
-from clipwise.clipping import Norm
 from clipwise.losses.base import is_convex, is_linear, is_margin_loss, penalty
 from clipwise.losses.clipped import Clipped, clipped_loss
-from clipwise.noise import Gaussian
-from clipwise.outputs import Average
 from clipwise.points import stable_point
+from clipwise.presets import DPGD
 from clipwise.privacy.calibration import calibrate
 from clipwise.problem import Problem
 from clipwise.regions import Everywhere, project
 from clipwise.responses import Identity
-from clipwise.rule import Rule
-from clipwise.sampling import Full
 from clipwise.steps import Constant
 
 Array = NDArray[np.float64]
@@ -144,7 +140,7 @@ def private_noise(
     lipschitz: float, epsilon: float, delta: float, records: int, steps: int, how: str = "certified"
 ) -> float:
     """The deviation, on the mean gradient, that makes T steps on all records (ε, δ)-private (Theorem 2.6)."""
-    rule = Rule("DPGD", Constant(1.0), Norm(lipschitz), Full(), Gaussian(1.0), output=Average())
+    rule = DPGD(Constant(1.0), lipschitz, noise_std=1.0)
     return float(calibrate(rule, epsilon, delta, records, steps, how).noise.std)
 
 
