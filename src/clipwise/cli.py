@@ -15,8 +15,9 @@ from clipwise.presets import PRESETS, SAMPLERS
 from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.settings import ClaimRow
 from clipwise.privacy.statement import account as state
+from clipwise.regions import Ball
 from clipwise.rule import Rule
-from clipwise.steps import Constant
+from clipwise.steps import Constant, Power
 
 if TYPE_CHECKING:  # loaded only by the commands that use them
     from rich.console import Console
@@ -296,6 +297,68 @@ def _plain_errors() -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError) as problem:
         raise click.ClickException(str(problem)) from None
+
+
+@main.command()
+@click.argument("ledger", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--dimension", type=click.IntRange(min=1), required=True, help="The length of θ.")
+@click.option("--start", type=float, default=0.0, show_default=True, help="Every entry of θ at the start.")
+@click.option("--step-size", type=float, required=True, help="η of the step sizes η·t^(−decay).")
+@click.option("--decay", type=float, default=0.5, show_default=True)
+@click.option("--radius", type=float, help="Keep ‖θ‖ within this; default: no constraint.")
+@click.option("--repeats", type=click.Choice(["refuse", "compose"]), default="refuse", show_default=True)
+@click.option(
+    "--turn-seconds", type=float, default=10.0, show_default=True, help="How long a user may keep others waiting."
+)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 picks a free one.")
+def serve(
+    ledger: Path,
+    dimension: int,
+    start: float,
+    step_size: float,
+    decay: float,
+    radius: float | None,
+    repeats: str,
+    turn_seconds: float,
+    host: str,
+    port: int,
+) -> None:
+    """Publish θ and take reports under local privacy, kept in LEDGER; run again, it goes on where it was."""
+    try:
+        from clipwise.local import service
+    except ImportError:
+        raise click.ClickException("serve needs starlette and uvicorn: pip install 'clipwise[serve]'.") from None
+    from clipwise.local import Server
+
+    with _plain_errors():
+        server = Server(
+            ledger,
+            start=[start] * dimension,
+            step=Power(step_size, decay),
+            region=None if radius is None else Ball(radius),
+            repeats=repeats,
+            turn_seconds=turn_seconds,
+        )
+        with server, service.listen(host, port) as listener:
+            click.echo(f"{ledger}: {server.version} reports so far; listening on {service.address(listener)}")
+            service.serve(server, listener)
+
+
+@main.command()
+@click.argument("path", metavar="LEDGER", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--delta", type=float, required=True, help="δ.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def ledger(path: Path, delta: float, form: str) -> None:
+    """State what the users in LEDGER gave away: a summary, or as JSON each of them."""
+    from contextlib import closing
+
+    from clipwise.local.ledger import Ledger
+    from clipwise.local.statement import statement_of
+
+    with _plain_errors(), closing(Ledger(path)) as opened:
+        statement = statement_of(opened.budgets(), delta)
+    click.echo(statement.to_json() if form == "json" else statement)
 
 
 @main.group()

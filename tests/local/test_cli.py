@@ -1,0 +1,95 @@
+"""`clipwise serve` and `clipwise ledger`, as they are typed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import clipwise as cw
+from clipwise import cli
+from clipwise.local import service
+
+STEP = cw.steps.Power(0.2, 0.5)
+
+
+def run(*words):
+    return CliRunner().invoke(cli.main, [str(word) for word in words], catch_exceptions=False)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    path = tmp_path / "ledger.db"
+    with cw.local.Server(path, start=[0.0, 0.0], step=STEP, repeats="compose") as server:
+        for user, mu in [("ann", 3.0), ("bob", 1.0), ("ann", 4.0)]:
+            server.apply(user, mu, server.version, [0.1, 0.2])
+    return path
+
+
+def test_ledger(ledger):
+    done = run("ledger", ledger, "--delta", "1e-5")
+    assert done.exit_code == 0
+    assert done.output.startswith("3 reports of 2 users, 1 of whom sent several; at δ = 1e-05, ε is 4.377 at least")
+    content = json.loads(run("ledger", ledger, "--delta", "1e-5", "--format", "json").output)
+    assert content["each"]["ann"]["mu"] == 5.0
+    assert content["users"] == 2
+
+
+def test_ledger_in_one_sentence(ledger, tmp_path):
+    assert (
+        run("ledger", ledger, "--delta", "2").output == "Error: delta must be a number above 0 and below 1, got 2.0.\n"
+    )
+    done = run("ledger", tmp_path / "missing.db", "--delta", "1e-5")
+    assert (done.exit_code, done.output.count("\n")) == (1, 1)
+    assert "cannot be opened as a ledger: No such file or directory." in done.output
+    with cw.local.Server(ledger, start=[0.0, 0.0], step=STEP, repeats="compose"):
+        assert "is in use" in run("ledger", ledger, "--delta", "1e-5").output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--step-size", "0.3", "--repeats", "compose"], "is the ledger of another run: its step is Power(eta=0.2"),
+        (["--step-size", "0.2"], "is the ledger of another run: its repeats is compose, got refuse."),
+        (["--step-size", "0", "--repeats", "compose"], "eta must be a number above 0, got 0.0."),
+        (["--step-size", "0.2", "--radius", "-1"], "size must be a number above 0, got -1.0."),
+        (["--step-size", "0.2", "--turn-seconds", "0"], "turn_seconds must be a number above 0, got 0.0."),
+    ],
+)
+def test_serve_refuses_in_one_sentence(ledger, words, message, monkeypatch):
+    monkeypatch.setattr(service, "serve", lambda *_: pytest.fail("it serves"))
+    done = run("serve", ledger, "--dimension", "2", *words)
+    assert done.exit_code == 1
+    assert message in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_serve_on_a_port_that_is_taken(tmp_path):
+    words = ["--dimension", "2", "--step-size", "0.2", "--port"]
+    with service.listen("127.0.0.1", 0) as listener:
+        done = run("serve", tmp_path / "ledger.db", *words, listener.getsockname()[1])
+    assert done.exit_code == 1
+    assert "Address already in use" in done.output
+    cw.local.Server(tmp_path / "ledger.db", start=[0.0, 0.0], step=STEP).close()  # it was left unlocked
+
+
+def test_without_the_extra(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "clipwise.local.service", raising=False)
+    monkeypatch.delattr(cw.local, "service", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    done = run("serve", tmp_path / "l", "--dimension", "2", "--step-size", "0.2")
+    assert (done.exit_code, done.output) == (
+        1,
+        "Error: serve needs starlette and uvicorn: pip install 'clipwise[serve]'.\n",
+    )
+
+
+def test_the_rest_needs_no_web_framework():
+    """Devices and servers in Python work where neither is installed."""
+    script = (
+        "import sys; sys.modules |= dict.fromkeys(['starlette', 'uvicorn', 'anyio', 'h11']); import clipwise as cw; "
+        "print(cw.local.report([0.0], ([1.0], 1), cw.losses.MallowsLogistic(), 1.0).shape, cw.local.Server, cw.local.Client)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("(1,)")

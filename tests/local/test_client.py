@@ -1,0 +1,218 @@
+"""The client: one report, whatever happens to the answers, and nothing unsaid about what was spent."""
+
+import importlib
+import json
+import math
+
+import numpy as np
+import pytest
+
+import clipwise as cw
+from clipwise.local import Client, service
+
+LOSS, STEP, RECORD = cw.losses.MallowsLogistic(), cw.steps.Power(0.2, 0.5), ([0.3, -0.7], 1)
+
+
+class Lossy(Client):
+    """Loses answers: `lost` says of which paths, and how often."""
+
+    def __init__(self, url, **lost):
+        super().__init__(url)
+        self.lost, self.bodies = lost, []
+
+    def _ask(self, method, path, body=None):
+        self.bodies.append((path, body))
+        answer = super()._ask(method, path, body)
+        if self.lost.get(path[1:], 0) > 0 and answer is not None:
+            self.lost[path[1:]] -= 1
+            return None
+        return answer
+
+
+@pytest.fixture
+def server(tmp_path):
+    with cw.local.Server(tmp_path / "ledger.db", start=[0.0, 0.5], step=STEP, turn_seconds=3600) as opened:
+        yield opened
+
+
+@pytest.fixture
+def url(server):
+    with service.running(server) as address:
+        yield address
+
+
+def entries(server):
+    return list(server._ledger.entries())
+
+
+def test_taking_part(server, url):
+    client = Client(url + "/")
+    assert client.take_part("ann", RECORD, LOSS, mu=2.0) == (1, 2.0)
+    assert client.take_part("bob", RECORD, LOSS, mu=0.5) == (2, 0.5)
+    model = client.model()
+    assert model.version == 2
+    assert model.theta.tolist() == server.theta.tolist()
+    assert model.average.tolist() == server.average.tolist()
+    assert client.statement(1e-5) == server.statement(1e-5).summary()
+    assert [(entry.user, entry.mu) for entry in entries(server)] == [("ann", 2.0), ("bob", 0.5)]
+    with pytest.raises(ValueError, match="The server refused /statement.*: delta must be a number above 0 and below 1"):
+        client.statement(2.0)
+
+
+def test_the_record_reacts_to_the_published_model(server, url, monkeypatch):
+    server.apply("first", 1.0, 0, [-3.0, 1.0])
+    seen = []
+    module = importlib.import_module("clipwise.local.client")
+    monkeypatch.setattr(module, "report", lambda *arguments: seen.append(arguments) or np.array([0.5, 0.5]))
+    response = cw.responses.BestResponse(beta=0.3)
+    before = server.theta
+    Client(url).take_part("ann", RECORD, LOSS, 1.5, response)
+    ((theta, *rest),) = seen
+    assert theta == before.tolist()
+    assert rest == [RECORD, LOSS, 1.5, response]
+    assert entries(server)[1].report.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("lost", [{"turn": 2}, {"report": 1}, {"report": 3, "turn": 1}], ids=str)
+def test_lost_answers_lead_to_one_report(server, url, lost):
+    client = Lossy(url, **lost)
+    assert client.take_part("ann", RECORD, LOSS, mu=2.0) == (1, 2.0)
+    assert server.version == 1
+    sent = {body for path, body in client.bodies if path == "/report"}
+    assert len(sent) == 1
+    assert json.loads(sent.pop())["report"] == entries(server)[0].report.tolist()
+
+
+def test_who_took_part_is_stopped_before_anything_leaves(server, url, monkeypatch):
+    client = Client(url)
+    client.take_part("ann", RECORD, LOSS, mu=2.0)
+    with pytest.raises(ValueError, match="again must be True for a second release of user 'ann', got False"):
+        client.take_part("ann", RECORD, LOSS, mu=2.0)  # the device does not leave that to the server
+    module = importlib.import_module("clipwise.local.client")
+    monkeypatch.setattr(module, "report", lambda *_: pytest.fail("a report was made"))
+    for other, again in [(client, True), (Client(url), False)]:
+        with pytest.raises(cw.local.TurnError, match="before anything left the device: user 'ann' has taken part"):
+            other.take_part("ann", RECORD, LOSS, mu=2.0, again=again)
+
+
+def test_a_report_that_came_too_late_is_spent(server, url, monkeypatch):
+    client = Client(url)
+    with monkeypatch.context() as patch:
+        turn = Client._turn
+        patch.setattr(Client, "_turn", lambda self, user: (turn(self, user)[0], "a token that has passed"))
+        with pytest.raises(cw.local.BudgetSpentError, match="left the device, so μ = 2 is spent.*must have the turn"):
+            client.take_part("ann", RECORD, LOSS, mu=2.0)
+    assert server.version == 0
+    server._until = 0.0  # her turn is over
+    with pytest.raises(ValueError, match="again must be True"):
+        client.take_part("ann", RECORD, LOSS, mu=1.5)
+    assert client.take_part("ann", RECORD, LOSS, mu=1.5, again=True) == (1, 2.5)  # √(2² + 1.5²) is stated
+    assert server.statement(1e-5).of("ann")["mu"] == 2.5
+
+
+def test_taking_part_again_where_that_is_composed(tmp_path):
+    with (
+        cw.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, repeats="compose") as server,
+        service.running(server) as url,
+    ):
+        client = Client(url)
+        for mu in (1.0, 2.0, 2.0):
+            client.take_part("ann", RECORD, LOSS, mu, again=True)
+        assert [entry.mu for entry in entries(server)] == [1.0, 2.0, 2.0]
+        assert server.statement(1e-5).of("ann")["mu"] == pytest.approx(3.0)
+
+
+def test_a_turn_that_may_have_passed_is_not_used(tmp_path):
+    with (
+        cw.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, turn_seconds=1e-9) as server,
+        service.running(server) as url,
+    ):
+        client = Lossy(url)
+        client.patience = 0.05
+        with pytest.raises(cw.local.NoAnswerError, match="nothing has left the device"):
+            client.take_part("ann", RECORD, LOSS, mu=2.0)
+        assert {path for path, _ in client.bodies} == {"/turn"}
+        server.turn_seconds = 3600.0
+        assert client.take_part("ann", RECORD, LOSS, mu=2.0) == (1, 2.0)  # and no budget was spent in vain
+
+
+def test_without_an_answer_the_same_report_is_sent_later(server):
+    with service.running(server) as url:
+        client = Lossy(url, report=10**9)
+        client.patience = 0.05
+        with pytest.raises(cw.local.NoAnswerError, match="may have been applied. Call take_part again"):
+            client.take_part("ann", RECORD, LOSS, mu=2.0)
+    with pytest.raises(cw.local.NoAnswerError, match="may have been applied"):  # the server is gone
+        client.take_part("ann", RECORD, LOSS, mu=2.0)
+    with service.running(server, port=client._port):
+        client.lost = {}
+        assert client.take_part("ann", object(), LOSS, mu=2.0) == (1, 2.0)  # the record is not looked at again
+    assert server.version == 1
+    assert len({body for path, body in client.bodies if path == "/report"}) == 1
+
+
+def test_without_a_server_nothing_leaves(tmp_path):
+    with service.listen("127.0.0.1", 0) as listener:
+        url = service.address(listener)
+    client = Client(url, patience=0.05)
+    with pytest.raises(cw.local.NoAnswerError, match="No turn for user 'ann' within 0.05 seconds; nothing has left"):
+        client.take_part("ann", RECORD, LOSS, mu=2.0)
+    with pytest.raises(cw.local.NoAnswerError, match="No answer to /model"):
+        client.model()
+
+
+class Scripted(Client):
+    """Gets its answers from a list."""
+
+    def __init__(self, *answers):
+        super().__init__("http://nowhere")
+        self.answers = [importlib.import_module("clipwise.local.client")._Answer(*answer) for answer in answers]
+
+    def _ask(self, method, path, body=None):
+        return self.answers.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("turn", "message"),
+    [
+        ({}, "seconds must be a finite number, got None"),
+        ({"seconds": 60, "version": 0}, "theta must hold numbers only, got NoneType"),
+        ({"seconds": 60, "version": 0, "theta": [0.0] * 3}, "theta must be a number or 2 number"),
+        ({"seconds": 60, "version": 0, "theta": [0.0, 1e300]}, "theta must not hold numbers beyond"),
+    ],
+)
+def test_a_server_that_talks_nonsense_gets_nothing(turn, message):
+    client = Scripted((200, turn))
+    with pytest.raises(ValueError, match=message):
+        client.take_part("ann", RECORD, LOSS, mu=2.0)
+    assert client.answers == []
+
+
+def test_a_server_that_says_stale_again_and_again():
+    """It gets no second report unless the user asks for one, and the sum is stated."""
+    turn, done = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0]}), (200, {"sequence": 5})
+    stale = 409, {"code": "stale", "error": "Too late."}
+    client = Scripted(turn, stale, turn, (422, {}), turn, done, turn, done)
+    for again in (False, True):
+        with pytest.raises(cw.local.BudgetSpentError, match="With again=True another one is sent"):
+            client.take_part("ann", RECORD, LOSS, 1.0, again=again)
+        with pytest.raises(ValueError, match="again must be True"):
+            client.take_part("ann", RECORD, LOSS, 1.0)
+    assert client.take_part("ann", RECORD, LOSS, 1.0, again=True) == (5, pytest.approx(math.sqrt(3)))
+    assert client.take_part("ann", RECORD, LOSS, 1.0, again=True) == (5, 1.0)  # what was lost is in the ledger now
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", 7])
+def test_wrong_urls(url):
+    with pytest.raises(ValueError, match="url must begin with http:// or https:// and name a host"):
+        Client(url)
+
+
+def test_wrong_records_ask_for_no_turn(server, url):
+    with pytest.raises(ValueError, match="labels must hold labels 0 and 1 only"):
+        Client(url).take_part("ann", ([0.0, 1.0], 3), LOSS, mu=1.0)
+    with pytest.raises(ValueError, match="mu must be a number from"):
+        Client(url).take_part("ann", RECORD, LOSS, mu=0.0)
+    with pytest.raises(TypeError, match="user must be a str"):
+        Client(url).take_part(["ann"], RECORD, LOSS, mu=1.0)
+    assert server.turn_left() == 0.0

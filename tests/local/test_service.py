@@ -1,0 +1,288 @@
+"""The HTTP service: what it publishes, what it takes, and that nothing else changes anything."""
+
+import asyncio
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from threading import Event
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import clipwise as cw
+from clipwise.local import service
+
+START, STEP = [0.0, 0.5], cw.steps.Power(0.2, 0.5)
+
+
+@pytest.fixture
+def server(tmp_path):
+    with cw.local.Server(tmp_path / "ledger.db", start=START, step=STEP, turn_seconds=3600) as opened:
+        yield opened
+
+
+@pytest.fixture
+def url(server):
+    with service.running(server) as address:
+        yield address
+
+
+def call(url, method, path, body=None, **more):
+    """Status, content and headers; a body that is not bytes goes as JSON."""
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        raw = body if body is None or isinstance(body, bytes) or more else json.dumps(body).encode()
+        connection.request(method, path, raw, **more)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read()), answer.headers
+    finally:
+        connection.close()
+
+
+def test_model_and_statement(server, url):
+    status, content, _ = call(url, "GET", "/model")
+    assert (status, content) == (200, {"version": 0, "theta": START, "average": START})
+    assert call(url, "GET", "/statement?delta=1e-5")[:2][0] == 422  # nobody yet
+    server.apply("ann", 1.0, 0, [0.1, 0.2])
+    server.apply("bob", 2.0, 1, [0.3, -0.2])
+    content = call(url, "GET", "/model")[1]
+    assert content == {"version": 2, "theta": server.theta.tolist(), "average": server.average.tolist()}
+    status, content, _ = call(url, "GET", "/statement?delta=1e-5")
+    assert (status, content) == (200, server.statement(1e-5).summary())
+    assert "ann" not in json.dumps(content)
+    for query in ("", "?delta=", "?delta=x"):
+        assert call(url, "GET", f"/statement{query}")[0] == 400
+    for query in ("?delta=0", "?delta=2", "?delta=nan"):
+        assert call(url, "GET", f"/statement{query}")[0] == 422
+
+
+def test_a_turn_and_a_report(server, url):
+    status, turn, _ = call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    assert (status, turn) == (200, {"theta": START, "version": 0, "seconds": 3600})
+    sent = {"user": "ann", "token": "t", "version": 0, "mu": 1.5, "report": [0.1, -1.0 / 3.0]}
+    assert call(url, "POST", "/report", sent)[:2] == (200, {"sequence": 1})
+    assert server.theta.tolist() == (np.array(START) - 0.2 * np.array(sent["report"])).tolist()  # to the last bit
+    status, content, _ = call(url, "POST", "/report", sent)  # the answer was lost: the same bytes again
+    assert (status, content["code"], content["sequence"]) == (409, "applied", 1)
+    status, content, _ = call(url, "POST", "/turn", {"user": "ann", "token": "new"})
+    assert (status, content["code"]) == (409, "repeated")
+    assert server.version == 1
+
+
+GOOD = {"user": "bob", "token": "t", "version": 1, "mu": 1.0, "report": [0.1, 0.2]}
+
+
+def changed(**fields):
+    return json.dumps({**GOOD, **fields}).encode()
+
+
+BAD = {
+    "nothing": (b"", 400),
+    "not JSON": (b"{", 400),
+    "not text": (b"\xff\xfe\xfd", 400),
+    "a list": (b"[1, 2]", 400),
+    "a number": (b"1", 400),
+    "too deep": (b"[" * 3000, 400),
+    "a field is missing": (json.dumps({k: v for k, v in GOOD.items() if k != "mu"}).encode(), 400),
+    "a record is in it": (changed(record=[[1.0, 2.0], 1]), 400),
+    "report is a text": (changed(report="0.1, 0.2"), 400),
+    "report of texts": (changed(report=["0.1", "0.2"]), 400),
+    "report of lists": (changed(report=[[0.1], [0.2]]), 400),
+    "report of truths": (changed(report=[True, False]), 400),
+    "report of nothing": (changed(report=[None, 0.1]), 400),
+    "token is a number": (changed(token=1), 400),
+    "no token": (changed(token=None), 400),
+    "nan": (changed(report=[float("nan"), 0.1]), 422),
+    "infinite": (changed(report=[float("inf"), 0.1]), 422),
+    "beyond floating point": (changed(report=[0.1, 0.2]).replace(b"0.2", b"1e999"), 422),
+    "an integer beyond it": (changed(report=[10**400, 1]), 422),
+    "an integer beyond reading": (changed(report=[0.1, 0.2]).replace(b"0.2", b"1" * 4000 + b"." + b"1" * 9), 422),
+    "too short": (changed(report=[0.1]), 422),
+    "too long": (changed(report=[0.1] * 3), 422),
+    "empty": (changed(report=[]), 422),
+    "mu of zero": (changed(mu=0), 422),
+    "negative mu": (changed(mu=-1.0), 422),
+    "mu is nan": (changed(mu=float("nan")), 422),
+    "mu is a text": (changed(mu="1.0"), 422),
+    "mu is a truth": (changed(mu=True), 422),
+    "version is a text": (changed(version="1"), 422),
+    "version is a fraction": (changed(version=1.0), 422),
+    "negative version": (changed(version=-1), 422),
+    "user is a number": (changed(user=7), 422),
+    "no name": (changed(user=""), 422),
+    "a long name": (changed(user="b" * 201), 422),
+    "half a character": (changed(user="\ud800"), 422),
+    "a line break": (changed(user="b\nob"), 422),
+    "oversized": (changed(user="b" * 5000), 413),
+    "replayed": (json.dumps({**GOOD, "user": "ann", "version": 0}).encode(), 409),
+    "replayed at the new version": (json.dumps({**GOOD, "user": "ann"}).encode(), 409),
+    "stale": (changed(version=0), 409),
+    "from the future": (changed(version=2), 409),
+    "another token": (changed(token="u"), 409),
+    "another user": (changed(user="eve"), 409),
+}
+
+
+def test_what_is_refused_changes_nothing(server, url):
+    """All of them while bob has the turn, which he keeps."""
+    server.apply("ann", 1.0, 0, [0.1, 0.2])
+    assert call(url, "POST", "/turn", {"user": "bob", "token": "t"})[0] == 200
+    before = server.state
+    for case, (body, expected) in BAD.items():
+        status, content, _ = call(url, "POST", "/report", body)
+        assert status == expected, (case, content)
+        assert content["error"].endswith(".")
+        assert content["code"]
+        assert server.state is before, case
+    assert server._ledger.budgets() == [("ann", 1.0)]
+    assert call(url, "POST", "/report", GOOD)[:2] == (200, {"sequence": 2})
+
+
+def test_bad_requests_for_turns(server, url):
+    for body, expected in [
+        (b"{", 400),
+        ({"user": "ann"}, 400),
+        ({"user": "ann", "token": "t", "record": [1.0]}, 400),
+        ({"user": "ann", "token": 7}, 422),
+        ({"user": "ann", "token": ""}, 422),
+        ({"user": None, "token": "t"}, 422),
+        ({"user": "a" * 9000, "token": "t"}, 413),
+    ]:
+        assert call(url, "POST", "/turn", body)[0] == expected
+    assert server.turn_left() == 0.0  # nobody has it
+    assert call(url, "GET", "/turn")[0] == 405
+    assert call(url, "GET", "/nothing")[0] == 404
+
+
+def test_a_body_in_pieces_is_cut_off(server, url):
+    pieces = iter([b"x" * 1000] * 5)
+    assert call(url, "POST", "/report", pieces, encode_chunked=True, headers={"Transfer-Encoding": "chunked"})[0] == 413
+
+
+def test_a_body_that_ends_early(server, url):
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname, place.port)) as connection:
+        connection.sendall(
+            b"POST /report HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n" + json.dumps(GOOD).encode()
+        )
+    assert call(url, "GET", "/model")[1]["version"] == 0
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory):
+    """An application in which bob has the turn."""
+    path = tmp_path_factory.mktemp("fuzz") / "ledger.db"
+    with cw.local.Server(path, start=START, step=STEP, turn_seconds=3600) as server:
+        server.apply("ann", 1.0, 0, [0.1, 0.2])
+        server.turn("bob", "t")
+        yield server, service.application(server)
+
+
+def post(app, path, body):
+    """One request without a socket: the status."""
+    received, sent = [{"type": "http.request", "body": body, "more_body": False}], []
+
+    async def receive():
+        return received.pop() if received else {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    asyncio.run(app({**scope, "http_version": "1.1", "scheme": "http"}, receive, send))
+    return sent[0]["status"]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_other_report_gets_through(waiting, data):
+    """One field, or all of the body, is anything at all."""
+    server, app = waiting
+    field = data.draw(st.sampled_from([*GOOD, None]))
+    if field is None:
+        body = data.draw(st.binary(max_size=300) | anything.map(lambda value: json.dumps(value).encode()))
+    else:
+        value = data.draw(anything)
+        if field in ("mu", "report"):  # these may be other numbers of the right kind
+            value = data.draw(st.just(value) | st.lists(st.sampled_from([np.nan, np.inf, 1.0]), min_size=2, max_size=2))
+        body = json.dumps({**GOOD, field: value}).encode()
+        right = (
+            field == "mu" and isinstance(value, int | float) and not isinstance(value, bool) and 1e-6 <= value <= 1e6
+        )
+        numbers = isinstance(value, list) and len(value) == 2 and all(type(x) in (int, float) for x in value)
+        if right or value == GOOD[field] or (numbers and np.isfinite(np.array(value, dtype=float)).all()):
+            return
+    before = server.state
+    assert 400 <= post(app, "/report", body) < 500
+    assert server.state is before
+    assert server._ledger.budgets() == [("ann", 1.0)]
+
+
+def test_others_are_told_to_come_back(server, url, monkeypatch):
+    monkeypatch.setattr(service, "WAIT", 0.01)
+    call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    status, content, headers = call(url, "POST", "/turn", {"user": "bob", "token": "u"})
+    assert (status, content["code"], headers["Retry-After"]) == (503, "busy", "1")
+    assert call(url, "POST", "/turn", {"user": "ann", "token": "t"})[0] == 200
+
+
+def test_who_waits_is_served_when_the_turn_ends(server, url, monkeypatch):
+    monkeypatch.setattr(service, "WAIT", 60.0)
+    call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(call, url, "POST", "/turn", {"user": user, "token": user}) for user in ("bob", "eve")]
+        call(url, "POST", "/report", {**GOOD, "user": "ann", "version": 0})
+        while not any(one.done() for one in asked):  # exactly one of them is next
+            pass
+        first = 0 if asked[0].done() else 1
+        assert asked[first].result()[1]["version"] == 1
+        assert not asked[1 - first].done()
+        user = ("bob", "eve")[first]
+        call(url, "POST", "/report", {**GOOD, "user": user, "token": user})
+        assert asked[1 - first].result()[1]["version"] == 2
+
+
+def test_who_took_part_need_not_stand_in_line(server, url, monkeypatch):
+    monkeypatch.setattr(service, "WAIT", 60.0)
+    server.apply("bob", 1.0, 0, [0.1, 0.2])
+    call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    arrived, turn = Event(), server.turn
+    monkeypatch.setattr(server, "turn", lambda user, token: arrived.set() or turn(user, token))
+    with ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(call, url, "POST", "/turn", {"user": "eve", "token": "u"})
+        assert arrived.wait(60)
+        assert call(url, "POST", "/turn", {"user": "bob", "token": "v"})[1]["code"] == "repeated"
+        assert not waits.done()
+        call(url, "POST", "/report", {**GOOD, "user": "ann"})
+        assert waits.result()[0] == 200
+
+
+def test_a_turn_that_is_not_used_passes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "WAIT", 60.0)
+    with (
+        cw.local.Server(tmp_path / "l", start=START, step=STEP, turn_seconds=0.05) as server,
+        service.running(server) as url,
+    ):
+        assert call(url, "POST", "/turn", {"user": "ann", "token": "t"})[1]["version"] == 0
+        assert call(url, "POST", "/turn", {"user": "bob", "token": "u"})[1]["version"] == 0
+        late = call(url, "POST", "/report", {**GOOD, "user": "ann", "version": 0})
+        assert (late[0], late[1]["code"]) == (409, "stale")
+        assert server.version == 0
+
+
+def test_a_closed_ledger_is_not_the_clients_fault(server, url):
+    server.close()
+    status, content, headers = call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    assert (status, content["code"], headers["Retry-After"]) == (503, "closed", "1")
+    assert call(url, "GET", "/model")[0] == 200
