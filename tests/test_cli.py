@@ -41,7 +41,7 @@ def test_local_presets_have_budgets():
     assert "--budget must be given for LDPASGD" in run("account", "LDPASGD", *words).output
     assert "--noise-std has no meaning for LDPSGD" in run("account", "LDPSGD", "--noise-std", "1", *words).output
     assert "--noise-std must be given for DPSGD" in run("account", "DPSGD", *words).output
-    assert "audit_report" in run("audit", "LDPSGD", "--budget", "2", *words).output
+    assert "clipwise.local.audit" in run("audit", "LDPSGD", "--budget", "2", *words).output
 
 
 def test_audit(tmp_path):

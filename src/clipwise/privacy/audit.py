@@ -103,7 +103,7 @@ def _candidates(rule: Rule, released: Release, adjacency: str, pair: Pair | None
         ends = np.array([0, released.steps // 2, released.steps])
         return [Attack("your own", Pair(*pair), rule, ends, statistic)]
     if released.personal is not None:
-        raise ValueError(f"rule must not be {rule.name} here: `clipwise.local.audit_report` audits what users send.")
+        raise ValueError(f"rule must not be {rule.name} here: `clipwise.local.audit` attacks what users send.")
     if not (np.isfinite(released.bound) and released.noise_std > 0):
         raise ValueError(f"rule must clip and add Gaussian noise to be audited, got {rule}.")
     return attacks(rule, released, adjacency)
