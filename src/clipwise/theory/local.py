@@ -4,10 +4,10 @@ Users come one by one, each an independent draw x_k with a budget μ_k of its ow
 θ_k = θ_{k−1} − η_k·(∇f(θ_{k−1}, x_k) + (2·C_0/μ_k)·ω_k), with η_k = η·k^(−α) and ω_k ~ N(0, I).
 
 The paper's proofs are not in our copy, and its Conditions 1 and 2(ii), a bounded gradient and strong convexity on all
-of ℝ^d, exclude each other. The bounds here are proven anew, with smaller constants (`docs/theory-dice-local.md`). C_0,
-m and M need to hold only at the models that a run visits: if they hold in a set, the bounds hold for the mean over runs
-that stay in it, those that leave counted as zero. Theorems 3 and 6 also hold for runs that are projected to a convex
-set around θ*.
+of ℝ^d, exclude each other. The bounds here are proven anew, with smaller constants (`docs/proofs.md`). C_0, m and M
+need to hold only at the models that a run visits: if they hold in a set, the bounds hold for the mean over runs that
+stay in it, those that leave counted as zero. Theorems 3 and 6 also hold for runs that are projected to a convex set
+around θ*.
 """
 
 from __future__ import annotations
