@@ -51,6 +51,10 @@ def gradient(loss, theta, x, y):
             psi = np.clip(r, -loss.c, loss.c)  # ρ'
             by_scale = rho - r * psi + 0.5 * kappa if theta[-1] >= loss.least_scale else 0.5 * (kappa - loss.c**2)
             return min(1, 2 / (x @ x)) * np.append(-psi * x, by_scale)
+        case "Softmax":
+            scores = theta.reshape(loss.classes, x.size) @ x
+            shares = np.exp(scores) / np.exp(scores).sum()
+            return np.outer(shares - (np.arange(loss.classes) == y), x).ravel() + loss.l2 * theta
         case "Tangent":
             return 4 * (2 * np.arctan(sign * margin) - 1) * sign / (1 + margin**2) * x
     raise AssertionError(loss)
@@ -209,6 +213,8 @@ def data(kind="binary", records=60, features=4, seed=3):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((records, features)) * np.geomspace(0.5, 3, features)
     y = x @ np.linspace(-1, 1, features) + 0.5 * rng.standard_normal(records)
+    if kind == "class":
+        return x, np.digitize(y, [-0.7, 0.7]).astype(float)
     return x, ((y > 0).astype(float) if kind == "binary" else y)
 
 

@@ -17,6 +17,7 @@ ARGUMENTS = {
     "SquaredError": {"l2": 0.2},
     "Huber": {"c": 0.7, "l2": 0.05},
     "HuberRegression": {"c": 1.2},
+    "Softmax": {"classes": 3, "l2": 0.1},
     "Clipped": {"loss": cw.losses.Logistic(positive_weight=2.0), "clip": 0.6},
     "LocationShift": {"beta": 0.3},
     "BestResponse": {"beta": 0.4, "floor": 0.5},

@@ -139,16 +139,17 @@ def records(name: str, value: Any) -> Array:
     return frozen(_finite(name, result))
 
 
-def labels(name: str, value: Any, size: int, kind: str) -> Array:
-    """One finite label a record: `kind` "binary" admits 0 and 1 only, "real" any number."""
+def labels(name: str, value: Any, size: int, classes: int | None) -> Array:
+    """One finite label a record: 0, 1, …, `classes` − 1, or any number if that is None."""
     result = floats(name, value)
     if result.shape != (size,):
         raise ValueError(f"{name} must hold one label for each of {size} records, got shape {result.shape}.")
     _finite(name, result)
-    if kind == "binary":
-        wrong = result[(result != 0) & (result != 1)]
+    if classes is not None:
+        wrong = result[~np.isin(result, np.arange(classes))]
         if wrong.size:
-            raise ValueError(f"{name} must hold labels 0 and 1 only, got {wrong[0]:g}.")
+            known = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
+            raise ValueError(f"{name} must hold labels {known} only, got {wrong[0]:g}.")
     return frozen(result)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clipwise import checks
 from clipwise.constants import Constants, constants
 from clipwise.losses.base import dimension, gradient, label_kind, value
-from clipwise.parts import require
+from clipwise.parts import is_ours, require
 from clipwise.regions import Everywhere, project
 from clipwise.responses import Identity, is_random, respond
 
@@ -50,6 +50,11 @@ class Problem:
             self.response.check_features(self.features.shape[1])
         if getattr(self.response, "needs_labels", False) and label_kind(self.loss) == "none":
             raise ValueError(f"response {type(self.response).__name__} moves by label, and {self.loss} has no labels.")
+        if label_kind(self.loss) == "class" and is_ours(type(self.response)) and type(self.response) is not Identity:
+            raise ValueError(
+                f"response must be your own, or none, for {type(self.loss).__name__}: {type(self.response).__name__} "
+                "moves records along one vector, and here each class has its own."
+            )
         self._rehearse()
 
     def _rehearse(self) -> None:
@@ -75,7 +80,8 @@ class Problem:
             return checks.frozen(np.zeros(self.records))
         if labels is None:
             raise ValueError(f"labels must be given for {type(self.loss).__name__}, got None.")
-        return checks.labels("labels", labels, self.records, kind)
+        classes = {"binary": 2, "class": getattr(self.loss, "classes", None)}.get(kind)
+        return checks.labels("labels", labels, self.records, classes)
 
     @property
     def records(self) -> int:

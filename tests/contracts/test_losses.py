@@ -15,7 +15,8 @@ finite = st.floats(-8, 8)
 
 
 def labels_of(loss):
-    return (0.0, 1.0) if label_kind(loss) == "binary" else (-1.3, 0.0, 0.8)
+    known = {"binary": (0.0, 1.0), "class": (0.0, 1.0, 2.0)}
+    return known.get(label_kind(loss), (-1.3, 0.0, 0.8))
 
 
 @losses

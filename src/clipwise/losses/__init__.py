@@ -7,6 +7,7 @@ from clipwise.losses.local import HuberRegression, MallowsLogistic
 from clipwise.losses.nonconvex import Savage, Sigmoid, Tangent
 from clipwise.losses.quadratic import Quadratic
 from clipwise.losses.robust import Absolute, Huber
+from clipwise.losses.softmax import Softmax
 
 __all__ = [
     "Absolute",
@@ -18,6 +19,7 @@ __all__ = [
     "Quadratic",
     "Savage",
     "Sigmoid",
+    "Softmax",
     "SquaredError",
     "Tangent",
     "clipped_loss",

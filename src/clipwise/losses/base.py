@@ -42,7 +42,7 @@ class MarginBounds(NamedTuple):
 
 
 def label_kind(loss: Any) -> str:
-    """Which labels a loss takes: "binary", "real" (the default) or "none"."""
+    """Which labels a loss takes: "binary", "class" (0, 1, …, `loss.classes` − 1), "real" (the default) or "none"."""
     return getattr(loss, "labels", "real")
 
 

@@ -63,7 +63,7 @@ def one_run_bound(
     delta = checks.fraction("delta", delta)
     error = 1.0 - checks.positive("confidence", checks.fraction("confidence", confidence))
     values = checks.vector("scores", scores, checks.count("the number of scores", np.size(scores)))
-    coins = checks.labels("included", included, values.size, "binary") == 1
+    coins = checks.labels("included", included, values.size, classes=2) == 1
     sizes = _sizes(values.size) if guesses is None else [_within(guesses, values.size)]
     # The shuffle is the order among equal scores. A fixed one would not do: canaries listed by inclusion would make
     # the number of right guesses a matter of arithmetic and not of chance.
