@@ -1,6 +1,7 @@
 """Paper 5's upper bounds: they hold over simulated runs, and grow with the rank, not with the dimension."""
 
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,7 +9,23 @@ import pytest
 import clipwise as cw
 import reference
 from clipwise.engine.means import mean_gradient
+from clipwise.losses.base import margin_value, slope
 from clipwise.theory import glm
+
+
+class Signed(NamedTuple):
+    """A user's loss that is convex for labels above zero only."""
+
+
+@cw.implements(margin_value, Signed)
+def _(loss, margin, label):
+    return label * np.sqrt(1.0 + margin * margin)
+
+
+@cw.implements(slope, Signed)
+def _(loss, margin, label):
+    return label * margin / np.sqrt(1.0 + margin * margin)
+
 
 LOSSES = {
     "logistic": cw.losses.Logistic(),
@@ -350,6 +367,10 @@ REFUSED = {
         "records that do not react",
     ),
     "not convex": (lambda: glm.row_space(reference.problem(cw.losses.Savage())), "problem must have a convex loss"),
+    "concave for its labels": (
+        lambda: glm.row_space(cw.Problem([1.0, 1.0], [-1.0, -2.0], loss=Signed()), lipschitz=2.0),
+        "problem must have a convex loss",
+    ),
     "penalty": (lambda: glm.row_space(reference.problem(cw.losses.Logistic(0.1))), "without penalty"),
     "not linear": (lambda: glm.row_space(reference.problem(cw.losses.Quadratic())), "loss of the margin"),
     "region": (
