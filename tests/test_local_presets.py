@@ -1,6 +1,7 @@
 """LDPSGD and LDPASGD: budgets, statements, and paper 4's experiments."""
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import pytest
 import clipwise as cw
 from clipwise.clipping import Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback
+from clipwise.losses.local import consistency
 from clipwise.noise import Local
 from clipwise.privacy import gaussian
+from clipwise.responses import respond
 from clipwise.rule import Rule
 from clipwise.sampling import SinglePass, Uniform
 from clipwise.theory.local import rates
@@ -64,6 +67,47 @@ def test_nothing_is_certified_of_more_than_a_report():
     longer = Rule("mine", STEP, Normalise(9.0), SinglePass(1), Local(1.0))
     for rule in (kept, longer):
         assert cw.account(rule, 10, 10, 1e-5).certified == np.inf
+
+
+class Louder(NamedTuple):
+    """A user's response that makes labels of its own."""
+
+    factor: float
+
+
+@cw.implements(respond, Louder)
+def _(response, deployed, features, label, moved, rng):
+    for j in range(features.size):
+        moved[j] = features[j]
+    return response.factor * label
+
+
+@pytest.mark.parametrize("factor", [1000.0, -1000.0])
+def test_no_response_takes_a_report_beyond_its_sensitivity(factor):
+    """A response may return any label. If the loss took it as it is, two reports were 1000 apart and not 2√2 at most."""
+    rule, ends = cw.LDPSGD(cw.steps.Constant(1.0), budget=1.0), []
+    for label in (0.0, 1.0):
+        problem = cw.Problem([[1.0, 1.0]], [label], loss=cw.losses.MallowsLogistic(), response=Louder(factor))
+        ends.append(cw.run(problem, rule, steps=1, seed=0).output[0])  # the same noise for both
+    assert np.linalg.norm(ends[0] - ends[1]) <= cw.losses.MallowsLogistic().sensitivity()
+
+
+def test_budgets_are_those_of_the_users_who_are_accounted_for():
+    with pytest.raises(ValueError, match="one for each of 10 users, got 7"):
+        cw.account(cw.LDPSGD(STEP, np.ones(7)), records=10, steps=10, delta=1e-5)
+
+
+@pytest.mark.parametrize(("c", "attained"), [(1.345, True), (4.7, True), (4.72, False), (10.0, False)])
+def test_what_the_sensitivity_of_a_huber_regression_is_above(c, attained):
+    """Between a residual beyond c and one of z to the other side, at ‖x‖ = √2: 2√2·c is the most for c ≤ 4.7 only."""
+    loss, x, widest = cw.losses.HuberRegression(c), np.array([1.0, 1.0]), 0.0
+    for z in np.linspace(0.0, c, 2001):
+        pair = np.zeros((2, 3))
+        for out, label in zip(pair, (2 * c, -z), strict=True):
+            cw.losses.gradient(loss, np.array([0.0, 0.0, 1.0]), x, label, out)
+        widest = max(widest, float(np.linalg.norm(pair[0] - pair[1])))
+    assert (widest <= np.sqrt(8) * c * (1 + 1e-12)) == attained
+    assert widest <= loss.sensitivity()
 
 
 def test_the_scale_of_a_huber_regression_is_consistent():
@@ -187,3 +231,18 @@ def test_losses_fall_as_fast_as_theorems_5_and_6_say(decay):
     for name, models in (("last", trace.theta), ("average", trace.average)):
         means = (cw.metrics.performative_risk(judge, models) - least).mean(axis=0)
         assert slope(trace.iterations, means, 3000) <= -table[name] + 0.1
+
+
+def test_huber_regression_is_a_least_value_of_a_convex_function():
+    """The proof that it is convex: the least over s ≥ max(σ, s₀) is at that end, and the value there is the loss."""
+    loss, rng = cw.losses.HuberRegression(c=1.2, least_scale=0.5), np.random.default_rng(0)
+    kappa = consistency(1.2)
+    for _ in range(300):
+        x, y, theta = rng.standard_normal(2), 3 * rng.standard_normal(), rng.standard_normal(3)
+        scales = max(theta[2], 0.5) * np.linspace(1.0, 20.0, 200)
+        ratio = np.abs(y - x @ theta[:2]) / scales
+        rho = np.where(ratio <= 1.2, 0.5 * ratio**2, 1.2 * ratio - 0.5 * 1.2**2)
+        values = scales * rho + 0.5 * kappa * theta[2] + 0.5 * 1.2**2 * (scales - theta[2])
+        weighted = values * min(1.0, 2 / (x @ x))
+        assert cw.losses.value(loss, theta, x, y) == pytest.approx(weighted[0], rel=1e-12)
+        assert (weighted >= weighted[0] - 1e-12 * abs(weighted[0])).all()

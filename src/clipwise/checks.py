@@ -98,7 +98,7 @@ def budgets(name: str, value: Any) -> Array:
     result = np.atleast_1d(floats(name, value))
     if result.ndim != 1 or not result.size or not (np.isfinite(result).all() and (result > 0).all()):
         raise ValueError(f"{name} must be one or more numbers above 0, got {value!r}.")
-    return frozen(result)
+    return frozen(result.copy())  # what is accounted for must be what runs
 
 
 def columns(name: str, value: Any) -> NDArray[np.int64]:

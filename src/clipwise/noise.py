@@ -71,11 +71,13 @@ class Local(NamedTuple):
                 "loss must know its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
                 f"got {type(problem.loss).__name__}."
             )
-        if self.budgets.size not in (1, problem.records):
-            raise ValueError(
-                f"budget must be one number or one for each of {problem.records} users, got {self.budgets.size}."
-            )
+        self.check_users(problem.records)
         return self._replace(sensitivity=positive("sensitivity", problem.loss.sensitivity()))
+
+    def check_users(self, users: int) -> None:
+        """Refuse budgets of other users than these."""
+        if self.budgets.size not in (1, users):
+            raise ValueError(f"budget must be one number or one for each of {users} users, got {self.budgets.size}.")
 
 
 @implements(add_noise, Local)

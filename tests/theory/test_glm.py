@@ -1,6 +1,7 @@
 """Paper 5's upper bounds: they hold over simulated runs, and grow with the rank, not with the dimension."""
 
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,7 +9,23 @@ import pytest
 import clipwise as cw
 import reference
 from clipwise.engine.means import mean_gradient
+from clipwise.losses.base import margin_value, slope
 from clipwise.theory import glm
+
+
+class Signed(NamedTuple):
+    """A user's loss that is convex for labels above zero only."""
+
+
+@cw.implements(margin_value, Signed)
+def _(loss, margin, label):
+    return label * np.sqrt(1.0 + margin * margin)
+
+
+@cw.implements(slope, Signed)
+def _(loss, margin, label):
+    return label * margin / np.sqrt(1.0 + margin * margin)
+
 
 LOSSES = {
     "logistic": cw.losses.Logistic(),
@@ -308,12 +325,52 @@ def test_lemma_a_2_is_the_recursion_of_its_proof():
             assert mean <= glm.stability(2.0, 0.3, t, records) * (1 + 1e-12)
 
 
+def test_a_column_in_large_units_hides_no_other():
+    """Without care for the units the second column is lost in rounding, and with it half of the distance and the rank."""
+    for unit in (1.0, 1e18, 1e-18):
+        x = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1e9, 0.0]]) * [unit, 1.0]
+        problem = cw.Problem(x, [0.0, 3.0, 0.0, 0.0], loss=cw.losses.Absolute())
+        geometry = glm.row_space(problem, minimiser=[0.0, 3.0])
+        assert geometry.dimension == 2
+        assert geometry.distance == pytest.approx(3.0, rel=1e-12)
+    deficient = glm.row_basis(np.array([[1e18, 1.0, 2.0], [2e18, 2.0, 4.0], [0.0, 0.0, 0.0]]))
+    assert deficient.shape == (1, 3)
+    np.testing.assert_allclose(deficient[0] / deficient[0, 0], [1.0, 1e-18, 2e-18], rtol=1e-12)
+
+
+def test_any_model_may_be_compared_with():
+    """Also one that is worse than the start: the mean of θ_1, …, θ_T is compared with the start itself then."""
+    rng = np.random.default_rng(0)
+    worse = 0
+    for _ in range(200):
+        n, steps = rng.integers(1, 4), int(rng.integers(1, 6))
+        problem = cw.Problem(rng.standard_normal(n) + 0.01, rng.standard_normal(n), loss=cw.losses.Absolute())
+        start, other, step = rng.standard_normal(), 3 * rng.standard_normal(), 10 ** rng.uniform(-2, 1)
+        risk = cw.metrics.performative_risk
+        found = excesses(problem, reference.descent(step, 0.0), steps, np.array([other]), 1, start=start)[0]
+        worse += risk(problem, np.array([other])) > risk(problem, np.array([start]))
+        geometry = glm.row_space(problem, start=start, minimiser=other)
+        assert found <= glm.excess_risk(geometry, 0.0, steps, step) * (1 + 1e-12)
+    assert worse > 50
+
+
+def test_without_features_nothing_is_lost():
+    problem = cw.Problem(np.zeros((3, 2)), [0, 1, 1], loss=cw.losses.Logistic())
+    geometry = glm.row_space(problem, start=1.0, minimiser=0.0)
+    assert geometry == (0, 0.0, 0.0)
+    assert glm.excess_risk(geometry, 0.3, 5) == 0.0
+
+
 REFUSED = {
     "reacts": (
         lambda: glm.row_space(reference.problem(cw.losses.Logistic(), cw.responses.BestResponse(0.1))),
         "records that do not react",
     ),
     "not convex": (lambda: glm.row_space(reference.problem(cw.losses.Savage())), "problem must have a convex loss"),
+    "concave for its labels": (
+        lambda: glm.row_space(cw.Problem([1.0, 1.0], [-1.0, -2.0], loss=Signed()), lipschitz=2.0),
+        "problem must have a convex loss",
+    ),
     "penalty": (lambda: glm.row_space(reference.problem(cw.losses.Logistic(0.1))), "without penalty"),
     "not linear": (lambda: glm.row_space(reference.problem(cw.losses.Quadratic())), "loss of the margin"),
     "region": (
@@ -328,6 +385,17 @@ REFUSED = {
         lambda: glm.row_space(cw.Problem([1.0, 2.0], [1, 1], loss=cw.losses.Logistic())),
         "minimiser must be given: none was found",
     ),
+    "outside": (  # clipped to 1, a run loses 4 against the model 5, and would be bounded by 0.05 at T = 10,000
+        lambda: glm.ambient(cw.Problem([1.0], [5.0], loss=cw.losses.Absolute(), region=cw.regions.Ball(1.0)), 0.0, 5.0),
+        "minimiser must lie in the region",
+    ),
+    "start outside": (
+        lambda: glm.ambient(reference.problem(cw.losses.Logistic(), region=cw.regions.Ball(1.0)), 7.0, 0.0),
+        "start must lie in the region",
+    ),
+    "no best step": (lambda: glm.best_step(glm.Geometry(0, 0.0, 0.0), 0.1, 5), "geometry must have gradients or noise"),
+    "best of no steps": (lambda: glm.best_step(glm.Geometry(1, 1.0, 1.0), 0.1, 0), "steps must be a whole number"),
+    "no records": (lambda: glm.stability(1.0, 0.1, 5, 0), "records must be a whole number"),
     "no noise": (lambda: glm.excess_risk(glm.Geometry(1, 1.0, 1.0), -0.1, 5), "noise_std must be a number of at least 0"),
     "no steps": (lambda: glm.excess_risk(glm.Geometry(1, 1.0, 1.0), 0.1, 0), "steps must be a whole number"),
     "no step": (lambda: glm.excess_risk(glm.Geometry(1, 1.0, 1.0), 0.1, 5, 0.0), "step must be a number above 0"),

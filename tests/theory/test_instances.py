@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.special import betaln
+from scipy.optimize import linprog
+from scipy.special import betaln, gammaln
 
 import clipwise as cw
 import reference
@@ -103,6 +104,42 @@ def test_the_bound_is_at_least_the_printed_one(epsilon, rank, records):
     for delta in (0.0, 1e-3 * share * np.expm1(epsilon)):
         printed = min(1 / 20, rank / (210 * epsilon * records)) - 2 * delta
         assert instances.lower_bound(records, rank, epsilon, delta) >= printed - 1e-15
+
+
+def best_private_excess(records, epsilon, delta):
+    """The least mean excess on `hard_instance` of rank 1 that any private algorithm can have, by linear programming.
+
+    The loss is linear on [0, 1], so that an algorithm is the chance of θ = 1 for each number of ones and of zeros.
+    """
+    share = min(1.0, 1 / (10 * np.expm1(epsilon) * records))
+    counts = [(ones, zeros) for ones in range(records + 1) for zeros in range(records + 1 - ones)]
+    place = {count: k for k, count in enumerate(counts)}
+    ones, zeros = np.array(counts).T
+    ways = gammaln(records + 1) - gammaln(ones + 1) - gammaln(zeros + 1) - gammaln(records - ones - zeros + 1)
+    weight = np.exp(ways) * moments(1 / 80, ones, zeros) * share ** (ones + zeros)
+    weight *= (1 - share) ** (records - ones - zeros)
+    assert weight.sum() == pytest.approx(1.0)
+    rows, limits = [], []
+    for (a, b), (da, db) in itertools.product(counts, [(1, -1), (-1, 1), (1, 0), (-1, 0), (0, 1), (0, -1)]):
+        if (a + da, b + db) in place:
+            row = np.zeros(len(counts))
+            row[place[a, b]], row[place[a + da, b + db]] = 1.0, -np.exp(epsilon)
+            rows += [row, -row]
+            limits += [delta, np.expm1(epsilon) + delta]
+    solved = linprog(weight * (zeros - ones) / records, A_ub=np.array(rows), b_ub=limits, bounds=(0, 1))
+    return solved.fun + (weight * (ones - np.minimum(ones, zeros))).sum() / records
+
+
+@pytest.mark.parametrize("records", [1, 2, 5, 9])
+@pytest.mark.parametrize("epsilon", [1e-3, 0.0488, 0.2])
+def test_the_bound_is_below_the_best_that_can_be_done(records, epsilon):
+    for delta in (0.0, 1e-4):
+        best = best_private_excess(records, epsilon, delta)
+        assert 0.0 <= instances.lower_bound(records, 1, epsilon, delta) < 0.5 * best
+
+
+def test_a_large_epsilon_costs_nothing():
+    assert instances.lower_bound(10, 1, 1000.0, 0.0) == 0.0
 
 
 def test_the_lower_bound_is_below_the_upper():

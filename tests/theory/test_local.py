@@ -488,6 +488,12 @@ def test_averages_are_slower_than_printed_below_one_half():
         (lambda: local.average_loss(setting(), Power(0.1, 0.5), 2.5), "users must be whole numbers of at least 1"),
         (lambda: local.rates(1.0), "alpha must be a number in"),
         (
+            lambda: local.limit_variance(setting(), np.eye(2), np.eye(3)),
+            "hessian must be a finite table of shape (3, 3)",
+        ),
+        (lambda: local.limit_variance(setting(), np.eye(3), 1.0), "covariance must be a finite table of shape (3, 3)"),
+        (lambda: local.limit_variance(setting(), np.zeros((3, 3)), np.eye(3)), "hessian must be positive definite"),
+        (
             lambda: local.average_distance(setting(), Power(0.1, 0.5), 10, limit=-1.0),
             "limit must be a number of at least 0",
         ),

@@ -121,6 +121,15 @@ def test_the_right_number_of_steps():
     assert bounds[0] / bounds[1] == pytest.approx(np.sqrt(100), rel=0.02)
 
 
+def test_the_right_number_of_few_steps():
+    """With a real minimiser of 1.45 two steps are better than one: T = 2 from √2 on, and not from 1.5."""
+    once = glm.private_noise(1.0, 1.0, 1e-5, 100, 1)
+    for real in (0.3, 1.41, 1.45, 2.4, 2.46, 7.48, 7.49):
+        place = stationary.Landscape(real**2 * once**2 / 2, 1.0, 1)
+        values = [stationary.mean_square_gradient(place, once * np.sqrt(steps), steps) for steps in range(1, 20)]
+        assert stationary.private_steps(place, 1.0, 1.0, 1e-5, 100) == 1 + int(np.argmin(values))
+
+
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
@@ -136,6 +145,10 @@ def test_the_right_number_of_steps():
             "records that do not react",
         ),
         (lambda: stationary.landscape(reference.problem(cw.losses.Savage()), floor=1.0), "floor must be"),
+        (
+            lambda: stationary.landscape(cw.Problem(np.zeros((3, 2)), [0, 1, 1], loss=cw.losses.Savage())),
+            "problem must have features, got zeros only",
+        ),
         (
             lambda: stationary.selected_gradient(stationary.Landscape(1.0, 1.0, 1), 0.1, 5, 0.1, 1.0),
             "failure must be a number above 0 and below 1",

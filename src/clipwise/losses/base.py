@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,12 +61,12 @@ def is_linear(loss: Any) -> bool:
     return is_margin_loss(loss) or bool(getattr(loss, "linear", False))
 
 
-def is_convex(loss: Any) -> bool:
-    """Whether the slope of a margin loss never falls, at margins up to ±1000 and for labels 0 and 1."""
+def is_convex(loss: Any, labels: Iterable[float] = (0.0, 1.0)) -> bool:
+    """Whether the slope of a margin loss never falls, at margins up to ±1000 and for the labels given."""
     sizes = np.geomspace(1e-2, 1e3, 80)
     margins = np.concatenate((-sizes[::-1], [0.0], sizes))
     with np.errstate(all="ignore"):
-        slopes = np.array([[slope(loss, margin, label) for margin in margins] for label in (0.0, 1.0)])
+        slopes = np.array([[slope(loss, margin, label) for margin in margins] for label in labels])
         falls = slopes[:, :-1] - slopes[:, 1:]
         return not np.any(falls > 1e-9 * (1.0 + np.abs(slopes[:, 1:])))
 

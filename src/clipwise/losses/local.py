@@ -22,6 +22,9 @@ class MallowsLogistic(NamedTuple):
     """Logistic loss with Mallows weights, labels 0 and 1 (paper 4, section 5.2).
 
     ℓ(θ; x, y) = w(x)·(log(1 + exp⟨x, θ⟩) − y·⟨x, θ⟩).
+
+    A label beyond 0 and 1, which a response may make of one, counts as the nearer of the two: the sensitivity holds for
+    every record.
     """
 
     def sensitivity(self) -> float:
@@ -36,7 +39,7 @@ def _(loss, theta, features, label):
         margin += features[j] * theta[j]
         square += features[j] * features[j]
     # log(1 + exp(margin)) without overflow
-    plain = max(margin, 0.0) + np.log1p(np.exp(-abs(margin))) - label * margin
+    plain = max(margin, 0.0) + np.log1p(np.exp(-abs(margin))) - min(max(label, 0.0), 1.0) * margin
     return plain * 2.0 / max(2.0, square)
 
 
@@ -48,7 +51,7 @@ def _(loss, theta, features, label, out):
         square += features[j] * features[j]
     decay = np.exp(-abs(margin))  # never overflows: devices call this without the engine
     chance = (1.0 if margin >= 0.0 else decay) / (1.0 + decay)
-    rate = (chance - label) * 2.0 / max(2.0, square)
+    rate = (chance - min(max(label, 0.0), 1.0)) * 2.0 / max(2.0, square)
     for j in range(features.size):
         out[j] = rate * features[j]
 
@@ -71,7 +74,8 @@ class HuberRegression(NamedTuple):
 
     For σ ≥ s₀ = `least_scale` this is the paper's loss, which is not defined at σ = 0. Below s₀ the scale in use stays
     s₀, and the loss goes on with the slope −½·w·(c² − κ_c), the paper's for a large residual: it is convex in θ, as the
-    paper's is for σ > 0, its gradient keeps to the same bounds, and it leads back up.
+    paper's is for σ > 0, its gradient keeps to the same bounds, and it leads back up. (It is convex since it is the
+    least, over s ≥ max(σ, s₀), of w(x)·(s·ρ_c((y − ⟨x, β⟩)/s) + ½·κ_c·σ + ½·c²·(s − σ)), which is convex in (β, σ, s).)
     """
 
     c: float = 1.345
@@ -84,7 +88,7 @@ class HuberRegression(NamedTuple):
     def sensitivity(self) -> float:
         """√(8c² + c⁴/4): the part of β is at most √2·c long, that of σ spans at most ½c².
 
-        (The two are not large together: the supremum is 2√2·c.)
+        (The two are not large together: for c ≤ 4.7 the supremum is 2√2·c.)
         """
         return sqrt(8.0 * self.c**2 + 0.25 * self.c**4)
 

@@ -66,7 +66,8 @@ def _personal(mu: float, adjacency: str) -> Certificate:
         raise ValueError(f"adjacency must be 'replace-one' for local noise, got {adjacency!r}.")
     reason = (
         f"Each user sends one report with noise for their own budget: μ_i-GDP for user i, and μ = {mu:.4g} for the "
-        "least protected one, provided that the sensitivity the loss states is right; `account_users` has each."
+        "least protected one, provided that the sensitivity the loss states is right, and that budgets, loss and start "
+        "were chosen without a look at the records; `account_users` has each."
     )
     return Certificate(profiles.gaussian(mu), (reason,))
 

@@ -79,14 +79,17 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         rule.noise.std if type(rule.noise) is Gaussian else 0.0,
         None if type(rule.feedback) is NoFeedback else _feedback(rule),
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
-        _personal(rule),
+        _personal(rule, records),
     )
 
 
-def _personal(rule: Rule) -> float | None:
+def _personal(rule: Rule, records: int) -> float | None:
     """The largest budget, if a report is all that a record adds: no error is kept of it, and no clip could widen it."""
+    if type(rule.noise) is not Local:
+        return None
+    rule.noise.check_users(records)
     alone = type(rule.feedback) is NoFeedback and type(rule.clip) is Unclipped
-    return float(rule.noise.budgets.max()) if type(rule.noise) is Local and alone else None
+    return float(rule.noise.budgets.max()) if alone else None
 
 
 def _bound(clip: Any) -> float:

@@ -39,13 +39,12 @@ class Geometry(NamedTuple):
 def ambient(problem: Problem, start: Any = 0.0, minimiser: Any = None, lipschitz: float | None = None) -> Geometry:
     """The geometry of Theorem 2.7, for any convex loss and convex region: all p dimensions count.
 
-    `minimiser` is found if it is not given; any other model may stand in its place, and is compared with instead.
-    `lipschitz` must be given where the loss states no bounds.
+    `minimiser` is found if it is not given; any other model of the region may stand in its place, and is compared with
+    instead. `lipschitz` must be given where the loss states no bounds.
     """
     _check(problem)
     theta = _minimiser(problem, minimiser)
-    begin = checks.vector("start", start, problem.dimension)
-    project(problem.region, begin)
+    begin = _inside("start", start, problem)
     steepness = _region_lipschitz(problem) if lipschitz is None else checks.positive("lipschitz", lipschitz)
     return Geometry(problem.dimension, float(np.linalg.norm(begin - theta)), steepness)
 
@@ -77,10 +76,22 @@ def clipped_problem(problem: Problem, clip: float) -> Problem:
 
 
 def row_basis(features: Any) -> Array:
-    """An orthonormal basis of the span of the rows, one row each: V with M = VᵀV in Theorem 3.1."""
-    _, sizes, rows = np.linalg.svd(checks.records("features", features), full_matrices=False)
-    tolerance = sizes[0] * max(np.shape(features)) * np.finfo(float).eps
-    return np.asarray(rows[sizes > tolerance])
+    """An orthonormal basis of the span of the rows, one row each: V with M = VᵀV in Theorem 3.1.
+
+    Columns and rows are brought to one size before the rank is told: a column in large units hides no other.
+    """
+    table = checks.records("features", features)
+    columns = _sizes(table, axis=0)
+    even = table / columns
+    _, sizes, rows = np.linalg.svd(even / _sizes(even, axis=1), full_matrices=False)
+    span = rows[sizes > sizes[0] * max(table.shape) * np.finfo(float).eps] * (columns / columns.max())
+    return np.asarray(np.linalg.qr(span.T)[0].T)
+
+
+def _sizes(table: Array, axis: int) -> Array:
+    """The largest entry of each column or row, 1 where all are zero."""
+    largest = np.abs(table).max(axis=axis, keepdims=True)
+    return np.where(largest > 0, largest, 1.0)
 
 
 def data_lipschitz(problem: Problem) -> float:
@@ -113,15 +124,16 @@ def excess_risk(geometry: Geometry, noise_std: float, steps: int, step: float | 
     0.07
     """
     noise_std, steps = checks.nonnegative("noise_std", noise_std), checks.count("steps", steps)
-    size = best_step(geometry, noise_std, steps) if step is None else checks.positive("step", step)
-    if geometry.distance == 0.0 and step is None:
-        return 0.0
+    if step is None:
+        return geometry.distance * math.sqrt((1 + 1 / steps) * _energy(geometry, noise_std) / steps)
+    size = checks.positive("step", step)
     return geometry.distance**2 / (2 * size * steps) + size / 2 * (1 + 1 / steps) * _energy(geometry, noise_std)
 
 
 def best_step(geometry: Geometry, noise_std: float, steps: int) -> float:
     """The step size that minimises `excess_risk`: ‖θ_0 − θ*‖/√((T + 1)·(L² + dimension·noise_std²))."""
-    return geometry.distance / math.sqrt((steps + 1) * _energy(geometry, noise_std))
+    noise_std, steps = checks.nonnegative("noise_std", noise_std), checks.count("steps", steps)
+    return _best(geometry, (steps + 1) * _energy(geometry, noise_std))
 
 
 def private_excess_risk(
@@ -139,7 +151,10 @@ def private_excess_risk(
 def private_noise(
     lipschitz: float, epsilon: float, delta: float, records: int, steps: int, how: str = "certified"
 ) -> float:
-    """The deviation, on the mean gradient, that makes T steps on all records (ε, δ)-private (Theorem 2.6)."""
+    """The deviation, on the mean gradient, that makes T steps on all records (ε, δ)-private (Theorem 2.6).
+
+    For a run to be private, `lipschitz` has to be known beforehand; `data_lipschitz` has looked at the records.
+    """
     rule = DPGD(Constant(1.0), lipschitz, noise_std=1.0)
     return float(calibrate(rule, epsilon, delta, records, steps, how).noise.std)
 
@@ -159,7 +174,14 @@ def population_risk(geometry: Geometry, records: int, noise_std: float, steps: i
 
 def best_population_step(geometry: Geometry, records: int, noise_std: float, steps: int) -> float:
     """The step size that minimises `population_risk`."""
-    return geometry.distance / math.sqrt(2 * steps * _population_cost(geometry, records, noise_std, steps))
+    noise_std, steps = checks.nonnegative("noise_std", noise_std), checks.count("steps", steps)
+    return _best(geometry, 2 * steps * _population_cost(geometry, records, noise_std, steps))
+
+
+def _best(geometry: Geometry, cost: float) -> float:
+    if cost == 0.0:
+        raise ValueError(f"geometry must have gradients or noise for a step to be best, got {geometry}.")
+    return geometry.distance / math.sqrt(cost)
 
 
 def _population_cost(geometry: Geometry, records: int, noise_std: float, steps: int) -> float:
@@ -174,6 +196,8 @@ def stability(lipschitz: float, step: float, steps: int, records: int) -> float:
 
     2·L·step·(√T + T/n), in the seminorm of the features: half of what the lemma says, by the same proof.
     """
+    lipschitz, step = checks.nonnegative("lipschitz", lipschitz), checks.nonnegative("step", step)
+    steps, records = checks.count("steps", steps), checks.count("records", records)
     return 2 * lipschitz * step * (math.sqrt(steps) + steps / records)
 
 
@@ -194,7 +218,7 @@ def _region_lipschitz(problem: Problem) -> float:
 
 def _minimiser(problem: Problem, given: Any) -> Array:
     if given is not None:
-        return checks.vector("minimiser", given, problem.dimension)
+        return _inside("minimiser", given, problem)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         point = stable_point(problem)
@@ -203,11 +227,22 @@ def _minimiser(problem: Problem, given: Any) -> Array:
     return point.theta
 
 
+def _inside(name: str, value: Any, problem: Problem) -> Array:
+    """A model in the problem's region: a projection may lead away from others."""
+    theta = checks.vector(name, value, problem.dimension)
+    nearest = theta.copy()
+    project(problem.region, nearest)
+    if not np.allclose(nearest, theta, rtol=1e-12, atol=1e-12):
+        raise ValueError(f"{name} must lie in the region {problem.region}, got {value!r}.")
+    return theta
+
+
 def _check(problem: Problem) -> None:
     checks.instance("problem", problem, Problem)
     if not isinstance(problem.response, Identity):
         raise ValueError(f"problem must have records that do not react, got {problem.response}.")
-    if is_margin_loss(problem.loss) and not is_convex(problem.loss):
+    some = np.unique(np.quantile(problem.labels, [0.0, 0.25, 0.5, 0.75, 1.0], method="nearest"))
+    if is_margin_loss(problem.loss) and not is_convex(problem.loss, some):
         raise ValueError(f"problem must have a convex loss, got {problem.loss}.")
 
 

@@ -53,7 +53,7 @@ def lower_bound(records: int, rank: int, epsilon: float, delta: float) -> float:
     e^ε ≤ 21/20 and δ ≤ α·(e^ε − 1)/1000 it is at least min{1/20, d/(210εn)} − 2δ (Corollary B.4).
     """
     n, d = checks.count("records", records), checks.count("rank", rank)
-    share, gain = _share(n, d, epsilon), math.expm1(epsilon)
+    share, gain = _share(n, d, epsilon), _gain(epsilon)
     loss = checks.fraction("delta", delta)
     kept = (1 - 8 * _SHAPE - 4 * n * gain * share / d) / (4 + 8 * _SHAPE) - 2 * loss * n / (_SHAPE * d)
     return max(0.0, share * (kept - gain) - 2 * loss)
@@ -84,4 +84,9 @@ def aggressive_clipping(clip: float, copies: int = 1) -> AggressiveClipping:
 
 def _share(records: int, rank: int, epsilon: float) -> float:
     """α: the share of records that are not zero."""
-    return min(1.0, rank / (10 * math.expm1(checks.positive("epsilon", epsilon)) * records))
+    return min(1.0, rank / (10 * _gain(epsilon) * records))
+
+
+def _gain(epsilon: float) -> float:
+    """e^ε − 1; from 700 on, where it would soon overflow, it is as good as infinite."""
+    return math.expm1(min(checks.positive("epsilon", epsilon), 700.0))

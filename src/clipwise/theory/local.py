@@ -3,11 +3,11 @@
 Users come one by one, each an independent draw x_k with a budget μ_k of its own:
 θ_k = θ_{k−1} − η_k·(∇f(θ_{k−1}, x_k) + (2·C_0/μ_k)·ω_k), with η_k = η·k^(−α) and ω_k ~ N(0, I).
 
-The paper's proofs are not in our copy, and its Conditions 1 and 2(ii), a bounded gradient and strong convexity on all
-of ℝ^d, exclude each other. The bounds here are proven anew, with smaller constants (`docs/proofs.md`). C_0, m and M
-need to hold only at the models that a run visits: if they hold in a set, the bounds hold for the mean over runs that
-stay in it, those that leave counted as zero. Theorems 3 and 6 also hold for runs that are projected to a convex set
-around θ*.
+The paper's proofs are not in our copy. Its Condition 2(ii), strong convexity on a set Θ, cannot hold on all of ℝ^d
+beside Condition 1, a bounded gradient, and nothing keeps a run in a smaller Θ. The bounds here are proven anew, with
+smaller constants (`docs/proofs.md`). C_0, m and C_1 need to hold only at the models that a run visits: if
+they hold in a set, the bounds hold for the mean over runs that stay in it, those that leave counted as zero. Theorems 3
+and 6 also hold for runs that are projected to a convex set around θ*.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
     through the mean of 1/μ² (the paper has the largest; pass the smallest budget for that).
     """
 
-    gradient_bound: float  # C_0, which also sets the noise
+    gradient_bound: float  # C_0, which also sets the noise: no less than half of what `sensitivity()` says
     budget: Any  # μ
     dimension: int  # d
     start: float  # ‖θ_0 − θ*‖²
@@ -102,7 +102,7 @@ def average_distance(setting: Setting, step: Power, users: Any, limit: float | N
     to A_n. The least of these and of the mean of δ_1, …, δ_n is returned. Not for runs that are projected.
 
     The printed bound has constants that are not defined, leaves the noise out of its leading term, and is of order 1/n
-    for α < 1/2, where the truth is n^(−2α) unless C_1 = 0.
+    for α < 1/2, where the truth may be n^(−2α) unless C_1 = 0.
     """
     _require_strong_convexity(setting, step)
     n = _counts(users)
@@ -126,10 +126,13 @@ def limit_variance(setting: Setting, hessian: Any, covariance: Any) -> float:
     H is the Hessian of F and S the covariance of ∇f(θ*, x), both at θ*. The first term of Theorem 4 as printed, plus
     the noise that it leaves out.
     """
-    inverse = np.linalg.inv(checks.floats("hessian", hessian))
+    curvature, spread = _matrix("hessian", hessian, setting), _matrix("covariance", covariance, setting)
+    least = float(np.linalg.eigvalsh(curvature)[0])
+    if least <= 0:
+        raise ValueError(f"hessian must be positive definite, got one with the eigenvalue {least:g}.")
+    inverse = np.linalg.inv(curvature)
     noise = 4 * setting.gradient_bound**2 * np.mean(1 / setting.budget**2)
-    middle = checks.floats("covariance", covariance) + noise * np.eye(setting.dimension)
-    return float(np.trace(inverse @ middle @ inverse))
+    return float(np.trace(inverse @ (spread + noise * np.eye(setting.dimension)) @ inverse))
 
 
 def last_loss(setting: Setting, step: Power, users: Any) -> Any:
@@ -156,7 +159,8 @@ def average_loss(setting: Setting, step: Power, users: Any) -> Any:
 
     (n+1)^α/(2ηn)·{‖θ_0 − θ*‖² + σ_μ²η²·(1 + ψ_{1−2α}(n))} + σ_μ²η·ψ_{1−α}(n+1)/(2n)
 
-    As printed, without the 1, it is zero for n = 1 and a start at the minimum, which the first step leaves.
+    The terms that our copy shows, without the 1, are zero for n = 1 and a start at the minimum, which the first step
+    leaves.
     """
     _check_step(step)
     n, alpha = _counts(users), step.alpha
@@ -191,6 +195,13 @@ def rates(alpha: float, quadratic: bool = False) -> tuple[Rate, ...]:
         Rate("last", False, last, border / 2, last),
         Rate("average", False, mean, border, mean),
     )
+
+
+def _matrix(name: str, value: Any, setting: Setting) -> Array:
+    matrix, d = checks.floats(name, value), setting.dimension
+    if matrix.shape != (d, d) or not np.isfinite(matrix).all():
+        raise ValueError(f"{name} must be a finite table of shape {(d, d)}, got one of shape {matrix.shape}.")
+    return matrix
 
 
 def _counts(users: Any) -> NDArray[np.int64]:

@@ -40,6 +40,8 @@ def landscape(problem: Problem, start: Any = 0.0, floor: float = 0.0) -> Landsca
         raise ValueError(f"problem must have no region, and records that do not react, got {problem}.")
     if not (is_margin_loss(problem.loss) and hasattr(problem.loss, "bounds")) or penalty(problem.loss) != 0.0:
         raise ValueError(f"problem must have a loss of the margin with bounds and without penalty, got {problem.loss}.")
+    if not problem.features.any():
+        raise ValueError("problem must have features, got zeros only: every model is stationary.")
     theta = checks.vector("start", start, problem.dimension)
     excess = float(performative_risk(problem, theta)) - checks.number("floor", floor)
     return Landscape(
@@ -81,11 +83,12 @@ def selection_scale(lipschitz: float, records: int, epsilon: float) -> float:
 def private_steps(place: Landscape, lipschitz: float, epsilon: float, delta: float, records: int) -> int:
     """The number of steps that minimises `mean_square_gradient` when the noise is that for (ε, δ).
 
-    Its variance is T·τ², with τ of the order L·√log(1/δ)/(εn). So T = √(2β·(L(θ_0) − inf L)/rank)/τ, and the bound is
-    2τ·√(2β·(L(θ_0) − inf L)·rank): the gradient falls as (√rank/(εn))^½, where Theorem 4.1 says √rank/(εn).
+    Its variance is T·τ², with τ of the order L·√log(1/δ)/(εn). So T is next to √(2β·(L(θ_0) − inf L)/rank)/τ, and the
+    bound is 2τ·√(2β·(L(θ_0) − inf L)·rank): the gradient falls as (√rank/(εn))^½, where Theorem 4.1 says √rank/(εn).
     """
     once = private_noise(lipschitz, epsilon, delta, records, 1)
-    return max(1, round(math.sqrt(2 * place.smoothness * place.excess / place.rank) / once))
+    square = 2 * place.smoothness * place.excess / place.rank / once**2
+    return max(1, math.ceil(math.sqrt(square + 0.25) - 0.5))  # the least whole T with T·(T + 1) ≥ square
 
 
 def _smoothness(problem: Problem) -> float:
@@ -94,4 +97,4 @@ def _smoothness(problem: Problem) -> float:
     if not np.isfinite(high).all():
         raise ValueError(f"problem must have a smooth loss, got {problem.loss}.")
     weighted = problem.features[rows] * np.sqrt(high / problem.records)[:, np.newaxis]
-    return float(np.linalg.norm(weighted, 2) ** 2) if rows.any() else 0.0
+    return float(np.linalg.norm(weighted, 2) ** 2)
