@@ -1,5 +1,7 @@
 """`tune`: certified, near the best of a grid, and able to say why."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -84,6 +86,49 @@ def test_the_goal_of_a_bound():
     assert "What is proven" in str(proposal)
     with pytest.raises(ValueError, match="preset must be PCSGD for the goal 'bound'"):
         cw.tune(problem, 1.0, 1e-5, steps, goal="bound", preset="DiceSGD", start=5.0)
+
+
+def test_what_is_proven_knows_how_batches_are_drawn():
+    """Poisson batches of one record: min{c, G}² counts twice. And no passes over the data, which need least noise here."""
+    problem, steps = small_quadratic(), 500
+    proposal = cw.tune(problem, 1.0, 1e-5, steps, "bound", start=5.0, adjacency="add-remove")
+    known, rule = problem.constants(), proposal.options[0].rule
+    noise = np.hypot(rule.noise.std, min(rule.clip.threshold, known.gradient_bound))
+    gap = float((5.0 - cw.stable_point(problem).theta[0]) ** 2)
+    bound = sharp_clipped_sgd_bound(known, rule.step, rule.clip.threshold, noise, gap, 1, steps)
+    assert proposal.options[0].bound == pytest.approx(bound, rel=1e-9)
+    few = problem.on(problem.features[:1000])
+    assert isinstance(cw.tune(few, 20.0, 1e-5, 1000, start=5.0, preset="PCSGD").rule.sampling, cw.sampling.Epochs)
+    assert isinstance(cw.tune(few, 20.0, 1e-5, 1000, "bound", start=5.0).rule.sampling, cw.sampling.Uniform)
+
+
+def test_what_cannot_be_promised_is_refused():
+    problem = small_quadratic()
+    with pytest.raises(ValueError, match="start must lie in the region"):
+        cw.tune(problem, 1.0, 1e-5, 100, start=50.0)
+    repels = small_quadratic(beta=0.11)  # β > μ/L = 0.1
+    with pytest.raises(ValueError, match="models are drawn to, got one with rates of decay from -0.1 to -0.1"):
+        cw.tune(repels, 1.0, 1e-5, 100)
+    about = {"response": problem.response, "region": problem.region}
+    odd = cw.Problem(problem.features, np.zeros(problem.records), loss=Shifted(10.0), **about)
+    with pytest.raises(ValueError, match="goal must be 'gap' where constants are estimates: strong_convexity"):
+        cw.tune(odd, 1.0, 1e-5, 100, goal="bound")
+
+
+class Shifted(NamedTuple):
+    """The quadratic loss as a user's own part, of which only estimates are known."""
+
+    a: float
+
+
+@cw.implements(cw.losses.value, Shifted)
+def _(loss, theta, features, label):
+    return 0.5 * (theta[0] + loss.a * features[0]) ** 2
+
+
+@cw.implements(cw.losses.gradient, Shifted)
+def _(loss, theta, features, label, out):
+    out[0] = theta[0] + loss.a * features[0]
 
 
 def test_dice_thresholds():

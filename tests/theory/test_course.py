@@ -69,6 +69,18 @@ def test_forecast_of_clipped_runs_in_several_dimensions():
         assert forecast(along, target, step, 3000, 0.5, 1).gap == pytest.approx(gaps.mean(), rel=0.12)
 
 
+def test_the_path_slides_along_the_border():
+    """A ball whose centre is far from the minimum: the path goes round it as small projected gradient steps do."""
+    data = np.array([[3.0, 0.5], [3.0, -0.3]])
+    problem = cw.Problem(data, loss=cw.losses.Quadratic(a=-1.0), region=cw.regions.Ball(1.0))
+    start, target = np.array([-0.6, 0.8]), cw.stable_point(problem).theta
+    along = course(problem, 10.0, start, 20.0)
+    for time in (0.2, 0.6, 1.0, 2.0):
+        end = cw.repeated_gradient(problem, 2e-4, round(time / 2e-4), start)[-1]
+        assert np.sum((along.at(time) - target) ** 2) == pytest.approx(np.sum((end - target) ** 2), rel=0.1)
+    np.testing.assert_array_equal(start, [-0.6, 0.8])
+
+
 def test_the_path_stays_in_the_region():
     problem = cw.Problem([3.0, 3.0], loss=cw.losses.Quadratic(a=1.0), region=cw.regions.Box(-1.0, 1.0))
     along = course(problem, 10.0, np.array([0.5]), 50.0)

@@ -193,6 +193,107 @@ def test_a_million_iterations_agree_with_few():
         np.testing.assert_array_equal(function(*given, [5, 10**6])[0], function(*given, 5))
 
 
+def clipped(vectors, threshold):
+    return vectors * np.minimum(1.0, threshold / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-300))
+
+
+class Small(NamedTuple):
+    """A few records with losses ½⟨θ − z, H(θ − z)⟩ and reactions z = x + R·θ; some H may be indefinite."""
+
+    curvatures: np.ndarray  # H, (m, d, d)
+    records: np.ndarray  # x, (m, d)
+    reactions: np.ndarray  # R, (m, d, d)
+
+    def gradients(self, thetas):
+        moved = self.records + np.einsum("mij,nj->nmi", self.reactions, thetas)
+        return np.einsum("mij,nmj->nmi", self.curvatures, thetas[:, None] - moved)
+
+    def stable(self):
+        field = self.curvatures @ (np.eye(self.records.shape[1]) - self.reactions)
+        return np.linalg.solve(field.mean(axis=0), np.einsum("mij,mj->i", self.curvatures, self.records) / len(field))
+
+    def constants(self, bound):
+        values = np.linalg.eigvalsh(self.curvatures.mean(axis=0))
+        in_data, beta = (np.linalg.norm(x, 2, axis=(1, 2)) for x in (self.curvatures, self.reactions))
+        return Constants(values[0], np.abs(values).max(), in_data.max(), beta.mean(), bound, 1.0)
+
+
+def small_problems(count):
+    """Random ones with β < μ/L, often barely, and a step, a clip, noise and a start for each."""
+    rng = np.random.default_rng(0)
+    while count:
+        m, d = rng.integers(1, 4), rng.integers(1, 3)
+        roots = rng.normal(size=(m, d, d))
+        lift = rng.uniform(0, 2) * np.eye(d)
+        turned = roots @ roots.transpose(0, 2, 1) if rng.random() < 0.5 else roots + roots.transpose(0, 2, 1) + lift
+        reactions = rng.normal(size=(m, d, d)) * 10 ** rng.uniform(-3, 0)
+        small = Small(turned, rng.normal(size=(m, d)) * 10 ** rng.uniform(-1, 1), reactions)
+        constants = small.constants(1.0)
+        if constants.strong_convexity < 1e-2 or constants.contraction > 0.999:
+            continue
+        count -= 1
+        length = 10 ** rng.uniform(-3, 1)
+        step = [Constant(length), InverseTime(3 * length, 1.0), Power(length, 1.0)][rng.integers(3)]
+        start = small.stable() + rng.normal(size=d) * 10 ** rng.uniform(-2, 1)
+        scale = np.linalg.norm(small.gradients(start[np.newaxis]), axis=-1).max() * 10 ** rng.uniform(-2, 0.5, 2)
+        yield small, step, scale, rng.choice([0.0, 10 ** rng.uniform(-2, 1)]), start
+
+
+def every_path(small, step, clips, noise, start, steps, feedback):
+    """The gaps at each t, the largest gradient and mean square error: all draws, with noise ±σ√d along each axis."""
+    d = start.size
+    kicks = np.concatenate([np.eye(d), -np.eye(d)]) * noise * np.sqrt(d)
+    thetas, errors, gaps, largest, square = start[np.newaxis], np.zeros((1, d)), [], 0.0, 0.0
+    for t in range(1, steps + 1):
+        gradients = small.gradients(thetas)
+        largest = max(largest, np.linalg.norm(gradients, axis=-1).max())
+        v = clipped(gradients, clips[0]) + (clipped(errors, clips[1])[:, None] if feedback else 0.0)
+        left = (errors[:, None] + gradients - v)[:, :, None]
+        thetas = thetas[:, None, None] - size(step, t) * (v[:, :, None] + kicks)
+        errors = np.broadcast_to(left, thetas.shape).reshape(-1, d)
+        thetas = thetas.reshape(-1, d)
+        gaps.append(((thetas - small.stable()) ** 2).sum(axis=1).mean())
+        square = max(square, (errors**2).sum(axis=1).mean())
+    return np.array(gaps), largest, np.sqrt(square)
+
+
+def test_no_small_problem_exceeds_the_bounds():
+    """Exact means over all paths of three steps, so that not even rounding (1e-9) is left to chance."""
+    closest = np.zeros(2)
+    for small, step, clips, noise, start in small_problems(400):
+        gap, t = ((start - small.stable()) ** 2).sum(), [1, 2, 3]
+        gaps, largest, _ = every_path(small, step, clips, noise, start, 3, feedback=False)
+        sharp = theory.sharp_clipped_sgd_bound(small.constants(largest), step, clips[0], noise, gap, start.size, t)
+        back, largest, error = every_path(small, step, clips, noise, start, 3, feedback=True)
+        dice = theory.dice_sgd_bound(small.constants(largest), step, noise, error, gap, start.size, t)
+        closest = np.maximum(closest, [(gaps / sharp).max(), (back / dice).max()])
+    assert (closest <= 1 + 1e-9).all()
+    assert (closest > 0.99).all()  # the search came close
+
+
+def test_poisson_batches_need_a_larger_mean_square():
+    """One step from 1 on m equal records at 0: the number drawn has the variance 1 − 1/m. Twice the bound at γ = ½."""
+    given, records = (Constants(1.0, 1.0, 1.0, 0.0, 1.0, 1.0), Constant(0.5), 5.0), 1000
+    truth = (1 - 0.5) ** 2 + 0.5**2 * (1 - 1 / records)
+    assert truth > 1.9 * theory.sharp_clipped_sgd_bound(*given, 0.0, 1.0, 1, 1)
+    assert truth <= theory.sharp_clipped_sgd_bound(*given, 1.0, 1.0, 1, 1)  # as much more as the docstring says, B = 1
+
+
+def test_passes_over_the_data_can_exceed_the_bound():
+    """Two records in either order, each once. Drawn anew, the bound holds; one loss is concave, their mean is not."""
+    curvatures, records, gamma, start = np.array([1.0, -0.9]), np.array([2.0, -4.0]), 0.6, 7.0
+    small = Small(curvatures.reshape(2, 1, 1), records.reshape(2, 1), np.zeros((2, 1, 1)))
+    ends = []
+    for first, second in ((0, 1), (1, 0)):
+        middle = start - gamma * curvatures[first] * (start - records[first])
+        ends.append(middle - gamma * curvatures[second] * (middle - records[second]))
+    anew, largest, _ = every_path(small, Constant(gamma), (1e9,), 0.0, np.array([start]), 2, feedback=False)
+    gap = (start - small.stable()[0]) ** 2
+    bound = theory.sharp_clipped_sgd_bound(small.constants(largest), Constant(gamma), 1e9, 0.0, gap, 1, 2)
+    assert np.mean((np.array(ends) - small.stable()) ** 2) > 1.03 * bound
+    assert anew[-1] <= bound
+
+
 # The lower bound
 
 
@@ -285,6 +386,10 @@ def test_the_limiting_bound_is_the_limit(clip):
     assert theory.limiting_bound(QUADRATIC, clip, **PRIVATE, start_gap=gap, dimension=2) == pytest.approx(
         finite, rel=1e-3
     )
+
+
+def test_the_limiting_bound_without_noise_is_the_bias():
+    assert theory.limiting_bound(QUADRATIC, 1e-200, **PRIVATE, start_gap=1.0, dimension=1) == 8 * 15**2 / 0.25
 
 
 @pytest.mark.parametrize(("dimension", "gap", "trains"), [(1, 400.0, True), (30, 1e5, True), (30, 400.0, False)])

@@ -93,7 +93,7 @@ def run(
     threads = _processors() if n_jobs is None else checks.count("n_jobs", n_jobs)
     rule.check(problem, steps)
     rule = rule.on(problem)
-    theta = _start(start, problem)
+    theta = start_of(start, problem)
     iterations = recorded_iterations(record, steps)
     work = [
         Replicate(initial_state(problem, rule, theta), empty_records(problem, rule, iterations), streams)
@@ -117,7 +117,8 @@ def recorded_iterations(record: Any, steps: int) -> NDArray[np.int64]:
     return np.unique(given)
 
 
-def _start(start: Any, problem: Problem) -> Any:
+def start_of(start: Any, problem: Problem) -> Any:
+    """θ_0 as a vector; refuse one outside the region."""
     theta = checks.vector("start", start, problem.dimension)
     inside = theta.copy()
     project(problem.region, inside)

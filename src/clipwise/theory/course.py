@@ -4,8 +4,10 @@ With F(θ) the mean clipped gradient over the records that react to θ, and τ =
 θ' = −F(θ), and a deviation ξ from it is linear: dξ = −F'(θ)·ξ·dτ plus a noise of covariance γ·(S(θ)/B + s²·I)·dτ, with
 S the covariance of one record's clipped gradient, B the batch and s the deviation of the noise (the theory of
 stochastic approximation with small steps). So E‖θ_T − target‖² ≈ ‖θ(τ_T) − target‖² + the trace of the covariance of ξ.
-A prediction, not a bound: it is exact in the limit of small steps, and knows the data where the theorems know
-constants only.
+A prediction, not a bound: that theory is exact in the limit of small steps, and knows the data where the theorems know
+constants only. Here, F' is constant between a few points of the path, and its symmetric part stands for it (the two
+differ if records react or gradients are clipped); batches are as if drawn with replacement, anew at every step; and the
+mean path keeps to the region, but its scatter does not, which is too much of it where the path ends on the border.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ _POINTS = 400  # points of the mean path
 _KNOTS = 10  # those at which the field is linearised
 _DIFFERENCE = 1e-4  # a step for the derivatives of a field that has kinks
 _DRAWS = 20  # reactions averaged, if the response is random
+_RETURN = 1e4  # how fast a path that leaves the region is drawn back, in units of one over the horizon
 
 
 class Course(NamedTuple):
@@ -72,11 +75,16 @@ def course(problem: Problem, clip: float, start: Array, horizon: float) -> Cours
         return mean_gradient(problem, theta, theta, _DRAWS, Norm(clip))
 
     def inside(theta: Array) -> Array:
-        result = np.ascontiguousarray(theta)
+        result = np.array(theta)  # a copy: projecting is done in place
         project(problem.region, result)
         return result
 
-    solved = solve_ivp(lambda _, theta: -field(inside(theta)), (0.0, horizon), start, "LSODA", times, rtol=1e-4)
+    def velocity(_: float, theta: Array) -> Array:
+        """On the border it is projected, too: without the way back, θ would go on outside, and the path stay behind."""
+        within = inside(theta)
+        return _RETURN / horizon * (within - theta) - field(within)
+
+    solved = solve_ivp(velocity, (0.0, horizon), start, "LSODA", times, rtol=1e-4)
     path = np.stack([inside(theta) for theta in solved.y.T])
     knots = np.unique(np.r_[0, np.linspace(_POINTS // 5, _POINTS, _KNOTS).astype(int)])
     rates, axes = zip(*(np.linalg.eigh(_symmetric_slope(field, theta)) for theta in path[knots]), strict=True)

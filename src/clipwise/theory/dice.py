@@ -3,10 +3,11 @@
 x^t is the model, e^t the error, x̃^t = x^t − η·e^t the *virtual* model, which moves as SGD without clipping does.
 
 **Theorem 3.7 as printed fails**: a run far from the minimum breaks it (`printed_bound`), since its proof drops a minus
-sign (eq. 13). `virtual_gap` and `released_gap` are what can be proven, in `docs/proofs.md`. They tend to zero with the
-step if C_1 + C_2 ≥ G + σ, so that a gradient never exceeds the two clips together, or if C_2 > C_1 + G, so that more
-can be fed back than piles up on average. They hold under strong convexity and under the PL condition alike, for batches
-of fixed size (not Poisson) and records that do not react.
+sign (eq. 13). `virtual_gap` and `released_gap` are what can be proven, in `docs/proofs.md`. They tend to
+zero with the step if C_1 + C_2 ≥ G + σ, so that a gradient never exceeds the two clips together, or if C_2 > C_1 + G,
+so that more can be fed back than piles up on average. They hold under strong convexity and under the PL condition
+alike, for batches of fixed size that are drawn anew at every step (neither Poisson nor passes over the data), and for
+records that do not react.
 """
 
 from __future__ import annotations

@@ -5,6 +5,11 @@ as they are, over the models that a run visits. μ̃ = μ − Lβ throughout, wi
 the proofs need. Steps are those of `clipwise.steps`; `noise_std` is σ_DP, on the mean update; `start_gap` is
 ‖θ_0 − θ_PS‖². Bounds along a run take `iterations` as `trace.iterations` has them, and t = 0 gives `start_gap`.
 
+All bounds are for batches of a fixed size that are drawn anew at every step (`Uniform`, `Full`), and for greedy
+deployment. Batches from a pass over the data depend on the last ones, and the size of a Poisson batch varies: both can
+exceed the bounds. Poisson batches of mean size B need (1 + 1/B) times the mean square that an update's gradient part is
+given (min{c, G}² in `sharp_clipped_sgd_bound`).
+
 Where a printed result is loose or does not follow from its proof, the docstring says so.
 """
 
@@ -15,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
+from scipy.special import xlogy
 
 from clipwise import checks
 from clipwise.constants import Constants
@@ -181,7 +187,7 @@ def limiting_bound(
     rate, gap = effective_convexity(constants), checks.positive("start_gap", start_gap)
     power = _noise_power(claimed_noise(clip, epsilon, delta, records, steps=1), dimension)  # φc²
     left = min(2 * power / (rate**2 * gap), 1.0)
-    return float(gap * left * (1 - np.log(left)) + 8 * _excess(constants, clip) ** 2 / rate**2)
+    return float(gap * (left - xlogy(left, left)) + 8 * _excess(constants, clip) ** 2 / rate**2)
 
 
 def limiting_clip(

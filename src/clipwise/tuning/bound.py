@@ -18,12 +18,17 @@ def least_bound(task: Task, progress: bool | None) -> list[Option]:
     if plan is None:
         raise ValueError("preset must be PCSGD for the goal 'bound': that of DiceSGD rests on an unproven assumption.")
     known, far = task.problem.constants(), float(np.sum((task.start - task.target) ** 2))
+    if known.estimated:
+        raise ValueError(f"goal must be 'gap' where constants are estimates: {', '.join(known.estimated)}.")
     d = task.problem.dimension
 
     def bound(at: Any) -> float:
         clip, step = float(np.exp(at[0])), falling_step(*at[1:])
-        values = sharp_clipped_sgd_bound(known, step, clip, plan.noise_std * clip, far, d, task.steps)
-        return float(np.log(values))
+        longest = min(clip, known.gradient_bound)
+        # A Poisson batch varies in size, which adds at most longest²/B to the mean square of an update, as noise does.
+        extra = longest / np.sqrt(task.batch * d) if plan.sampling == "poisson" else 0.0
+        noise = float(np.hypot(plan.noise_std * clip, extra))
+        return float(np.log(sharp_clipped_sgd_bound(known, step, clip, noise, far, d, task.steps)))
 
     fastest = np.log(1.0 / effective_convexity(known))
     most = np.log(known.gradient_bound)

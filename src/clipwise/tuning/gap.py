@@ -115,7 +115,7 @@ def _error_length(task: Task, along: Course, clip: float) -> float:
     """About how long the fed-back error is in the end; infinite if it does not drain all along the path.
 
     What enters e at a step is R = cap(g) − clip(g), and at most C2 leaves. While ‖E R‖ < C2, e behaves like a queue:
-    ‖e‖ is about ‖E R‖ + E‖R − E R‖²/(2·(C2 − ‖E R‖)).
+    ‖e‖ is about ‖E R‖ + E‖R − E R‖²/(2·(C2 − ‖E R‖)). The variance of cap(g) stands for that of R, which is no larger.
     """
     mean = 0.0
     for at in along.knots:

@@ -56,7 +56,8 @@ def tune(
     ----------
     problem, epsilon, delta, steps : what is to be run, for how long, on which budget.
     goal : "gap", the squared distance to the stable point that is to be expected of a run on this very data; or
-        "bound", what is proven of PCSGD for all data with the problem's constants (its region must be bounded).
+        "bound", what is proven of PCSGD for all data with the problem's constants (its region must be bounded, and
+        the constants must not be estimates).
     preset : "PCSGD" or "DiceSGD", to consider only that one.
     batch, start, adjacency, progress : as in the presets, in `run` and in `account`.
 
@@ -64,7 +65,7 @@ def tune(
     of the same shape, or spend budget on it.
     """
     search = checks.choice("goal", goal, {"gap": least_gap, "bound": least_bound})
-    task = task_of(problem, epsilon, delta, steps, preset, batch, start, adjacency)
+    task = task_of(problem, epsilon, delta, steps, preset, batch, start, adjacency, proven=goal == "bound")
     options = search(task, progress)
     rule = calibrate(options[0].rule, epsilon, delta, problem.records, task.steps, adjacency=adjacency)
     statement = account(rule, problem.records, task.steps, delta, adjacency)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipwise import checks
+from clipwise.engine.runner import start_of
 from clipwise.points import stable_point
 from clipwise.presets import PCSGD, DiceSGD
 from clipwise.privacy.calibration import calibrate
@@ -21,6 +22,7 @@ Array = NDArray[np.float64]
 
 _RATIOS = {"PCSGD": (1.0,), "DiceSGD": (1.5, 3.0, 6.0, 12.0, 25.0, 50.0)}  # cap over clip
 _SAMPLINGS = {"add-remove": ("poisson",), "replace-one": ("uniform", "epochs"), "zero-out": ("uniform", "epochs")}
+_FRESH = ("uniform", "poisson")  # the samplings that draw anew at every step, as the bounds ask
 
 
 class Option(NamedTuple):
@@ -68,16 +70,21 @@ def task_of(
     batch: int,
     start: Any,
     adjacency: str,
+    proven: bool = False,
 ) -> Task:
-    """Check the arguments of `tune`, find where to go, and calibrate every plan at clip one."""
+    """Check the arguments of `tune`, find where to go, and calibrate every plan at clip one.
+
+    If something is to be `proven` of a plan, it must draw its batches anew at every step.
+    """
     checks.instance("problem", problem, Problem)
     steps, batch = checks.count("steps", steps), checks.count("batch", batch)
-    begin = checks.vector("start", start, problem.dimension)
+    begin = start_of(start, problem)
     if preset is not None:
         checks.choice("preset", preset, _PRESETS)
     checks.choice("adjacency", adjacency, ADJACENCIES)
+    samplings = [one for one in _SAMPLINGS[adjacency] if one in _FRESH or not proven]
     plans = [
-        _least_noise(name, ratio, batch, adjacency, (epsilon, delta, problem.records, steps))
+        _least_noise(name, ratio, batch, samplings, adjacency, (epsilon, delta, problem.records, steps))
         for name, ratios in _RATIOS.items()
         if preset in (None, name)
         for ratio in ratios
@@ -87,14 +94,21 @@ def task_of(
         raise ValueError(f"problem must have a stable point to come close to. {point.message}")
     target = point.theta
     rates = decay_rates(problem, target)
+    if rates.max() <= 0 or (point.isolated and not point.attracts):
+        raise ValueError(
+            f"problem must have a stable point that models are drawn to, got one with rates of decay from "
+            f"{rates.min():.3g} to {rates.max():.3g}."
+        )
     fastest = 1.0 / max(float(rates.max()), 1e-12)
     horizon = steps * fastest if rates.min() <= 0 else min(steps * fastest, 30.0 / float(rates.min()))
     return Task(problem, target, begin, steps, batch, plans, fastest, horizon)
 
 
-def _least_noise(preset: str, ratio: float, batch: int, adjacency: str, about: tuple[float, float, int, int]) -> Plan:
+def _least_noise(
+    preset: str, ratio: float, batch: int, samplings: list[str], adjacency: str, about: tuple[float, float, int, int]
+) -> Plan:
     """The sampling that needs the least noise for the budget."""
-    plans = [Plan(preset, ratio, sampling, 1.0) for sampling in _SAMPLINGS[adjacency]]
+    plans = [Plan(preset, ratio, sampling, 1.0) for sampling in samplings]
     rules = [calibrate(plan.rule(Constant(1.0), ratio, batch), *about, adjacency=adjacency) for plan in plans]
     plans = [plan._replace(noise_std=rule.noise.std) for plan, rule in zip(plans, rules, strict=True)]
     return min(plans, key=lambda plan: plan.noise_std)
