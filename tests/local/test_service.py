@@ -1,7 +1,9 @@
 """The HTTP service: what it publishes, what it takes, and that nothing else changes anything."""
 
 import asyncio
+import io
 import json
+import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -286,3 +288,19 @@ def test_a_closed_ledger_is_not_the_clients_fault(server, url):
     status, content, headers = call(url, "POST", "/turn", {"user": "ann", "token": "t"})
     assert (status, content["code"], headers["Retry-After"]) == (503, "closed", "1")
     assert call(url, "GET", "/model")[0] == 200
+
+
+def test_the_logging_of_others_is_left_alone(tmp_path):
+    """Setting up logging anew closes every handler there is, and some of them close their stream."""
+    stream = io.StringIO()
+
+    class Closing(logging.StreamHandler):
+        def close(self):
+            self.stream.close()
+            super().close()
+
+    handler = Closing(stream)
+    step = cw.steps.Power(0.2, 0.5)
+    with cw.local.Server(tmp_path / "ledger.db", start=[0.0], step=step) as server, service.running(server):
+        assert not stream.closed
+    handler.close()

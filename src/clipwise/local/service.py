@@ -122,7 +122,10 @@ def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[
 
 def _web(app: Starlette) -> uvicorn.Server:
     # One process and one event loop: reports are applied one by one anyway.
-    config = uvicorn.Config(app, http="h11", ws="none", loop="asyncio", log_level="warning", access_log=False)
+    # log_config=None: to set up logging anew would close the handlers of whoever runs this.
+    config = uvicorn.Config(
+        app, http="h11", ws="none", loop="asyncio", log_config=None, log_level="warning", access_log=False
+    )
     config.timeout_graceful_shutdown = 5  # seconds for those who are being answered
     return uvicorn.Server(config)
 
