@@ -86,14 +86,14 @@ def test_gradient_norms_and_the_share_against_a_plain_loop():
     assert share_clipped(problem, theta, norms.max()) == 0.0  # a gradient of exactly that length stays as it is
 
 
-class Shaken(NamedTuple):
+class Jostled(NamedTuple):
     """Moves at random."""
 
     scale: float
     random = True
 
 
-@cw.implements(cw.responses.respond, Shaken)
+@cw.implements(cw.responses.respond, Jostled)
 def _(response, deployed, features, label, moved, rng):
     for j in range(features.size):
         moved[j] = features[j] + response.scale * rng.standard_normal()
@@ -101,7 +101,7 @@ def _(response, deployed, features, label, moved, rng):
 
 
 def test_a_random_reaction_is_averaged_over_its_draws():
-    problem = cw.Problem(np.zeros(3), loss=cw.losses.Quadratic(1.0), response=Shaken(2.0))
+    problem = cw.Problem(np.zeros(3), loss=cw.losses.Quadratic(1.0), response=Jostled(2.0))
     draws = 2.0 * np.random.Generator(np.random.SFC64(0)).standard_normal((3, 50))
     np.testing.assert_allclose(gradient_norms(problem, np.ones(1), np.ones(1), 50), np.abs(1 + draws), rtol=1e-12)
     assert share_clipped(problem, 1.0, 2.0, draws=50) == np.mean(np.abs(1 + draws) > 2)
