@@ -332,7 +332,7 @@ def test_gamma_extremes():
 
 
 def dice_mus(counts, noise, steps, capped=True):
-    """μ_k of DESIGN 5.1, replace-one, B = C1 = C2 = 1 and C3 = 2."""
+    """μ_k of docs/privacy.md, replace-one, B = C1 = C2 = 1 and C3 = 2."""
     energy = np.minimum(counts, steps) if capped else np.where(counts > 0, steps, 0.0)
     total = np.where(counts == 1, np.sqrt(1 + energy), np.sqrt(counts) + np.sqrt(energy))
     return 2 / noise * total
