@@ -69,6 +69,10 @@ def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--residual-cap", type=float, help="Cap on what a record leaves in the error (C3)."),
         click.option("--noise-std", type=float, help="Deviation of the noise on the mean update."),
         click.option("--budget", type=float, help="μ of every user, for the LDP presets in place of the noise."),
+        click.option("--scale", type=float, help="Of Gamma noise on the sum, in clips, for GammaDPSGD in its place."),
+        click.option(
+            "--lipschitz", type=float, help="Bound on the gradients for DPGD, in the clip's place; default: 1."
+        ),
         click.option("--batch", type=int, help="Expected batch size; default: 1."),
         click.option("--sampling", type=click.Choice(list(SAMPLERS)), help="Default: the preset's."),
         click.option("--records", type=int, required=True, help="Number of records."),
@@ -88,20 +92,22 @@ def _rule(
     residual_cap: float | None,
     noise_std: float | None,
     budget: float | None,
+    scale: float | None,
+    lipschitz: float | None,
     batch: int | None,
     sampling: str | None,
 ) -> Rule:
     given: dict[str, Any] = {"clip": clip, "error_clip": error_clip, "residual_cap": residual_cap, "sampling": sampling}
-    given |= {"noise_std": noise_std, "budget": budget, "batch": batch}
+    given |= {"noise_std": noise_std, "budget": budget, "scale": scale, "lipschitz": lipschitz, "batch": batch}
     arguments = {name: value for name, value in given.items() if value is not None}
     known = inspect.signature(PRESETS[preset]).parameters
     for name in arguments.keys() - known.keys():
         raise click.UsageError(f"--{name.replace('_', '-')} has no meaning for {preset}.")
-    if "clip" in known:
-        arguments.setdefault("clip", 1.0)
+    for bound in {"clip", "lipschitz"} & known.keys():
+        arguments.setdefault(bound, 1.0)
     if "error_clip" in known:
         arguments.setdefault("error_clip", arguments["clip"])
-    needed = "budget" if "budget" in known else "noise_std"
+    needed = next(name for name in ("budget", "scale", "noise_std") if name in known)
     if needed not in arguments:
         raise click.UsageError(f"--{needed.replace('_', '-')} must be given for {preset}.")
     if "batch" in known:
