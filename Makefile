@@ -24,7 +24,7 @@ verify: $(READY)  ## the heavier statistical checks
 bench: $(READY)  ## speed, as ratios to peers in the same run
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/audit.py
-	$(BIN)/python benchmarks/local.py
+	$(BIN)/python benchmarks/local.py --whole
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
