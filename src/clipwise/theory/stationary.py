@@ -40,12 +40,12 @@ def landscape(problem: Problem, start: Any = 0.0, floor: float = 0.0) -> Landsca
         raise ValueError(f"problem must have no region, and records that do not react, got {problem}.")
     if not (is_margin_loss(problem.loss) and hasattr(problem.loss, "bounds")) or penalty(problem.loss) != 0.0:
         raise ValueError(f"problem must have a loss of the margin with bounds and without penalty, got {problem.loss}.")
-    if not problem.features.any():
+    if not problem.table().any():
         raise ValueError("problem must have features, got zeros only: every model is stationary.")
     theta = checks.vector("start", start, problem.dimension)
     excess = float(performative_risk(problem, theta)) - checks.number("floor", floor)
     return Landscape(
-        checks.nonnegative("L(start) − floor", excess), _smoothness(problem), len(row_basis(problem.features))
+        checks.nonnegative("L(start) − floor", excess), _smoothness(problem), len(row_basis(problem.table()))
     )
 
 
@@ -92,9 +92,9 @@ def private_steps(place: Landscape, lipschitz: float, epsilon: float, delta: flo
 
 
 def _smoothness(problem: Problem) -> float:
-    rows = np.linalg.norm(problem.features, axis=1) > 0  # others have no curvature, whatever the bound
+    rows = np.linalg.norm(problem.table(), axis=1) > 0  # others have no curvature, whatever the bound
     high = problem.loss.bounds(np.full(int(rows.sum()), np.inf), problem.labels[rows]).high
     if not np.isfinite(high).all():
         raise ValueError(f"problem must have a smooth loss, got {problem.loss}.")
-    weighted = problem.features[rows] * np.sqrt(high / problem.records)[:, np.newaxis]
+    weighted = problem.table()[rows] * np.sqrt(high / problem.records)[:, np.newaxis]
     return float(np.linalg.norm(weighted, 2) ** 2)
