@@ -15,7 +15,7 @@ from clipwise.engine.team import Team, announce, clear, done, look
 from clipwise.engine.world import World
 from clipwise.feedback import recall, remembers, settle
 from clipwise.noise import add_noise
-from clipwise.outputs import averages, summarise
+from clipwise.outputs import averages, begin, consider, summarise
 from clipwise.preconditioning import moments, precondition
 from clipwise.problem import Problem
 from clipwise.regions import project
@@ -34,7 +34,7 @@ class State(NamedTuple):
     deployed: Array  # the model that records react to: θ itself under greedy deployment
     error: Array  # e of the feedback; empty without
     moments: Array  # of the preconditioner
-    summary: Array  # what would be released now: θ itself, or an average
+    summary: Array  # starts with what would be released now: θ itself, an average, or the best so far
 
 
 class Records(NamedTuple):
@@ -56,7 +56,7 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
         deployed=theta if rule.deploy_every == 1 else start.copy(),
         error=np.zeros(d if remembers(rule.feedback) else 0),
         moments=np.zeros((moments(rule.preconditioner), d)),
-        summary=start.copy() if averages(rule.output) else theta,
+        summary=begin(rule.output, theta),
     )
 
 
@@ -111,6 +111,7 @@ def advance(
             _add(kept_sums[span], kept)
         recall(update.feedback, error, v)
         settle(update.feedback, error, kept, v)
+        consider(update.output, theta, v, summary, noise_rng)
         add_noise(update.noise, drawn, v, noise_rng)
         precondition(update.preconditioner, t + 1, v, memory)
         total = _move(theta, size(update.step, t + 1), v)

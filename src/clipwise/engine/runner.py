@@ -221,7 +221,7 @@ def _trace(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
         theta=np.stack([replicate.records.theta for replicate in work]),
         error=np.stack([replicate.records.error for replicate in work]) if remembers(rule.feedback) else None,
         average=np.stack([replicate.records.average for replicate in work]) if averages(rule.output) else None,
-        output=np.stack([replicate.state.summary for replicate in work]),
+        output=np.stack([replicate.state.summary[: replicate.state.theta.size] for replicate in work]),
         steps_done=np.array([replicate.done for replicate in work]),
     )
 

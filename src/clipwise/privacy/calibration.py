@@ -9,7 +9,7 @@ import numpy as np
 
 from clipwise import checks
 from clipwise.noise import Gaussian
-from clipwise.privacy.certificate import ADJACENCIES, certify
+from clipwise.privacy.certificate import ADJACENCIES, certify, selection_epsilon
 from clipwise.privacy.claims import claim
 from clipwise.privacy.release import Release, release
 from clipwise.rule import Rule
@@ -70,16 +70,18 @@ def _with_noise(rule: Rule, std: float) -> Rule:
 
 
 def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
-    claimed = claim(released, delta, adjacency)  # ε = k/s at s = 1
+    claimed = claim(released, delta, adjacency)  # ε = k/s at s = 1, and that of the selection
     if claimed is None:
         raise ValueError("how must be 'certified' for this rule: the papers have no formula for it, got 'paper'.")
-    return float(claimed.epsilon / epsilon)
+    spent = released.selection
+    return float((claimed.epsilon - spent) / _rest(epsilon, spent))
 
 
 def _certified_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
     certificate = certify(released, adjacency)
     if certificate.profile is None:
         raise ValueError(f"rule must be one that can be certified: {certificate.reasons[0]}")
+    _rest(epsilon, selection_epsilon(released, adjacency))
 
     def excess(log_std: float) -> float:
         return certify(replace(released, noise_std=float(np.exp(log_std))), adjacency).epsilon(delta) / epsilon - 1.0
@@ -90,6 +92,13 @@ def _certified_noise(released: Release, epsilon: float, delta: float, adjacency:
             f"delta must be below the chance that a record takes part at all, else no noise is needed, got {delta!r}."
         )
     return float(np.exp(_root_from_above(excess, guess)))
+
+
+def _rest(epsilon: float, spent: float) -> float:
+    """The ε that a selection leaves for the descent."""
+    if epsilon <= spent:
+        raise ValueError(f"epsilon must be above the {spent:g} that the selection alone spends, got {epsilon!r}.")
+    return epsilon - spent
 
 
 def _root_from_above(excess: Callable[[float], float], guess: float) -> float:

@@ -1,7 +1,7 @@
 """Private gradient descent on smooth losses, convex or not: how short a gradient it finds (paper 5, section 4).
 
 The algorithm takes T noisy steps of size 1/β on all records, and releases that one of θ_0, …, θ_{T−1} whose gradient
-is shortest, up to Laplace noise on the lengths.
+is shortest, up to Laplace noise on the lengths: the preset `NoisySelection`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from scipy.stats import chi2
 from clipwise import checks
 from clipwise.losses.base import is_margin_loss, penalty
 from clipwise.metrics import performative_risk
+from clipwise.outputs import Selected
 from clipwise.problem import Problem
 from clipwise.regions import Everywhere
 from clipwise.responses import Identity
@@ -77,7 +78,7 @@ def selected_gradient(place: Landscape, noise_std: float, steps: int, selection_
 def selection_scale(lipschitz: float, records: int, epsilon: float) -> float:
     """The scale of the Laplace noise for an ε-private selection: 4L/(nε), twice the sensitivity 2L/n, over ε."""
     lipschitz, epsilon = checks.positive("lipschitz", lipschitz), checks.positive("epsilon", epsilon)
-    return 4 * lipschitz / (checks.count("records", records) * epsilon)
+    return Selected(epsilon).on(lipschitz, checks.count("records", records)).scale
 
 
 def private_steps(place: Landscape, lipschitz: float, epsilon: float, delta: float, records: int) -> int:
