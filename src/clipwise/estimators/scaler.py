@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipwise import checks
 from clipwise.engine.streams import spawn
-from clipwise.estimators.quantiles import SMALLEST, Belief, balances, search, values
+from clipwise.estimators.quantiles import Belief, balances, search, values
 from clipwise.privacy import gaussian, profiles
 from clipwise.privacy.certificate import ADJACENCIES, Certificate
 from clipwise.privacy.statement import Statement
@@ -22,11 +22,13 @@ from clipwise.privacy.statement import Statement
 Array = NDArray[np.float64]
 
 _CENTER_QUESTIONS = 16  # the sign, 7 for the octave, 8 within it
-_SCALE_QUESTIONS = 10
-QUESTIONS = _CENTER_QUESTIONS + _SCALE_QUESTIONS
+_SCALE_QUESTIONS = 9
+_CHECKS = 2
+QUESTIONS = _CENTER_QUESTIONS + _SCALE_QUESTIONS + _CHECKS
 _WITHIN = 0.95  # the share of values whose distance from the centre gives the scale
 _LIKELY = 0.05, 0.95  # a quantile is taken to be between these shares of the belief
-_WORST_ERROR = 1 / 16  # in a share of the records: with more, answers are worth nothing
+_LOOSE = 8.0  # how many times too large or too small a scale may be before it is called unknown
+_WORST_ERROR = 1 / 20  # in a share of the records: with more, answers are worth nothing
 
 
 class _Learnt(NamedTuple):
@@ -39,7 +41,7 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
     """Centre and scale columns of unknown units, privately.
 
     The centre is a column's median. The scale is the distance from it that 95 % of the values keep to, in units of a
-    normal distribution's standard deviation. Both are found by 26 noisy counts of every column (docs/scaling.md).
+    normal distribution's standard deviation. Both are found by 27 noisy counts of every column (docs/scaling.md).
     With public `bounds`, two numbers or two arrays of one number a column, nothing is learnt and no budget is spent:
     low becomes −1 and high becomes 1.
 
@@ -128,30 +130,33 @@ def _error(std: float, records: int) -> float:
 def _learn(records: Array, std: float, noise: Generator) -> _Learnt:
     """Search the medians, then how far from them most values are."""
     n, columns = records.shape
-    error = _error(std, n)
+    error, table = _error(std, n), np.asfortranarray(records)
 
     def share_below(thresholds: Array, center: Array | None = None) -> Array:
         # Balances are whole numbers, and so is the noise once rounded: no digits give either away.
         drawn = np.rint(std * noise.standard_normal(columns))
-        return np.asarray(0.5 + (balances(records, thresholds, center) + drawn) / (2 * n))
+        return np.asarray(0.5 + (balances(table, thresholds, center) + drawn) / (2 * n))
 
     middle, place = search(share_below, columns, 0.5, error, _CENTER_QUESTIONS, lowest=-1.0)
     center = values(place)
     within = min(_WITHIN, 1 - 3 * error)  # a larger share could not be told from all
     reach, _ = search(lambda t: share_below(t, center), columns, within, error, _SCALE_QUESTIONS, lowest=0.0)
-    return _settle(center, middle, reach, float(ndtri((1 + within) / 2)))
+    # Where the share does not grow from there on, as with 95 % zeros, the search may have ended anywhere below.
+    beyond = _LOOSE * values(reach.place(_LIKELY[1]))
+    grows = np.mean([share_below(beyond, center) for _ in range(_CHECKS)], axis=0) >= within + 1.5 * error
+    return _settle(center, middle, reach, grows, float(ndtri((1 + within) / 2)))
 
 
-def _settle(center: Array, middle: Belief, reach: Belief, deviations: float) -> _Learnt:
+def _settle(center: Array, middle: Belief, reach: Belief, grows: NDArray[np.bool_], deviations: float) -> _Learnt:
     """Take what is known well enough, and what does no harm for the rest."""
     least, most = (values(middle.place(share)) for share in _LIKELY)
-    near, far = (values(reach.place(share)) for share in _LIKELY)
-    spread, doubt, size = values(reach.place(0.5)) / deviations, most - least, np.abs(center)
-    precise = (near >= SMALLEST) & (far <= 8 * near)
+    near, taken, far = (values(reach.place(share)) for share in (_LIKELY[0], 0.5, _LIKELY[1]))
+    spread, doubt, size = taken / deviations, most - least, np.abs(center)
+    precise = (near > 0) & (taken <= _LOOSE * near) & (far <= _LOOSE * taken) & grows
     # As good as constant: its size is known, and what spread there is may be the centre's own error.
-    steady = (4 * doubt <= np.maximum(size, 16 * SMALLEST)) & ~(precise & (3 * spread >= doubt))
+    steady = (4 * doubt <= size) & (near <= size) & ~(precise & (3 * spread >= doubt))
     told = precise | steady
-    center = np.where(told & (size >= SMALLEST), center, 0.0)
+    center = np.where(told, center, 0.0)
     # Where only 0 is known, or nothing: a scale too small would do harm, one too large only loses the column.
     rest = np.where(center == 0, np.maximum(1.0, near), size)
     return _Learnt(center, np.where(precise & ~steady, spread, rest), told)
