@@ -71,8 +71,9 @@ def search(
     `ask` gives, for one threshold a column, the share of values below it with an error of standard deviation `error`.
     """
     asked, answers = np.empty((columns, 0)), np.empty((columns, 0))
-    for _ in range(questions):
-        places = _believe(asked, answers, quantile, error, lowest).place(0.5)
+    # The last two are about the outskirts: a threshold that hit the quantile early leaves wide room beside it.
+    for share in (*(0.5,) * (questions - 2), 0.1, 0.9):
+        places = _believe(asked, answers, quantile, error, lowest).place(share)
         places = np.copysign(np.maximum(np.abs(places), _ZERO), places)  # 0 itself is not divided
         asked = np.column_stack([asked, places])
         answers = np.column_stack([answers, ask(values(places))])

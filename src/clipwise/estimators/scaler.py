@@ -21,8 +21,8 @@ from clipwise.privacy.statement import Statement
 
 Array = NDArray[np.float64]
 
-_CENTER_QUESTIONS = 16  # the sign, 7 for the octave, 8 within it
-_SCALE_QUESTIONS = 9
+_CENTER_QUESTIONS = 18  # the sign, 7 for the octave, 8 within it, 2 for the outskirts
+_SCALE_QUESTIONS = 11
 _CHECKS = 2
 QUESTIONS = _CENTER_QUESTIONS + _SCALE_QUESTIONS + _CHECKS
 _WITHIN = 0.95  # the share of values whose distance from the centre gives the scale
@@ -41,7 +41,7 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
     """Centre and scale columns of unknown units, privately.
 
     The centre is a column's median. The scale is the distance from it that 95 % of the values keep to, in units of a
-    normal distribution's standard deviation. Both are found by 27 noisy counts of every column (docs/scaling.md).
+    normal distribution's standard deviation. Both are found by 31 noisy counts of every column (docs/scaling.md).
     With public `bounds`, two numbers or two arrays of one number a column, nothing is learnt and no budget is spent:
     low becomes −1 and high becomes 1.
 
