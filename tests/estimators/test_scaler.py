@@ -148,7 +148,7 @@ def attack(cut, runs=8000):
 
     Columns are searched independently, so many columns with the noise of one are as many runs on one column.
     """
-    n, delta = 100, 0.01
+    n, delta = 80, 0.01
     mu = math.sqrt(scaler.QUESTIONS) / (n * scaler._WORST_ERROR * 0.998)
     std = scaler.noise_std(mu, 1, "replace-one")
     assert 0.99 * scaler._WORST_ERROR < scaler._error(std, n) <= scaler._WORST_ERROR
