@@ -50,6 +50,7 @@ from clipwise.privacy.one_run_audit import audit_one_run
 from clipwise.privacy.settings import claims
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.users import account_users
+from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
 from clipwise.rule import Rule
 from clipwise.tuning import Proposal, tune
@@ -74,6 +75,7 @@ __all__ = [
     "Interrupted",
     "NoisySelection",
     "Point",
+    "PrivacyWarning",
     "Problem",
     "Proposal",
     "Rule",
