@@ -106,7 +106,8 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
         return np.asarray(checks.records("X", X) * self.scale_ + self.center_)
 
     def _records(self, X: Any, reset: bool) -> Array:
-        return checks.records("X", validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False))
+        table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
+        return np.asarray(checks.records("X", table))
 
     def _keep(self, found: _Learnt, records: int, mu: float, reasons: list[str]) -> None:
         self.center_, self.scale_, self.learnt_ = found
