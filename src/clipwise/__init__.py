@@ -49,6 +49,7 @@ from clipwise.privacy.one_run_audit import audit_one_run
 from clipwise.privacy.settings import claims
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.users import account_users
+from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
 from clipwise.rule import Rule
 from clipwise.tuning import Proposal, tune
@@ -72,6 +73,7 @@ __all__ = [
     "GammaDPSGD",
     "Interrupted",
     "Point",
+    "PrivacyWarning",
     "Problem",
     "Proposal",
     "Rule",

@@ -1,0 +1,5 @@
+"""Private estimators for scikit-learn."""
+
+from clipwise.privacy.warning import PrivacyWarning
+
+__all__ = ["PrivacyWarning"]
