@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from clipwise import checks
-from clipwise.noise import Gaussian
+from clipwise.noise import Gaussian, Local, Radial
+from clipwise.privacy import gaussian
 from clipwise.privacy.certificate import ADJACENCIES, certify
 from clipwise.privacy.claims import claim
 from clipwise.privacy.release import Release, release
@@ -16,6 +17,7 @@ from clipwise.rule import Rule
 
 _FAINT = 60.0  # in log: noise by which any participation shows
 _CLOSE = 0.002  # how near below the target the certified ε ends, relative
+_SIZES = {Gaussian: "noise_std", Radial: "radial"}  # the noises with a size to find, and what a release calls it
 
 
 def calibrate(
@@ -30,14 +32,18 @@ def calibrate(
     """The same rule with the least noise that certifies (ε, δ), or with the noise that its paper prescribes.
 
     Formal guarantee, for how="certified": `account` of the returned rule certifies at most ε at δ, and no less than
-    0.98 of it. For how="paper" there is none: the papers' formulas do not all hold.
+    0.98 of it. For how="paper" there is none: the papers' formulas do not all hold. Under local privacy every user gets
+    the largest budget μ that keeps to (ε, δ).
     """
     target, delta = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
     checks.instance("rule", rule, Rule)
     checks.choice("adjacency", adjacency, ADJACENCIES)
-    if type(rule.noise) is not Gaussian:
-        raise ValueError(f"rule must have Gaussian noise to be calibrated, got {type(rule.noise).__name__}.")
     find = checks.choice("how", how, {"certified": _certified_noise, "paper": _paper_noise})
+    if type(rule.noise) is Local:
+        certify(release(rule, records, steps), adjacency)  # refuses neighbours that local privacy does not know
+        return replace(rule, noise=Local(gaussian.largest_mu(target, delta)))
+    if type(rule.noise) not in _SIZES:
+        raise ValueError(f"rule must have noise of a known kind to be calibrated, got {type(rule.noise).__name__}.")
     return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))
 
 
@@ -65,8 +71,8 @@ def longest_run(
     return low
 
 
-def _with_noise(rule: Rule, std: float) -> Rule:
-    return replace(rule, noise=Gaussian(std))
+def _with_noise(rule: Rule, size: float) -> Rule:
+    return replace(rule, noise=type(rule.noise)(size))
 
 
 def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
@@ -81,8 +87,11 @@ def _certified_noise(released: Release, epsilon: float, delta: float, adjacency:
     if certificate.profile is None:
         raise ValueError(f"rule must be one that can be certified: {certificate.reasons[0]}")
 
-    def excess(log_std: float) -> float:
-        return certify(replace(released, noise_std=float(np.exp(log_std))), adjacency).epsilon(delta) / epsilon - 1.0
+    field = _SIZES[Gaussian if released.radial is None else Radial]
+
+    def excess(log_size: float) -> float:
+        noisy = replace(released, **{field: float(np.exp(log_size))})
+        return certify(noisy, adjacency).epsilon(delta) / epsilon - 1.0
 
     guess = float(np.log(2.0 * released.bound / released.batch))
     if excess(guess - _FAINT) <= 0:
