@@ -24,6 +24,8 @@ from clipwise.problem import Problem
 
 Array = NDArray[np.float64]
 
+_PARALLEL = "partial_fit: a record must be in one call only; this is the call that spends most (parallel composition)."
+
 
 class Targets(NamedTuple):
     """What the loss sees of y."""
@@ -55,6 +57,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     adjacency: str
     n_jobs: int | None
     progress: bool | None
+    # What a fit leaves behind.
+    theta_: Array
+    coef_: Array
+    intercept_: Any
+    n_iter_: int
+    statement_: Statement
+    _call: Statement  # of the call that spends most, without the notes
+    _notes: tuple[str, ...]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model to one release of the records.
@@ -130,21 +140,28 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _account(self, steps: Plan, records: int, learnt: tuple[str, ...], afresh: bool) -> None:
         """Set the statement, and warn of what it does not cover."""
-        statement = account(steps.rule, records, steps.steps, self.delta, self.adjacency)
-        notes = list(learnt)
-        if afresh:
-            notes += _together(family.fitted(self, self.epsilon, self.delta))
+        call = account(steps.rule, records, steps.steps, self.delta, self.adjacency)
+        notes = learnt + (_together(family.fitted(self, self.epsilon, self.delta)) if afresh else ())
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
+        if not afresh:
+            notes = tuple(dict.fromkeys((*self._notes, *notes, _PARALLEL)))
+            call = max(call, self._call, key=lambda statement: statement.certified)
+        self._call, self._notes = call, notes
         self.n_iter_ = steps.steps if afresh else self.n_iter_ + steps.steps
-        statement = replace(statement, reasons=statement.reasons + tuple(notes))
-        self.statement_ = statement if afresh else _parallel(self.statement_, statement)
+        self.statement_ = replace(call, reasons=(*call.reasons, *notes))
 
     def __sklearn_clone__(self) -> Any:
         """A copy that knows its family: `clipwise.estimators.family` counts what their fits spend together."""
         copy = _clone_parametrized(self)
         family.copied(self, copy)
         return copy
+
+    def __getstate__(self) -> Any:
+        """The state to pickle; an estimator that leaves unfitted is taken to be fitted elsewhere."""
+        if not hasattr(self, "theta_"):
+            family.sent(self)
+        return super().__getstate__()
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
@@ -203,18 +220,12 @@ def curvature(loss: Any) -> float:
     return high if np.isfinite(high) else 1.0
 
 
-def _together(spent: family.Spent) -> list[str]:
+def _together(spent: family.Spent) -> tuple[str, ...]:
+    """The sentence about more fits than one."""
     if spent.fits == 1:
-        return []
-    return [
+        return ()
+    return (
         f"This estimator and its copies stand for {spent.fits} fits: on the records that they share they spend "
         f"ε = {spent.epsilon:g}, δ = {spent.delta:g} together (basic composition), and whoever chooses between them by "
-        "their scores on private records spends more."
-    ]
-
-
-def _parallel(before: Statement, now: Statement) -> Statement:
-    """The statement of the call of `partial_fit` that spends most."""
-    note = "partial_fit: every record is in one call only, so that each is protected as its own call says."
-    worst = now if now.certified >= before.certified else before
-    return worst if note in worst.reasons else replace(worst, reasons=(*worst.reasons, note))
+        "their scores on private records spends more.",
+    )

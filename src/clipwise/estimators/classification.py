@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
-from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -154,10 +153,20 @@ def encoded(y: Any, weights: Array | None, known: Any) -> tuple[Any, Array, tupl
     if known is None:
         known = y if weights is None else y[weights > 0]
         learnt = ("The classes were learnt from y without budget; give them as classes=.",)
-    encoder = LabelEncoder().fit(known)
-    if len(encoder.classes_) < 2:
-        raise ValueError(f"y must hold at least two classes with weight, got one class: {encoder.classes_[0]!r}.")
-    return encoder.classes_, encoder.transform(y).astype(np.float64), learnt
+    classes = np.unique(known)
+    if len(classes) < 2:
+        raise ValueError(f"y must hold at least two classes with weight, got one class: {classes.tolist()}.")
+    return classes, _places(y, classes), learnt
+
+
+def _places(y: Any, classes: Any) -> Array:
+    """The place of each label among the classes."""
+    values, inverse = np.unique(y, return_inverse=True)
+    place = {label: float(k) for k, label in enumerate(classes.tolist())}
+    for value in values.tolist():
+        if value not in place:
+            raise ValueError(f"y must hold the classes {classes.tolist()} only, got {value!r}.")
+    return np.array([place[value] for value in values.tolist()])[inverse]
 
 
 def _class_weights(class_weight: Any, classes: Any, y: Any, labels: Array) -> Array:

@@ -1,16 +1,15 @@
 """Tuning spends budget: how often an estimator and its copies were fitted, and what that spends together.
 
-`sklearn.base.clone` tells `copied`, and a fit tells `fitted`. A copy that has not been fitted here counts as one fit:
-cross-validation makes its copies in this process and may fit them in others. A copy that was only copied again, such
-as the template that a search works with, does not.
+`sklearn.base.clone` tells of copies, a fit of itself, and pickling of estimators that leave for other processes before
+they were fitted: there they will be, out of sight, so that each counts as one fit.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 
 class Spent(NamedTuple):
@@ -23,42 +22,43 @@ class Spent(NamedTuple):
 
 @dataclass
 class _Family:
-    spent: Spent = Spent(0, 0.0, 0.0)
-    expected: int = 0  # copies that may have been fitted elsewhere
-
-
-@dataclass
-class _Member:
-    family: _Family
-    expected: bool = False
+    fits: int = 0
+    epsilon: float = 0.0
+    delta: float = 0.0
+    away: int = 0  # how many left unfitted
+    left: WeakSet[Any] = field(default_factory=WeakSet)  # these, as long as they are here, too
 
 
 # Beside the estimators and not in them: a family is no parameter, and is neither pickled nor sent to other processes.
-_members: WeakKeyDictionary[Any, _Member] = WeakKeyDictionary()
+_families: WeakKeyDictionary[Any, _Family] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def copied(original: Any, copy: Any) -> None:
     """Take `copy` into the family of `original`."""
     with _lock:
-        family = _met(original)
-        _members[copy] = _Member(family, expected=True)
-        family.expected += 1
+        _families[copy] = _of(original)
+
+
+def sent(estimator: Any) -> None:
+    """Count an estimator that leaves for another process, once."""
+    with _lock:
+        family = _of(estimator)
+        if estimator not in family.left:
+            family.left.add(estimator)
+            family.away += 1
 
 
 def fitted(estimator: Any, epsilon: float, delta: float) -> Spent:
-    """Count a fit; what the whole family spends if copies elsewhere spend as much each."""
+    """Count a fit; what the whole family spends if those that were sent away spend as much each."""
     with _lock:
-        family = _met(estimator)
-        fits, spent, failed = family.spent
-        family.spent = Spent(fits + 1, spent + epsilon, failed + delta)
-        away = family.expected
-        return Spent(fits + 1 + away, spent + (1 + away) * epsilon, failed + (1 + away) * delta)
+        family = _of(estimator)
+        family.fits += 1
+        family.epsilon += epsilon
+        family.delta += delta
+        away = family.away
+        return Spent(family.fits + away, family.epsilon + away * epsilon, family.delta + away * delta)
 
 
-def _met(estimator: Any) -> _Family:
-    """The family of an estimator that is at hand, and so is no longer expected elsewhere."""
-    member = _members.setdefault(estimator, _Member(_Family()))
-    member.family.expected -= member.expected
-    member.expected = False
-    return member.family
+def _of(estimator: Any) -> _Family:
+    return _families.setdefault(estimator, _Family())

@@ -27,7 +27,7 @@ class PrivateGLM(PrivateEstimator):
 
     Parameters
     ----------
-    loss : a part of `clipwise.losses`, or one of your own (docs/extending.md), with its penalty. None is SquaredError().
+    loss : a part of `clipwise.losses`, or one of your own (docs/extending.md), with its penalty; None is SquaredError.
         Real targets are taken as they are, and should be of unit order.
     epsilon, delta : the budget of one fit.
     method : the algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
@@ -103,7 +103,7 @@ class PrivateGLM(PrivateEstimator):
             known, afresh = classes, not hasattr(self, "theta_")
         return self._learn(X, y, sample_weight, known, afresh)
 
-    @available_if(_classifies)
+    @available_if(_classifies)  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Array:
         """⟨x, coef_⟩ + intercept_: above 0 for the second class."""
         return self._scores(X).ravel()

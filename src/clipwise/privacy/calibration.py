@@ -17,7 +17,6 @@ from clipwise.rule import Rule
 
 _FAINT = 60.0  # in log: noise by which any participation shows
 _CLOSE = 0.002  # how near below the target the certified ε ends, relative
-_SIZES = {Gaussian: "noise_std", Radial: "radial"}  # the noises with a size to find, and what a release calls it
 
 
 def calibrate(
@@ -40,9 +39,9 @@ def calibrate(
     checks.choice("adjacency", adjacency, ADJACENCIES)
     find = checks.choice("how", how, {"certified": _certified_noise, "paper": _paper_noise})
     if type(rule.noise) is Local:
-        certify(release(rule, records, steps), adjacency)  # refuses neighbours that local privacy does not know
-        return replace(rule, noise=Local(gaussian.largest_mu(target, delta)))
-    if type(rule.noise) not in _SIZES:
+        _require_certificate(release(rule, records, steps), adjacency)
+        return replace(rule, noise=Local(np.array(gaussian.largest_mu(target, delta))))
+    if type(rule.noise) not in (Gaussian, Radial):
         raise ValueError(f"rule must have noise of a known kind to be calibrated, got {type(rule.noise).__name__}.")
     return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))
 
@@ -83,15 +82,10 @@ def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str
 
 
 def _certified_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
-    certificate = certify(released, adjacency)
-    if certificate.profile is None:
-        raise ValueError(f"rule must be one that can be certified: {certificate.reasons[0]}")
-
-    field = _SIZES[Gaussian if released.radial is None else Radial]
+    _require_certificate(released, adjacency)
 
     def excess(log_size: float) -> float:
-        noisy = replace(released, **{field: float(np.exp(log_size))})
-        return certify(noisy, adjacency).epsilon(delta) / epsilon - 1.0
+        return certify(_resized(released, float(np.exp(log_size))), adjacency).epsilon(delta) / epsilon - 1.0
 
     guess = float(np.log(2.0 * released.bound / released.batch))
     if excess(guess - _FAINT) <= 0:
@@ -99,6 +93,16 @@ def _certified_noise(released: Release, epsilon: float, delta: float, adjacency:
             f"delta must be below the chance that a record takes part at all, else no noise is needed, got {delta!r}."
         )
     return float(np.exp(_root_from_above(excess, guess)))
+
+
+def _require_certificate(released: Release, adjacency: str) -> None:
+    certificate = certify(released, adjacency)
+    if certificate.profile is None:
+        raise ValueError(f"rule must be one that can be certified: {certificate.reasons[0]}")
+
+
+def _resized(released: Release, size: float) -> Release:
+    return replace(released, noise_std=size) if released.radial is None else replace(released, radial=size)
 
 
 def _root_from_above(excess: Callable[[float], float], guess: float) -> float:
