@@ -1,7 +1,8 @@
 """Tuning spends budget: how often an estimator and its copies were fitted, and what that spends together.
 
 `sklearn.base.clone` tells of copies, a fit of itself, and pickling of estimators that leave for other processes before
-they were fitted: there they will be, out of sight, so that each counts as one fit.
+they were fitted: there they will be, out of sight, so that each counts as one fit. An estimator that has copies does
+not: a search sends it along with them as a template.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _Family:
     epsilon: float = 0.0
     delta: float = 0.0
     away: int = 0  # how many left unfitted
-    left: WeakSet[Any] = field(default_factory=WeakSet)  # these, as long as they are here, too
+    known: WeakSet[Any] = field(default_factory=WeakSet)  # these, and those that were copied
 
 
 # Beside the estimators and not in them: a family is no parameter, and is neither pickled nor sent to other processes.
@@ -38,14 +39,15 @@ def copied(original: Any, copy: Any) -> None:
     """Take `copy` into the family of `original`."""
     with _lock:
         _families[copy] = _of(original)
+        _of(original).known.add(original)
 
 
 def sent(estimator: Any) -> None:
     """Count an estimator that leaves for another process, once."""
     with _lock:
         family = _of(estimator)
-        if estimator not in family.left:
-            family.left.add(estimator)
+        if estimator not in family.known:
+            family.known.add(estimator)
             family.away += 1
 
 
