@@ -1,6 +1,9 @@
 """scikit-learn's own checks, over several seeds: they set a seed of their own at every turn, which is moved here."""
 
+import numpy as np
 import pytest
+from sklearn.datasets import make_blobs
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 import clipwise as cw
@@ -15,10 +18,17 @@ IMPOSSIBLE = {
 ESTIMATORS = {
     "logistic": PrivateLogisticRegression(),
     "linear": PrivateLinearRegression(),
-    "linear, huber": PrivateLinearRegression(loss="huber"),
     "glm, real labels": PrivateGLM(),
     "glm, two classes": PrivateGLM(loss=cw.losses.Savage()),
+    "dice": PrivateLogisticRegression(method="dice"),
+    "linear, huber": PrivateLinearRegression(loss="huber"),
 }
+USUAL = ["logistic", "linear", "glm, real labels", "glm, two classes"]
+CASES = [
+    pytest.param(name, seed, marks=[] if name in USUAL and seed in (None, 1, 2) else pytest.mark.verify)
+    for name in ESTIMATORS
+    for seed in (None, *range(1, 11))
+]
 
 
 def failures(estimator, seed, monkeypatch):
@@ -38,8 +48,18 @@ def failures(estimator, seed, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::clipwise.PrivacyWarning")
-@pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("seed", [None, 1, 2, *(pytest.param(seed, marks=pytest.mark.verify) for seed in range(3, 20))])
+@pytest.mark.parametrize(("name", "seed"), CASES)
 def test_scikit_learn_is_content(name, seed, monkeypatch):
     found = failures(ESTIMATORS[name], seed, monkeypatch)
     assert set(found) == set(IMPOSSIBLE), found
+
+
+@pytest.mark.parametrize("centers", [2, 3])
+def test_only_one_check_is_too_small_for_logistic_regression(centers):
+    """`poor_score` is for class weights on 50 raw records; the other data sets on which scores are asked for are no trouble."""
+    X, y = make_blobs(n_samples=300, centers=3, random_state=0)
+    X, y = StandardScaler().fit_transform(X)[y < centers], y[y < centers]
+    scores = [
+        PrivateLogisticRegression(classes=range(centers), random_state=seed).fit(X, y).score(X, y) for seed in range(10)
+    ]
+    assert np.min(scores) > 0.83

@@ -243,6 +243,144 @@ def test_partial_fit_goes_on_with_other_peoples_records():
     model.partial_fit(X[150:], BINARY[150:])
     problem = cw.Problem(WITH_ONES[150:], BINARY[150:], loss=cw.losses.Logistic())
     calibrated = cw.calibrate(OWN, 1.0, 1e-5, 250, 20, adjacency="zero-out")
+    seed = int(np.random.SeedSequence((3, 20)).generate_state(1)[0])  # other noise than in the first call
+    expected = cw.run(problem, calibrated, 20, start=first, seed=seed).output[0]
+    np.testing.assert_allclose(model.theta_, expected, rtol=1e-12)
+    assert model.n_iter_ == 400  # one pass
+    assert model.coef_.size == 3
+    assert model.theta_.size == (4 if binary else 5)
+    with pytest.raises(ValueError, match="loss must know its sensitivity"):
+        logistic(method=method, adjacency="replace-one").fit(X, BINARY)
+    with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
+        clone(model).set_params(adjacency="zero-out").fit(X, BINARY)
+
+
+def test_probabilities():
+    two = logistic().fit(X, BINARY)
+    margin = X @ two.coef_[0] + two.intercept_[0]
+    np.testing.assert_allclose(two.decision_function(X), margin, rtol=1e-12)
+    np.testing.assert_allclose(two.predict_proba(X)[:, 1], 1 / (1 + np.exp(-margin)), rtol=1e-12)
+    three = PrivateLogisticRegression(random_state=0, classes=np.unique(THREE)).fit(X, THREE)
+    odds = np.exp(X @ three.coef_.T + three.intercept_)
+    np.testing.assert_allclose(three.predict_proba(X), odds / odds.sum(axis=1, keepdims=True), rtol=1e-10)
+    assert (three.predict(X) == three.classes_[odds.argmax(axis=1)]).all()
+
+
+def test_scores_are_accuracy_and_r_squared():
+    two, line = logistic().fit(X, BINARY), linear().fit(X, REAL)
+    assert two.score(X, BINARY) == np.mean(two.predict(X) == BINARY) > 0.8
+    rest = REAL - line.predict(X)
+    assert line.score(X, REAL) == pytest.approx(1 - rest @ rest / (400 * REAL.var()))
+    assert line.score(X, REAL) > 0.7
+    real, binary = PrivateGLM(random_state=0), PrivateGLM(cw.losses.Savage(), random_state=0, classes=[0, 1])
+    assert real.fit(X, REAL / 10).score(X, REAL / 10) < 1
+    assert binary.fit(X, BINARY).score(X, BINARY) == np.mean(binary.predict(X) == BINARY)
+    assert is_regressor(real)
+    assert is_classifier(binary)
+    assert not hasattr(real, "decision_function")
+    np.testing.assert_array_equal(binary.decision_function(X) > 0, binary.predict(X) == 1)
+
+
+def test_the_same_seed_gives_the_same_model_and_none_never_does():
+    first, second = (logistic().fit(X, BINARY).theta_ for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    loose = [logistic(random_state=None).fit(X, BINARY).theta_ for _ in range(2)]
+    assert np.abs(loose[0] - loose[1]).min() > 0
+    drawn = [logistic(random_state=np.random.RandomState(5)).fit(X, BINARY).theta_ for _ in range(2)]
+    np.testing.assert_array_equal(*drawn)
+    assert any(drawn[0] != first)
+
+
+def test_data_frames():
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    model = logistic().fit(frame, pandas.Series(BINARY, index=np.arange(400) + 9))
+    np.testing.assert_array_equal(model.theta_, logistic().fit(X, BINARY).theta_)
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    assert model.n_features_in_ == 3
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a", "c"]])
+
+
+def test_sparse_matrices():
+    thin = X * (RNG.random(X.shape) < 0.3)
+    for make, y in ((logistic, BINARY), (linear, REAL)):
+        dense = make().fit(thin, y)
+        for kind in (sparse.csr_matrix, sparse.csc_array):
+            model = make().fit(kind(thin), y)
+            np.testing.assert_allclose(model.theta_, dense.theta_, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(model.predict(kind(thin)), dense.predict(thin), rtol=1e-9)
+
+
+def test_float32():
+    model = logistic().fit(X.astype(np.float32), BINARY)
+    np.testing.assert_allclose(model.theta_, logistic().fit(X, BINARY).theta_, rtol=1e-3)
+
+
+def test_pipelines():
+    doubled = make_pipeline(FunctionTransformer(lambda table: 2 * table), logistic()).fit(X, BINARY)
+    np.testing.assert_array_equal(doubled[-1].theta_, logistic().fit(2 * X, BINARY).theta_)
+    assert doubled.predict_proba(X).shape == (400, 2)
+    assert doubled[-1].statement_.certified <= 1.0
+
+
+def test_cloning_and_pickling():
+    model = PrivateLogisticRegression(0.5, method=OWN, classes=[0, 1], random_state=3, class_weight={0: 2.0}, epochs=3)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert copy is not model
+    assert not hasattr(copy, "theta_")
+    model.set_params(class_weight=None).fit(X, BINARY)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert str(again.statement_) == str(model.statement_)
+    assert not hasattr(clone(model), "theta_")
+    assert "classes=[0, 1]" in repr(model)
+
+
+def test_weights_are_the_problems_weights():
+    weights = RNG.uniform(0, 3, size=400)
+    found = logistic(method=OWN, epochs=20).fit(X, BINARY, sample_weight=weights)
+    problem = cw.Problem(WITH_ONES, BINARY, loss=cw.losses.Logistic(), weights=weights)
+    np.testing.assert_allclose(found.theta_, direct(problem, OWN, 20), rtol=1e-12)
+    ones, none = (logistic(method=OWN, epochs=20).fit(X, BINARY, weights) for weights in (np.ones(400), None))
+    np.testing.assert_array_equal(ones.theta_, none.theta_)
+    with pytest.raises(ValueError, match="sample_weight"):
+        ones.fit(X, BINARY, sample_weight=-weights)
+
+
+def test_class_weights_multiply_the_records_weights():
+    weights = RNG.uniform(0, 3, size=400)
+    model = logistic(class_weight={1: 2.5}).fit(X, BINARY, weights)
+    other = logistic().fit(X, BINARY, np.where(BINARY == 1, 2.5, 1.0) * weights)
+    np.testing.assert_array_equal(model.theta_, other.theta_)
+
+
+def test_records_that_react():
+    model = PrivateLogisticRegression(
+        classes=[0, 1],
+        method=OWN,
+        epochs=20,
+        random_state=3,
+        fit_intercept=False,
+        response=cw.responses.BestResponse(0.5),
+    ).fit(X, BINARY)
+    problem = cw.Problem(X, BINARY, loss=cw.losses.Logistic(), response=cw.responses.BestResponse(0.5))
+    np.testing.assert_allclose(model.theta_, direct(problem, OWN, 20), rtol=1e-12)
+    still = logistic(method=OWN, epochs=20, fit_intercept=False).fit(X, BINARY)
+    assert any(model.theta_ != still.theta_)
+    with pytest.raises(ValueError, match="fit_intercept must be False with a response"):
+        clone(model).set_params(fit_intercept=True).fit(X, BINARY)
+
+
+def test_partial_fit_goes_on_with_other_peoples_records():
+    model = logistic(method=OWN, epochs=20)
+    model.partial_fit(X[:150], BINARY[:150])
+    first = model.theta_
+    np.testing.assert_array_equal(first, logistic(method=OWN, epochs=20).fit(X[:150], BINARY[:150]).theta_)
+    alone = model.statement_
+    model.partial_fit(X[150:], BINARY[150:])
+    problem = cw.Problem(WITH_ONES[150:], BINARY[150:], loss=cw.losses.Logistic())
+    calibrated = cw.calibrate(OWN, 1.0, 1e-5, 250, 20, adjacency="zero-out")
     np.testing.assert_allclose(model.theta_, cw.run(problem, calibrated, 20, start=first, seed=3).output[0], rtol=1e-12)
     assert model.n_iter_ == 40
     assert alone.certified <= model.statement_.certified <= 1.0

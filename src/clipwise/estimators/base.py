@@ -15,8 +15,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from clipwise import checks
 from clipwise.engine import run
-from clipwise.estimators import family
-from clipwise.estimators.methods import Budget, Choices, Plan, plan
+from clipwise.estimators import family, methods
+from clipwise.estimators.methods import Budget, Choices, Plan
 from clipwise.losses.softmax import Softmax
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.warning import PrivacyWarning
@@ -51,7 +51,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     batch: int | None
     epochs: float | None
     step: Any
-    l2: float
     fit_intercept: bool
     response: Any
     adjacency: str
@@ -90,9 +89,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         more = {} if targets.weights is None else {"weights": targets.weights}
         features = features.toarray() if sparse.issparse(features) else features
         problem = Problem(features, targets.labels, loss=loss, response=self.response, **more)
-        steps = self._plan(problem.records, features.shape[1], curvature(loss))
-        theta = train(problem, steps, seed_of(self.random_state), self._start(afresh), self.n_jobs, self.progress)
-        self._account(steps, problem.records, targets.learnt, afresh)
+        plan = self._plan(problem.records, features.shape[1], curvature(loss))
+        theta = train(problem, plan, *self._beginning(afresh), self.n_jobs, self.progress)
+        self._account(plan, problem.records, targets.learnt, afresh)
         self.theta_ = theta
         self._publish(theta)
         return self
@@ -131,16 +130,23 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _plan(self, records: int, columns: int, curvature: float) -> Plan:
         """The calibrated rule for so many records, and how long it runs."""
         choices = Choices(self.clip, self.batch, self.epochs, self.step)
-        return plan(self.method, choices, Budget(self.epsilon, self.delta, self.adjacency), records, columns, curvature)
+        budget = Budget(self.epsilon, self.delta, self.adjacency)
+        return methods.plan(self.method, choices, budget, records, columns, curvature)
 
-    def _start(self, afresh: bool) -> Any:
-        return 0.0 if afresh else self.theta_
+    def _beginning(self, afresh: bool) -> tuple[int | None, Any]:
+        """The seed and θ_0; a later call gets a seed of its own, since the same noise twice would not average out."""
+        seed = seed_of(self.random_state)
+        if afresh:
+            return seed, 0.0
+        if seed is not None:
+            seed = int(np.random.SeedSequence((seed, self.n_iter_)).generate_state(1)[0])
+        return seed, self.theta_
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
-    def _account(self, steps: Plan, records: int, learnt: tuple[str, ...], afresh: bool) -> None:
+    def _account(self, plan: Plan, records: int, learnt: tuple[str, ...], afresh: bool) -> None:
         """Set the statement, and warn of what it does not cover."""
-        call = account(steps.rule, records, steps.steps, self.delta, self.adjacency)
+        call = account(plan.rule, records, plan.steps, self.delta, self.adjacency)
         notes = learnt + (_together(family.fitted(self, self.epsilon, self.delta)) if afresh else ())
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
@@ -148,7 +154,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             notes = tuple(dict.fromkeys((*self._notes, *notes, _PARALLEL)))
             call = max(call, self._call, key=lambda statement: statement.certified)
         self._call, self._notes = call, notes
-        self.n_iter_ = steps.steps if afresh else self.n_iter_ + steps.steps
+        self.n_iter_ = plan.steps if afresh else self.n_iter_ + plan.steps
         self.statement_ = replace(call, reasons=(*call.reasons, *notes))
 
     def __sklearn_clone__(self) -> Any:
@@ -186,11 +192,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def train(problem: Problem, steps: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:
+def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:
     """θ of one run."""
-    trace = run(
-        problem, steps.rule, steps.steps, start, seed=seed, record=[steps.steps], n_jobs=n_jobs, progress=progress
-    )
+    last = [plan.steps]
+    trace = run(problem, plan.rule, plan.steps, start, seed=seed, record=last, n_jobs=n_jobs, progress=progress)
     return np.array(trace.output[0])
 
 

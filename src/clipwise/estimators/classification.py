@@ -135,6 +135,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         rows = theta.reshape(1 if len(self.classes_) == 2 else len(self.classes_), -1)
         self.coef_, self.intercept_ = self._split(rows)
 
+    def __sklearn_tags__(self) -> Any:
+        """One of scikit-learn's checks asks for quality on 50 records whose columns are far from unit order."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True
+        return tags
+
 
 def first_classes(estimator: Any, classes: Any) -> tuple[Any, bool]:
     """The classes that `partial_fit` goes by, and whether it starts afresh."""
