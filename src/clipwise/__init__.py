@@ -41,6 +41,7 @@ from clipwise.presets import (
     ClippedDPGD,
     DiceSGD,
     GammaDPSGD,
+    NoisySelection,
 )
 from clipwise.privacy.audit import Audit, audit
 from clipwise.privacy.calibration import calibrate, longest_run
@@ -72,6 +73,7 @@ __all__ = [
     "DivergenceError",
     "GammaDPSGD",
     "Interrupted",
+    "NoisySelection",
     "Point",
     "PrivacyWarning",
     "Problem",

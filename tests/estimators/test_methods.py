@@ -13,7 +13,7 @@ from clipwise.presets import PRESETS
 RECORDS, COLUMNS = 400, 4
 ZERO_OUT = Budget(3.0, 1e-5, "zero-out")
 LOCAL = ["ldpsgd", "ldpasgd"]
-FULL = ["dpgd", "clipped-dpgd"]
+FULL = ["dpgd", "clipped-dpgd", "noisy-selection"]
 
 
 def made(method, choices=Choices(), budget=ZERO_OUT, curvature=0.25):  # noqa: B008

@@ -86,9 +86,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         features, y, weights = self._validated(X, y, sample_weight, afresh)
         targets = self._targets(y, weights, known)
         loss = self._loss()
-        more = {} if targets.weights is None else {"weights": targets.weights}
-        features = features.toarray() if sparse.issparse(features) else features
-        problem = Problem(features, targets.labels, loss=loss, response=self.response, **more)
+        problem = Problem(features, targets.labels, loss=loss, response=self.response, weights=targets.weights)
         plan = self._plan(problem.records, features.shape[1], curvature(loss))
         theta = train(problem, plan, *self._beginning(afresh), self.n_jobs, self.progress)
         self._account(plan, problem.records, targets.learnt, afresh)

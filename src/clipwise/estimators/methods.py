@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from clipwise import checks, presets
 from clipwise.estimators.defaults import Settings, defaults
-from clipwise.outputs import Average
+from clipwise.outputs import Average, Last
 from clipwise.privacy.calibration import calibrate
 from clipwise.rule import Rule
 from clipwise.sampling import expected_batch
@@ -24,6 +24,7 @@ METHODS: dict[str, Callable[..., Rule]] = {
     "auto-dice": presets.AutoDiceSGD,
     "dpgd": presets.DPGD,
     "clipped-dpgd": presets.ClippedDPGD,
+    "noisy-selection": presets.NoisySelection,
     "gamma-dpsgd": presets.GammaDPSGD,
     "ldpsgd": presets.LDPSGD,
     "ldpasgd": presets.LDPASGD,
@@ -66,7 +67,7 @@ def plan(method: Any, choices: Choices, budget: Budget, records: int, columns: i
         preset = checks.choice("method", method, METHODS)
         _refuse_unused(choices, inspect.signature(preset).parameters, method)
         settings = _with_choices(settings, choices, method, curvature)
-        rule = _rule(preset, settings, epochs, records, budget.adjacency)
+        rule = _rule(preset, settings, epochs, records, budget)
     steps = _steps(rule, epochs, records)
     return Plan(calibrate(rule, epsilon, delta, records, steps, adjacency=budget.adjacency), steps)
 
@@ -112,7 +113,7 @@ def _scaled(step: Any, factor: float) -> Any:
     return step._replace(**{step._fields[0]: factor * step[0]})  # the first number of each of our steps is a factor
 
 
-def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, records: int, adjacency: str) -> Rule:
+def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, records: int, budget: Budget) -> Rule:
     """The preset with these settings, and noise of any size."""
     known = inspect.signature(preset).parameters
     offered = {
@@ -124,10 +125,14 @@ def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, record
         "noise_std": 1.0,
         "scale": 1.0,
         "budget": 1.0,
+        "selection_epsilon": budget.epsilon / 2,  # it costs half of that where a record is not replaced
     }
-    offered |= _sampling(settings.batch, records, poisson=adjacency == "add-remove" or "scale" in known)
+    offered |= _sampling(settings.batch, records, poisson=budget.adjacency == "add-remove" or "scale" in known)
     rule = preset(**{name: offered[name] for name in offered.keys() & known.keys()})
-    return replace(rule, output=Average()) if settings.average and "budget" not in known else rule
+    averaged = (
+        settings.average and type(rule.output) is Last and "budget" not in known
+    )  # LDPASGD is the averaged LDPSGD
+    return replace(rule, output=Average()) if averaged else rule
 
 
 def _sampling(batch: int | None, records: int, poisson: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from clipwise import checks
 from clipwise.noise import Gaussian, Local, Radial
 from clipwise.privacy import gaussian
-from clipwise.privacy.certificate import ADJACENCIES, certify
+from clipwise.privacy.certificate import ADJACENCIES, certify, selection_epsilon
 from clipwise.privacy.claims import claim
 from clipwise.privacy.release import Release, release
 from clipwise.rule import Rule
@@ -75,14 +75,16 @@ def _with_noise(rule: Rule, size: float) -> Rule:
 
 
 def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
-    claimed = claim(released, delta, adjacency)  # ε = k/s at s = 1
+    claimed = claim(released, delta, adjacency)  # ε = k/s at s = 1, and that of the selection
     if claimed is None:
         raise ValueError("how must be 'certified' for this rule: the papers have no formula for it, got 'paper'.")
-    return float(claimed.epsilon / epsilon)
+    spent = released.selection
+    return float((claimed.epsilon - spent) / _rest(epsilon, spent))
 
 
 def _certified_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
     _require_certificate(released, adjacency)
+    _rest(epsilon, selection_epsilon(released, adjacency))
 
     def excess(log_size: float) -> float:
         return certify(_resized(released, float(np.exp(log_size))), adjacency).epsilon(delta) / epsilon - 1.0
@@ -103,6 +105,13 @@ def _require_certificate(released: Release, adjacency: str) -> None:
 
 def _resized(released: Release, size: float) -> Release:
     return replace(released, noise_std=size) if released.radial is None else replace(released, radial=size)
+
+
+def _rest(epsilon: float, spent: float) -> float:
+    """The ε that a selection leaves for the descent."""
+    if epsilon <= spent:
+        raise ValueError(f"epsilon must be above the {spent:g} that the selection alone spends, got {epsilon!r}.")
+    return epsilon - spent
 
 
 def _root_from_above(excess: Callable[[float], float], guess: float) -> float:
