@@ -168,7 +168,7 @@ def _response_delta(q: float, odds: float, steps: int, epsilon: float) -> float:
 
 def _log_ratio(q: float, odds: float) -> float:
     """log(1 + q·(e^odds − 1))."""
-    if odds > 600:
+    if q == 1 or odds > 600:
         return float(np.logaddexp(_log_complement(q), math.log(q) + odds))
     return math.log1p(q * math.expm1(odds))
 
