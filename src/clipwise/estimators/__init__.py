@@ -1,0 +1,1 @@
+"""Thin scikit-learn estimators, and the settings they choose when nobody else does."""
