@@ -174,6 +174,9 @@ def noise(part, problem, drawn, rng):
 def run(problem, rule, steps, start, seed):
     """θ_t and e_t for t = 0 … steps of the first replicate, and the output."""
     streams = spawn(seed, 1)[0]
+    features = problem.features.toarray() if hasattr(problem.features, "toarray") else problem.features
+    features = features.astype(float)
+    weights = np.ones(problem.records) if problem.weights is None else problem.weights
     theta = np.full(problem.dimension, float(start))
     e = np.zeros_like(theta)
     m1, m2, total = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
@@ -187,8 +190,8 @@ def run(problem, rule, steps, start, seed):
             deployed = theta
         drawn = list(sampler.batch(t))
         gradients = [
-            gradient(problem.loss, theta, respond(problem.response, deployed, problem.features[i], problem.labels[i],
-                                                  streams.response), problem.labels[i])
+            weights[i] * gradient(problem.loss, theta, respond(problem.response, deployed, features[i],
+                                                               problem.labels[i], streams.response), problem.labels[i])
             for i in drawn
         ]  # fmt: skip
         zero = np.zeros_like(theta)

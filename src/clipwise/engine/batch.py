@@ -15,14 +15,25 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipwise.clipping import add_clipped, scale
-from clipwise.engine.cache import INNER
-from clipwise.engine.world import World
+from clipwise.engine.cache import INNER, kernel
 from clipwise.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
 from clipwise.losses.base import gradient, slope, slopes
 from clipwise.parts import implementation, implemented
 from clipwise.responses import Identity, respond
-from clipwise.rows import add_row, add_rows, at_a_time, length, margin, measure, row, square, weigh, weight_of, width
-from clipwise.rule import Update
+from clipwise.rows import (
+    ROWS_AT_A_TIME,
+    add_row,
+    add_rows,
+    at_a_time,
+    length,
+    margin,
+    measure,
+    row,
+    square,
+    weigh,
+    weight_of,
+    width,
+)
 from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
@@ -32,42 +43,80 @@ Indices = NDArray[np.int64]
 _ROUNDING = 2.0**-51
 
 
+@kernel
+def room(features: Any, theta: Array) -> tuple[Array, Array, Array, Array]:
+    """Where intermediate results go: a record's features after its reaction, and before it if the table is sparse; its
+    gradient; and three numbers for each of the rows that are taken at a time.
+    """
+    columns = width(features)
+    return np.empty(columns), np.empty(columns), np.empty(theta.size), np.empty((3, ROWS_AT_A_TIME))
+
+
 def add_batch(
-    world: World,
-    update: Update,
+    features: Any,
+    labels: Array,
+    weights: Array | None,
+    loss: Any,
+    response: Any,
+    clip: Any,
+    feedback: Any,
     theta: Array,
     deployed: Array,
     drawn: Indices,
+    first: int,
+    last: int,
     weight: float,
     v: Array,
     kept: Array,
-    room: Array,
+    moved: Array,
+    written: Array,
+    gradient_i: Array,
+    numbers: Array,
     rng: Generator,
 ) -> None:
-    """Add the drawn records, each times `weight`, to v and to kept (which is empty without feedback).
+    """Add the records drawn[first:last], each times `weight`, to v and to kept (which is empty without feedback).
 
-    `room` is three vectors for intermediate results. Which of the functions below this is depends on the parts' types.
+    Which of the functions below this is depends on the types of the parts. All that it needs comes by itself: taking
+    arrays out of tuples would cost reference counting, a third of the time of a step with one record.
     """
 
 
 @overload(add_batch, jit_options=INNER)
-def _add_batch(world, update, theta, deployed, drawn, weight, v, kept, room, rng):  # type: ignore[no-untyped-def]
-    parts = {**dict(zip(World._fields, world, strict=True)), **dict(zip(Update._fields, update, strict=True))}
-    if not _only_multiplies(parts):
+def _add_batch(
+    features,
+    labels,
+    weights,
+    loss,
+    response,
+    clip,
+    feedback,
+    theta,
+    deployed,
+    drawn,
+    first,
+    last,
+    weight,
+    v,
+    kept,
+    moved,
+    written,
+    gradient_i,
+    numbers,
+    rng,
+):
+    if not _only_multiplies(loss, response, clip, feedback):
         return _record_by_record
-    return _by_margins if _has_margin(parts["loss"]) else _by_scores
+    return _by_margins if _has_margin(loss) else _by_scores
 
 
-def _only_multiplies(parts: dict[str, Any]) -> bool:
+def _only_multiplies(loss: Any, response: Any, clip: Any, feedback: Any) -> bool:
     """Whether a record's row is only multiplied by a number on its way into the sum."""
-    loss, response, clip, feedback = (parts[name].instance_class for name in ("loss", "response", "clip", "feedback"))
-    caps = {NoFeedback: [], ErrorFeedback: [parts["feedback"].types[-1:]]}.get(feedback)
+    caps = {NoFeedback: [], ErrorFeedback: list(feedback)[-1:]}.get(feedback.instance_class)
     return (
-        (_has_margin(parts["loss"]) or implementation(slopes, loss) is not None)
-        and response is Identity
-        and implementation(scale, clip) is not None
+        (_has_margin(loss) or implementation(slopes, loss.instance_class) is not None)
+        and response.instance_class is Identity
         and caps is not None
-        and all(implementation(scale, cap.instance_class) is not None for (cap,) in caps)
+        and all(implementation(scale, part.instance_class) is not None for part in (clip, *caps))
     )
 
 
@@ -77,82 +126,151 @@ def _has_margin(loss: Any) -> bool:
     return implementation(slope, kind) is not None and kind not in implemented(gradient)
 
 
-def _record_by_record(world, update, theta, deployed, drawn, weight, v, kept, room, rng):  # type: ignore[no-untyped-def]
-    features, labels = world.features, world.labels
-    moved, written, gradient_i = room[0][: width(features)], room[1][: width(features)], room[2][: theta.size]
-    for i in drawn:
-        label = respond(world.response, deployed, row(features, i, written), labels[i], moved, rng)
-        gradient(world.loss, theta, moved, label, gradient_i)
-        weigh(world.weights, i, gradient_i)
-        add_clipped(update.clip, gradient_i, weight, v)
-        keep(update.feedback, gradient_i, weight, kept)
+def _record_by_record(
+    features,
+    labels,
+    weights,
+    loss,
+    response,
+    clip,
+    feedback,
+    theta,
+    deployed,
+    drawn,
+    first,
+    last,
+    weight,
+    v,
+    kept,
+    moved,
+    written,
+    gradient_i,
+    numbers,
+    rng,
+):
+    for k in range(first, last):
+        i = drawn[k]
+        label = respond(response, deployed, row(features, i, written), labels[i], moved, rng)
+        gradient(loss, theta, moved, label, gradient_i)
+        weigh(weights, i, gradient_i)
+        add_clipped(clip, gradient_i, weight, v)
+        keep(feedback, gradient_i, weight, kept)
 
 
-def _by_margins(world, update, theta, deployed, drawn, weight, v, kept, room, rng):  # type: ignore[no-untyped-def]
-    features, labels, loss = world.features, world.labels, world.loss
-    margins, rates, kept_rates = room[0], room[1], room[2]
-    theta_norm = norm(theta)
+def _by_margins(
+    features,
+    labels,
+    weights,
+    loss,
+    response,
+    clip,
+    feedback,
+    theta,
+    deployed,
+    drawn,
+    first,
+    last,
+    weight,
+    v,
+    kept,
+    moved,
+    written,
+    gradient_i,
+    numbers,
+    rng,
+):
+    theta_norm = _penalised_norm(loss, theta)
     share, kept_share = 0.0, 0.0
     block = at_a_time(theta.size)
-    for first in range(0, drawn.size, block):
-        some = drawn[first : first + block]
-        measure(features, some, theta, margins, rates)
-        for k in range(some.size):
-            i = some[k]
-            own = weight_of(world.weights, i)
-            rate = own * slope(loss, margins[k], labels[i])
-            total = _gradient_norm(loss, rate, own, margins[k], length(features, i, rates[k]), theta_norm, theta.size)
-            rates[k] = weight * scale(update.clip, rate, total)
-            kept_rates[k] = weight * kept_amount(update.feedback, rate, total)
-            share += weight * scale(update.clip, own, total)
-            kept_share += weight * kept_amount(update.feedback, own, total)
-        add_rows(features, some, rates, v)
+    for begin in range(first, last, block):
+        end = min(begin + block, last)
+        measure(features, drawn, begin, end, theta, numbers)
+        for k in range(end - begin):
+            i, along = drawn[begin + k], numbers[0, k]
+            own = weight_of(weights, i)
+            rate = own * slope(loss, along, labels[i])
+            total = _gradient_norm(loss, rate, own, along, length(features, i, numbers[1, k]), theta_norm, theta.size)
+            numbers[1, k] = weight * scale(clip, rate, total)
+            numbers[2, k] = weight * kept_amount(feedback, rate, total)
+            share += weight * scale(clip, own, total)
+            kept_share += weight * kept_amount(feedback, own, total)
+        add_rows(features, drawn, begin, end, numbers, 1, v)
         if kept.size:
-            add_rows(features, some, kept_rates, kept)
+            add_rows(features, drawn, begin, end, numbers, 2, kept)
     _add_penalty(loss, theta, share, v)
     _add_penalty(loss, theta, kept_share, kept)
 
 
-def _by_scores(world, update, theta, deployed, drawn, weight, v, kept, room, rng):  # type: ignore[no-untyped-def]
-    # One margin a class. θ, and so each of the three vectors of `room`, has one entry a class and column.
-    features, labels, loss = world.features, world.labels, world.loss
-    columns = theta.size // loss.classes
-    theta_norm = norm(theta)
-    rates = room[0][: loss.classes]
+def _by_scores(
+    features,
+    labels,
+    weights,
+    loss,
+    response,
+    clip,
+    feedback,
+    theta,
+    deployed,
+    drawn,
+    first,
+    last,
+    weight,
+    v,
+    kept,
+    moved,
+    written,
+    gradient_i,
+    numbers,
+    rng,
+):
+    columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
+    theta_norm = _penalised_norm(loss, theta)
     share, kept_share = 0.0, 0.0
-    for i in drawn:
-        own = weight_of(world.weights, i)
+    for place in range(first, last):
+        i = drawn[place]
+        own = weight_of(weights, i)
         for k in range(loss.classes):
             rates[k] = margin(features, i, theta, k * columns)
-            room[1][k] = rates[k]
         slopes(loss, rates, labels[i])
-        along, steepness = 0.0, norm(rates)
+        along = 0.0  # ⟨gradient without penalty, θ⟩
         for k in range(loss.classes):
-            along += rates[k] * room[1][k]
-        size = steepness * length(features, i, square(features, i))
-        # As if there were one row, of slope 1: the gradient before the penalty, whose margin is `along`.
+            along += rates[k] * margin(features, i, theta, k * columns)
+        size = norm(rates) * length(features, i, square(features, i))
         total = _gradient_norm(loss, own, own, along, size, theta_norm, theta.size)
         for k in range(loss.classes):
-            add_row(features, i, weight * scale(update.clip, own * rates[k], total), v, k * columns)
-        share += scale(update.clip, own, total)
+            add_row(features, i, weight * scale(clip, own * rates[k], total), v, k * columns)
+        share += weight * scale(clip, own, total)
         if kept.size:
             for k in range(loss.classes):
-                add_row(features, i, weight * kept_amount(update.feedback, own * rates[k], total), kept, k * columns)
-            kept_share += kept_amount(update.feedback, own, total)
-    _add_penalty(loss, theta, weight * share, v)
-    _add_penalty(loss, theta, weight * kept_share, kept)
+                add_row(features, i, weight * kept_amount(feedback, own * rates[k], total), kept, k * columns)
+            kept_share += weight * kept_amount(feedback, own, total)
+    _add_penalty(loss, theta, share, v)
+    _add_penalty(loss, theta, kept_share, kept)
 
 
-def _gradient_norm(loss, rate, own, along, size, theta_norm, d):  # type: ignore[no-untyped-def]
+def _penalised_norm(loss, theta):
+    """‖θ‖ for losses with a penalty, which need it."""
+
+
+@overload(_penalised_norm, jit_options={"forceinline": True})
+def _theta_norm(loss, theta):
+    return (lambda loss, theta: norm(theta)) if _has_penalty(loss) else (lambda loss, theta: 0.0)
+
+
+def _has_penalty(loss: Any) -> bool:
+    return "l2" in loss.instance_class._fields
+
+
+def _gradient_norm(loss, rate, own, along, size, theta_norm, d):
     """‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = along and ‖x‖ = size."""
 
 
 @overload(_gradient_norm, jit_options={"forceinline": True})
-def _norm_of(loss, rate, own, along, size, theta_norm, d):  # type: ignore[no-untyped-def]
-    def plain(loss, rate, own, along, size, theta_norm, d):  # type: ignore[no-untyped-def]
+def _norm_of(loss, rate, own, along, size, theta_norm, d):
+    def plain(loss, rate, own, along, size, theta_norm, d):
         return abs(rate) * size
 
-    def penalised(loss, rate, own, along, size, theta_norm, d):  # type: ignore[no-untyped-def]
+    def penalised(loss, rate, own, along, size, theta_norm, d):
         # The two parts may nearly cancel. What rounding could hide is added, so that no record passes its clip.
         a, b = abs(rate) * size, abs(own) * loss.l2 * theta_norm
         unit = max(a, b)
@@ -161,17 +279,17 @@ def _norm_of(loss, rate, own, along, size, theta_norm, d):  # type: ignore[no-un
         cross = 2.0 * (rate / unit) * (own * loss.l2 * along / unit)
         return unit * np.sqrt(max(0.0, (a / unit) ** 2 + (b / unit) ** 2 + cross) + (d + 8) * _ROUNDING)
 
-    return penalised if "l2" in loss.instance_class._fields else plain
+    return penalised if _has_penalty(loss) else plain
 
 
-def _add_penalty(loss, theta, share, total):  # type: ignore[no-untyped-def]
+def _add_penalty(loss, theta, share, total):
     """Total += share·l2·θ; nothing for losses without a penalty, and for an empty total."""
 
 
 @overload(_add_penalty, jit_options={"forceinline": True})
-def _penalty_of(loss, theta, share, total):  # type: ignore[no-untyped-def]
-    def added(loss, theta, share, total):  # type: ignore[no-untyped-def]
+def _penalty_of(loss, theta, share, total):
+    def added(loss, theta, share, total):
         for j in range(total.size):
             total[j] += share * loss.l2 * theta[j]
 
-    return added if "l2" in loss.instance_class._fields else lambda loss, theta, share, total: None
+    return added if _has_penalty(loss) else lambda loss, theta, share, total: None

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipwise.engine.batch import add_batch
+from clipwise.engine.batch import add_batch, room
 from clipwise.engine.cache import kernel
 from clipwise.engine.prefetch import AHEAD, fetch_record
-from clipwise.engine.team import Team, announce, clear, done, look
+from clipwise.engine.team import Team, announce, clear, sum_span, wait_for
 from clipwise.engine.world import World
 from clipwise.feedback import recall, remembers, settle
 from clipwise.noise import add_noise
@@ -83,11 +83,13 @@ def advance(
 ) -> bool:
     """Run the update until step `until`; False as soon as θ is no longer finite."""
     # Arrays are taken out of their tuples here: inside the loop that would cost reference counting.
-    features, labels = world.features, world.labels
+    features, labels, weights, loss, response, region = world
+    clip, feedback = update.clip, update.feedback
     clock, theta, deployed, error, memory, summary = state
-    post, drawn, sums, kept_sums, rooms = shared
-    room, v, kept = rooms[0], sums[0], kept_sums[0]
-    spans, members, weight = sums.shape[0], rooms.shape[0], 1.0 / batch
+    post, drawn, sums, kept_sums, members = shared
+    moved, written, gradient_i, numbers = room(features, theta)
+    v, kept = sums[0], kept_sums[0]
+    spans, weight = sums.shape[0], 1.0 / batch
     due = _record(state, records)
     for t in range(clock[0], until):
         if update.deploy_every > 1 and t % update.deploy_every == 0:
@@ -98,19 +100,21 @@ def advance(
             fetch_record(features, labels, soon)
         post[1] = taking_part
         announce(post, 0, t + 1)
-        for span in range(spans // members):
-            clear(sums[span])
-            clear(kept_sums[span])
-            mine = drawn[span * taking_part // spans : (span + 1) * taking_part // spans]
-            add_batch(world, update, theta, deployed, mine, weight, sums[span], kept_sums[span], room, response_rng)
+        clear(v)
+        clear(kept)
+        add_batch(
+            features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, 0, taking_part // spans,
+            weight, v, kept, moved, written, gradient_i, numbers, response_rng,
+        )  # fmt: skip
+        for span in range(1, spans // members):
+            sum_span(world, update, theta, deployed, shared, span, weight, response_rng)
         for member in range(1, members):
-            while look(post, done(member)) != t + 1:
-                pass
+            wait_for(post, member, t + 1)
         for span in range(1, spans):
             _add(sums[span], v)
             _add(kept_sums[span], kept)
-        recall(update.feedback, error, v)
-        settle(update.feedback, error, kept, v)
+        recall(feedback, error, v)
+        settle(feedback, error, kept, v)
         consider(update.output, theta, v, summary, noise_rng)
         add_noise(update.noise, drawn, v, noise_rng)
         precondition(update.preconditioner, t + 1, v, memory)
@@ -119,7 +123,7 @@ def advance(
         # Before the projection, which could hide it; a non-finite e shows in θ at the next step.
         if not np.isfinite(total):
             return False
-        project(world.region, theta)
+        project(region, theta)
         summarise(update.output, t + 1, theta, summary)
         if t + 1 == due:
             due = _record(state, records)

@@ -33,8 +33,8 @@ def _fetch_row(features: Any, record: int) -> None:
 
 
 @overload(_fetch_row)
-def _fetch(features, record):  # type: ignore[no-untyped-def]
-    def dense(features, record):  # type: ignore[no-untyped-def]
+def _fetch(features, record):
+    def dense(features, record):
         for column in range(0, features.shape[1], _LINE):
             _prefetch(features, record * features.shape[1] + column)
 

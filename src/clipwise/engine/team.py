@@ -19,12 +19,11 @@ from numba.extending import intrinsic, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipwise.engine.batch import add_batch
-from clipwise.engine.cache import kernel
+from clipwise.engine.batch import add_batch, room
+from clipwise.engine.cache import INNER, kernel
 from clipwise.engine.world import World
 from clipwise.problem import Problem
 from clipwise.responses import is_random
-from clipwise.rows import ROWS_AT_A_TIME
 from clipwise.rule import Rule, Update
 from clipwise.sampling import expected_batch, most_drawn
 
@@ -45,7 +44,7 @@ class Team(NamedTuple):
     drawn: NDArray[np.int64]
     sums: Array  # one row a span: v
     kept: Array  # the same for the feedback; empty rows without
-    rooms: Array  # three vectors a member for intermediate results
+    members: int
 
 
 def team(problem: Problem, rule: Rule, threads: int, remembered: int) -> Team:
@@ -53,13 +52,12 @@ def team(problem: Problem, rule: Rule, threads: int, remembered: int) -> Team:
     batch = expected_batch(rule.sampling, problem.records)
     spans = _spans(batch)
     members = min(threads, spans) if _is_worthwhile(problem, batch) else 1
-    longest = max(problem.dimension, problem.features.shape[1], ROWS_AT_A_TIME)
     return Team(
         post=np.zeros((members + 1) * _LINE, dtype=np.int64),
         drawn=np.empty(most_drawn(rule.sampling, problem.records), dtype=np.int64),
         sums=np.empty((spans, problem.dimension)),
         kept=np.empty((spans, remembered)),
-        rooms=np.empty((members, 3, longest)),
+        members=members,
     )
 
 
@@ -82,7 +80,7 @@ def assembled(shared: Team, *common: Any) -> Iterator[None]:
     """Have all members but the leader at their places until the leader is done; `common` is what `_assist` is told."""
     members = [
         threading.Thread(target=_assist, args=(shared, *common, member), daemon=True)
-        for member in range(1, shared.rooms.shape[0])
+        for member in range(1, shared.members)
     ]
     for member in members:
         member.start()
@@ -97,7 +95,7 @@ def assembled(shared: Team, *common: Any) -> Iterator[None]:
 
 def prepare(shared: Team, *common: Any) -> None:
     """Have `_assist` ready, compiled or loaded."""
-    if shared.rooms.shape[0] > 1:
+    if shared.members > 1:
         shared.post[0] = _STOP
         _assist(shared, *common, 1)
         shared.post[0] = 0
@@ -115,8 +113,7 @@ def _assist(
     member: int,
 ) -> None:
     """Take one's share of every step that is announced, until told to stop."""
-    post, drawn, room = shared.post, shared.drawn, shared.rooms[member]
-    spans, members = shared.sums.shape[0], shared.rooms.shape[0]
+    post, spans, members = shared.post, shared.sums.shape[0], shared.members
     seen, looks = 0, 0
     while True:
         ticket = look(post, 0)
@@ -128,19 +125,42 @@ def _assist(
                 _let_others()
             continue
         for span in range(member * spans // members, (member + 1) * spans // members):
-            v, kept = shared.sums[span], shared.kept[span]
-            clear(v)
-            clear(kept)
-            mine = drawn[span * post[1] // spans : (span + 1) * post[1] // spans]
-            add_batch(world, update, theta, deployed, mine, weight, v, kept, room, rng)
+            sum_span(world, update, theta, deployed, shared, span, weight, rng)
         seen, looks = ticket, 0
-        announce(post, done(member), ticket)
+        announce(post, (member + 1) * _LINE, ticket)
+
+
+@register_jitable(**INNER)  # type: ignore[untyped-decorator]
+def sum_span(
+    world: World,
+    update: Update,
+    theta: Array,
+    deployed: Array,
+    shared: Team,
+    span: int,
+    weight: float,
+    rng: Generator,
+) -> None:
+    """Sum the records of one span into its rows."""
+    spans, taking_part, v, kept = shared.sums.shape[0], shared.post[1], shared.sums[span], shared.kept[span]
+    clear(v)
+    clear(kept)
+    first, last = span * taking_part // spans, (span + 1) * taking_part // spans
+    moved, written, gradient_i, numbers = room(world.features, theta)
+    add_batch(
+        world.features, world.labels, world.weights, world.loss, world.response, update.clip, update.feedback, theta,
+        deployed, shared.drawn, first, last, weight, v, kept, moved, written, gradient_i, numbers, rng,
+    )  # fmt: skip
 
 
 @kernel
-def done(member: int) -> int:
-    """Where a member announces the step that it is done with."""
-    return (member + 1) * _LINE
+def wait_for(post: NDArray[np.int64], member: int, ticket: int) -> None:
+    """Wait until a member is done with a step."""
+    looks = 0
+    while look(post, (member + 1) * _LINE) != ticket:
+        looks += 1
+        if looks > _PATIENCE:
+            _let_others()
 
 
 @kernel
