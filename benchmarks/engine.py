@@ -19,9 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 import clipwise as cw
-from clipwise.engine.loop import advance, empty_records, initial_state, world
+from clipwise.engine.loop import advance, empty_records, initial_state
 from clipwise.engine.streams import spawn
-from clipwise.sampling import expected_batch, most_drawn
+from clipwise.engine.team import team
+from clipwise.engine.world import world
+from clipwise.sampling import expected_batch
 
 REPEATS = 15
 RECORDS = 15_776
@@ -50,8 +52,18 @@ def engine(case: cw.Problem, how: cw.Rule, steps: int) -> None:
     m = case.records
     state = initial_state(case, how, np.zeros(case.dimension))
     records = empty_records(case, how, np.array([0, steps]))
-    sizes = expected_batch(how.sampling, m), most_drawn(how.sampling, m)
-    advance(world(case), how.update(), *sizes, state, np.arange(m), records, steps, *streams)
+    shared = team(case, how, 1, 0)
+    advance(
+        world(case),
+        how.update(),
+        expected_batch(how.sampling, m),
+        shared,
+        state,
+        np.arange(m),
+        records,
+        steps,
+        *streams,
+    )
 
 
 def numpy_loop(case: cw.Problem, batch: int, steps: int) -> None:

@@ -13,7 +13,7 @@ from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
 from clipwise.engine.streams import spawn
 from clipwise.feedback import NoFeedback
 from clipwise.noise import Gaussian, Local, Radial
-from clipwise.outputs import Average
+from clipwise.outputs import Average, Selected
 from clipwise.preconditioning import Adam
 from clipwise.sampling import Full, Poisson, Uniform
 
@@ -180,7 +180,7 @@ def run(problem, rule, steps, start, seed):
     weights = 0.0
     sampler = Sampler(rule.sampling, problem.records, streams.records)
     batch = getattr(rule.sampling, "batch", problem.records)
-    thetas, errors = [theta], [e]
+    thetas, errors, lengths = [theta], [e], []
     deployed = theta
     for t in range(steps):
         if t % rule.deploy_every == 0:
@@ -196,6 +196,9 @@ def run(problem, rule, steps, start, seed):
         if not isinstance(rule.feedback, NoFeedback):
             v = v + clip(rule.feedback.clip, e)
             e = e + sum((clip(rule.feedback.cap, g) for g in gradients), zero) / batch - v
+        if isinstance(rule.output, Selected):  # paper 5, Theorem 4.1, with the scale of docs/errata.md
+            scale = 4 * rule.clip.bound() / (problem.records * rule.output.epsilon)
+            lengths.append(np.linalg.norm(v) + streams.noise.laplace(scale=scale))
         noisy = v + noise(rule.noise, problem, drawn, streams.noise)
         if isinstance(rule.preconditioner, Adam):  # paper 3, Algorithm 3, with t + 1 and β₂
             adam = rule.preconditioner
@@ -208,6 +211,8 @@ def run(problem, rule, steps, start, seed):
         thetas.append(theta)
         errors.append(e)
     output = total / weights if isinstance(rule.output, Average) else theta
+    if isinstance(rule.output, Selected):
+        output = thetas[int(np.argmin(lengths))]  # of θ_0, …, θ_{T−1}
     return np.array(thetas), np.array(errors), output
 
 

@@ -71,6 +71,7 @@ def other_rules(step=STEP):
     return {
         "DPGD": cw.DPGD(step, lipschitz=2.5, noise_std=0.2),
         "ClippedDPGD": cw.ClippedDPGD(step, clip=0.8, noise_std=0.2),
+        "NoisySelection": cw.NoisySelection(step, lipschitz=2.5, noise_std=0.2, selection_epsilon=3.0),
         "GammaDPSGD": cw.GammaDPSGD(step, clip=0.8, scale=0.6, batch=5),
     }
 

@@ -1,6 +1,7 @@
 """Wrong input gets one clear sentence at the door."""
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -211,6 +212,30 @@ CASES = {
     "reference": (
         lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).gap([1, 2]),
         "reference must be a number or 4 number(s)",
+    ),
+    "selection epsilon": (
+        lambda: cw.NoisySelection(STEP, 1.0, 1.0, 0),
+        "selection_epsilon must be a number above 0, got 0",
+    ),
+    "selection in batches": (
+        lambda: replace(cw.DPSGD(STEP, 1.0, 1.0, batch=5), output=cw.outputs.Selected(1.0)),
+        "sampling must be Full() to select an iterate, got Poisson(batch=5)",
+    ),
+    "selection with feedback": (
+        lambda: replace(cw.DiceSGD(STEP, 1.0, 1.0, 1.0, sampling="full"), output=cw.outputs.Selected(1.0)),
+        "feedback must be NoFeedback() to select an iterate, got ErrorFeedback",
+    ),
+    "selection without a clip": (
+        lambda: replace(cw.SGD(STEP, sampling="full"), output=cw.outputs.Selected(1.0)),
+        "clip must have a bound (as Norm has) to select an iterate, got Unclipped()",
+    ),
+    "a selection that spends all": (
+        lambda: cw.calibrate(cw.NoisySelection(STEP, 1.0, 1.0, 2.0), 2.0, 1e-5, 50, 5),
+        "epsilon must be above the 2 that the selection alone spends, got 2.0",
+    ),
+    "a selection that spends all, as in the paper": (
+        lambda: cw.calibrate(cw.NoisySelection(STEP, 1.0, 1.0, 2.0), 1.5, 1e-5, 50, 5, "paper", "zero-out"),
+        "epsilon must be above the 2 that the selection alone spends, got 1.5",
     ),
     "no feedback": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).error_norm(), "SGD has no feedback"),
 }

@@ -55,6 +55,16 @@ def test_resumed_runs_are_bit_identical(monkeypatch, tmp_path, preset, sampling)
         np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))
 
 
+def test_a_resumed_selection_is_bit_identical(monkeypatch, tmp_path):
+    """The least noisy norm until now is kept beside the model."""
+    rule = cw.NoisySelection(cw.steps.Constant(0.05), 2.0, 0.2, selection_epsilon=5.0)
+    settings = {**SETTINGS, "steps": 50_000}
+    whole = cw.run(PROBLEM, rule, **settings)
+    pieces = run_in_pieces(monkeypatch, rule, tmp_path / "run", **settings)
+    np.testing.assert_array_equal(pieces.theta, whole.theta)
+    np.testing.assert_array_equal(pieces.output, whole.output)
+
+
 def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
     first = cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **SETTINGS)
     monkeypatch.setattr(replicate, "advance", None)  # any step would fail

@@ -45,6 +45,11 @@ def test_presets_of_paper_5():
     assert full.output == run("account", "ClippedDPGD", "--clip", "2", "--noise-std", "0.1", *words).output.replace(
         "ClippedDPGD", "DPGD"
     )
+    selection = ["NoisySelection", "--lipschitz", "2", "--noise-std", "0.1", *words]
+    rule = cw.NoisySelection(cw.steps.Constant(1.0), 2.0, 0.1, 0.5)
+    stated = run("account", *selection, "--selection-epsilon", "0.5").output
+    assert stated == f"{cw.account(rule, 59_535, 2381, 1e-5)}\n"
+    assert "--selection-epsilon must be given for NoisySelection" in run("account", *selection).output
 
 
 def test_local_presets_have_budgets():

@@ -41,6 +41,7 @@ from clipwise.presets import (
     ClippedDPGD,
     DiceSGD,
     GammaDPSGD,
+    NoisySelection,
 )
 from clipwise.privacy.audit import Audit, audit
 from clipwise.privacy.calibration import calibrate, longest_run
@@ -49,6 +50,7 @@ from clipwise.privacy.one_run_audit import audit_one_run
 from clipwise.privacy.settings import claims
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.users import account_users
+from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
 from clipwise.rule import Rule
 from clipwise.tuning import Proposal, tune
@@ -71,7 +73,9 @@ __all__ = [
     "DivergenceError",
     "GammaDPSGD",
     "Interrupted",
+    "NoisySelection",
     "Point",
+    "PrivacyWarning",
     "Problem",
     "Proposal",
     "Rule",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 Array = NDArray[np.float64]
 
@@ -129,14 +130,43 @@ def vector(name: str, value: Any, size: int) -> Array:
     return _finite(name, result).copy()
 
 
-def records(name: str, value: Any) -> Array:
-    """A finite, non-empty table: one row a record; a plain vector is one column."""
-    result = floats(name, value)
+def records(name: str, value: Any) -> Any:
+    """A finite, non-empty table: one row a record; a plain vector is one column.
+
+    float32 stays float32, and a sparse table becomes one of compressed rows.
+    """
+    if sparse.issparse(value):
+        return _sparse_records(name, value)
+    result = value if getattr(value, "dtype", None) == np.float32 else floats(name, value)
+    result = np.asarray(result)
     if result.ndim == 1:
         result = result[:, np.newaxis]
     if result.ndim != 2 or result.size == 0:
         raise ValueError(f"{name} must be a non-empty table of rows, got shape {result.shape}.")
     return frozen(_finite(name, result))
+
+
+def _sparse_records(name: str, value: Any) -> Any:
+    if value.ndim != 2 or 0 in value.shape:
+        raise ValueError(f"{name} must be a non-empty table of rows, got shape {value.shape}.")
+    table = sparse.csr_array(value)
+    if not table.has_canonical_format:  # entries in order, none twice; never changed in place
+        table = table.copy()
+        table.sum_duplicates()
+    if table.dtype != np.float32:
+        table = sparse.csr_array((floats(name, table.data), table.indices, table.indptr), shape=table.shape)
+    _finite(name, table.data)
+    return table
+
+
+def weights(name: str, value: Any, size: int) -> Array:
+    """One finite weight a record, zero or above."""
+    result = floats(name, value)
+    if result.shape != (size,):
+        raise ValueError(f"{name} must hold one weight for each of {size} records, got shape {result.shape}.")
+    if (_finite(name, result) < 0).any():
+        raise ValueError(f"{name} must be at least 0, got {result.min():g}.")
+    return frozen(result)
 
 
 def labels(name: str, value: Any, size: int, classes: int | None) -> Array:

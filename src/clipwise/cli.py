@@ -70,9 +70,8 @@ def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--noise-std", type=float, help="Deviation of the noise on the mean update."),
         click.option("--budget", type=float, help="μ of every user, for the LDP presets in place of the noise."),
         click.option("--scale", type=float, help="Of Gamma noise on the sum, in clips, for GammaDPSGD in its place."),
-        click.option(
-            "--lipschitz", type=float, help="Bound on the gradients for DPGD, in the clip's place; default: 1."
-        ),
+        click.option("--lipschitz", type=float, help="Bound on the gradients for DPGD and NoisySelection; default: 1."),
+        click.option("--selection-epsilon", type=float, help="ε that NoisySelection spends on choosing an iterate."),
         click.option("--batch", type=int, help="Expected batch size; default: 1."),
         click.option("--sampling", type=click.Choice(list(SAMPLERS)), help="Default: the preset's."),
         click.option("--records", type=int, required=True, help="Number of records."),
@@ -94,11 +93,13 @@ def _rule(
     budget: float | None,
     scale: float | None,
     lipschitz: float | None,
+    selection_epsilon: float | None,
     batch: int | None,
     sampling: str | None,
 ) -> Rule:
     given: dict[str, Any] = {"clip": clip, "error_clip": error_clip, "residual_cap": residual_cap, "sampling": sampling}
     given |= {"noise_std": noise_std, "budget": budget, "scale": scale, "lipschitz": lipschitz, "batch": batch}
+    given |= {"selection_epsilon": selection_epsilon}
     arguments = {name: value for name, value in given.items() if value is not None}
     known = inspect.signature(PRESETS[preset]).parameters
     for name in arguments.keys() - known.keys():
@@ -107,9 +108,9 @@ def _rule(
         arguments.setdefault(bound, 1.0)
     if "error_clip" in known:
         arguments.setdefault("error_clip", arguments["clip"])
-    needed = next(name for name in ("budget", "scale", "noise_std") if name in known)
-    if needed not in arguments:
-        raise click.UsageError(f"--{needed.replace('_', '-')} must be given for {preset}.")
+    for needed in ("budget", "scale", "noise_std", "selection_epsilon"):
+        if needed in known and needed not in arguments:
+            raise click.UsageError(f"--{needed.replace('_', '-')} must be given for {preset}.")
     if "batch" in known:
         arguments.setdefault("batch", 1)
     return PRESETS[preset](step=Constant(1.0), **arguments)

@@ -19,6 +19,11 @@ def add_clipped(clip: Any, vector: Array, weight: float, total: Array) -> None:
     """Total += weight · clip(vector)."""
 
 
+@operation
+def scale(clip: Any, amount: float, norm: float) -> float:
+    """What clipping makes of `amount·x` if it only scales: the number in its place, with norm = ‖amount·x‖."""
+
+
 class Unclipped(NamedTuple):
     """The vector as it is; nothing is bounded."""
 
@@ -31,6 +36,11 @@ class Unclipped(NamedTuple):
 def _(clip, vector, weight, total):
     for j in range(vector.size):
         total[j] += weight * vector[j]
+
+
+@implements(scale, Unclipped)
+def _(clip, amount, norm):
+    return amount
 
 
 @checked(threshold=positive)
@@ -52,6 +62,11 @@ def _(clip, vector, weight, total):
         total[j] += scale * vector[j]
 
 
+@implements(scale, Norm)
+def _(clip, amount, norm):
+    return amount * (clip.threshold / max(clip.threshold, norm))
+
+
 @checked(length=positive)
 class Normalise(NamedTuple):
     """length·g/‖g‖, "automatic" clipping; zero stays zero (paper 3, App. C.4)."""
@@ -69,6 +84,11 @@ def _(clip, vector, weight, total):
     if length != 0.0:  # NaN is passed on
         for j in range(vector.size):
             total[j] += weight * clip.length * (vector[j] / length)
+
+
+@implements(scale, Normalise)
+def _(clip, amount, norm):
+    return clip.length * (amount / norm) if norm != 0.0 else 0.0
 
 
 @checked(threshold=positive, classes=count)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipwise.clipping import add_clipped
+from clipwise.clipping import add_clipped, scale
 from clipwise.parts import implements, operation, traits
 
 Array = NDArray[np.float64]
@@ -24,6 +24,11 @@ Array = NDArray[np.float64]
 @operation
 def keep(feedback: Any, gradient: Array, weight: float, kept: Array) -> None:
     """Add one record's (capped) gradient to what this step should have applied."""
+
+
+@operation
+def kept_amount(feedback: Any, amount: float, norm: float) -> float:
+    """What `amount` becomes in `keep`, where it multiplies a vector of that norm; only if the cap has a `scale`."""
 
 
 @operation
@@ -51,6 +56,11 @@ def _(feedback, gradient, weight, kept):
     pass
 
 
+@implements(kept_amount, NoFeedback)
+def _(feedback, amount, norm):
+    return 0.0
+
+
 @implements(recall, NoFeedback)
 def _(feedback, error, update):
     pass
@@ -72,6 +82,11 @@ class ErrorFeedback(NamedTuple):
 @implements(keep, ErrorFeedback)
 def _(feedback, gradient, weight, kept):
     add_clipped(feedback.cap, gradient, weight, kept)
+
+
+@implements(kept_amount, ErrorFeedback)
+def _(feedback, amount, norm):
+    return scale(feedback.cap, amount, norm)
 
 
 @implements(recall, ErrorFeedback)

@@ -71,6 +71,8 @@ class Local(NamedTuple):
                 "loss must know its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
                 f"got {type(problem.loss).__name__}."
             )
+        if problem.weights is not None:
+            raise ValueError("weights must be None for local privacy: a weight would change the loss's sensitivity.")
         self.check_users(problem.records)
         return self._replace(sensitivity=positive("sensitivity", problem.loss.sensitivity()))
 

@@ -2,28 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipwise.checks import nonnegative
-from clipwise.parts import checked, implements, operation, traits
+from clipwise.checks import nonnegative, positive
+from clipwise.parts import checked, fallback, implemented, implements, operation, traits
+from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
 
 
 @operation
 def summarise(output: Any, t: int, theta: Array, summary: Array) -> None:
-    """Bring `summary` up to date with θ_t, t ≥ 1."""
+    """Bring `summary` up to date with θ_t, t ≥ 1. It starts with the model that would be released now."""
+
+
+@operation
+def consider(output: Any, theta: Array, update: Array, summary: Array, rng: Generator) -> None:
+    """Bring `summary` up to date with θ_t and its update *before noise*, t ≥ 0; nothing is done for most outputs."""
+
+
+@fallback(consider)
+def _unconsidered(output: type) -> Callable[..., None]:
+    return _nothing
+
+
+def _nothing(output, theta, update, summary, rng):  # type: ignore[no-untyped-def]
+    pass
+
+
+def considers(output: Any) -> bool:
+    """Whether an output looks at updates before noise, and not at the iterates alone."""
+    return type(output) in implemented(consider)
 
 
 def averages(output: Any) -> bool:
-    """Whether the summary is something else than θ; an output that does not say gets room of its own."""
+    """Whether the summary is recorded along the run, as averages are; so is that of an output that does not say."""
     return bool(getattr(output, "averages", True))
 
 
-@traits(averages=False)
+def begin(output: Any, theta: Array) -> Array:
+    """The summary before the first step: θ itself, or a copy of it and, from ∞ on, what the output notes beside it."""
+    if not getattr(output, "separate", True):
+        return theta
+    return np.append(theta, np.full(getattr(output, "notes", 0), np.inf))
+
+
+@traits(separate=False, averages=False)
 class Last(NamedTuple):
     """The last iterate: the summary is θ itself."""
 
@@ -50,3 +79,34 @@ def _(output, t, theta, summary):
     weight = (1.0 + output.power) / (t + output.power)
     for j in range(theta.size):
         summary[j] += weight * (theta[j] - summary[j])
+
+
+@traits(averages=False, notes=1)
+@checked(epsilon=positive)
+class Selected(NamedTuple):
+    """The one of θ_0, …, θ_{T−1} with the shortest mean gradient, up to Laplace noise (paper 5, Theorem 4.1).
+
+    Report-noisy-min: `epsilon` is what the choice costs when a record is replaced. `scale` is that of the noise; it
+    depends on the clip and on the number of records, so it is filled in when a run begins, and NaN until then.
+    """
+
+    epsilon: float
+    scale: float = np.nan
+
+    def on(self, bound: float, records: int) -> Selected:
+        """The same with its scale, 4L/(nε): twice 2L/n, the most that one of n gradients up to L changes, over ε."""
+        return self._replace(scale=4.0 * bound / (records * self.epsilon))
+
+
+@implements(summarise, Selected)
+def _(output, t, theta, summary):
+    pass
+
+
+@implements(consider, Selected)
+def _(output, theta, update, summary, rng):
+    noisy = norm(update) + rng.laplace(0.0, output.scale)
+    if noisy < summary[theta.size]:  # the least noisy norm until now
+        summary[theta.size] = noisy
+        for j in range(theta.size):
+            summary[j] = theta[j]

@@ -23,6 +23,7 @@ from clipwise.parts import require
 from clipwise.problem import Problem
 from clipwise.regions import project
 from clipwise.responses import is_random
+from clipwise.rows import dense
 from clipwise.zeros import Field, Zero, differences, find_zero
 
 Array = NDArray[np.float64]
@@ -179,7 +180,7 @@ def _zero(problem: Problem, field: Field, start: Array, limit: float | None = No
     """A zero of the field in the problem's region, with the columns' sizes as the scales of θ."""
     scales = np.ones(problem.dimension)
     if is_linear(problem.loss):
-        sizes = np.sqrt(np.mean(problem.features**2, axis=0))
+        sizes = np.sqrt(np.mean(dense(problem.features) ** 2, axis=0))
         scales = np.where(sizes > 0, sizes, 1.0)
     return find_zero(field, lambda theta: _projected(problem, theta), start, scales, limit)
 

@@ -15,7 +15,7 @@ from clipwise import checks
 from clipwise.clipping import Norm, Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback
 from clipwise.noise import Gaussian, Local, Radial
-from clipwise.outputs import Average
+from clipwise.outputs import Average, Selected
 from clipwise.preconditioning import Adam
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform
@@ -154,6 +154,19 @@ def ClippedDPGD(step: Any, clip: float, noise_std: float, deploy_every: int = 1)
     return Rule("ClippedDPGD", step, part, Full(), _gaussian(noise_std), output=Average(), deploy_every=deploy_every)
 
 
+def NoisySelection(
+    step: Any, lipschitz: float, noise_std: float, selection_epsilon: float, deploy_every: int = 1
+) -> Rule:
+    """DPGD that releases the iterate with the shortest gradient, chosen privately (paper 5, Theorem 4.1).
+
+    Laplace noise of scale 4L/(nε) on the norms of the mean gradients at θ_0, …, θ_{T−1} hides which is the shortest,
+    with L = `lipschitz` and ε = `selection_epsilon`; this ε is added to that of the descent.
+    """
+    output = Selected(checks.positive("selection_epsilon", selection_epsilon))
+    parts = (_norm("lipschitz", lipschitz), Full(), _gaussian(noise_std))
+    return Rule("NoisySelection", step, *parts, output=output, deploy_every=deploy_every)
+
+
 def GammaDPSGD(
     step: Any, clip: float, scale: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
 ) -> Rule:
@@ -166,7 +179,8 @@ def GammaDPSGD(
     return Rule("GammaDPSGD", step, _norm("clip", clip), _sampler(sampling, batch), noise, deploy_every=deploy_every)
 
 
-_ALL = (SGD, PCSGD, DPSGD, DiceSGD, AdamDiceSGD, AutoDiceSGD, LDPSGD, LDPASGD, DPGD, ClippedDPGD, GammaDPSGD)
+_DICE = (DiceSGD, AdamDiceSGD, AutoDiceSGD)
+_ALL = (SGD, PCSGD, DPSGD, *_DICE, LDPSGD, LDPASGD, DPGD, ClippedDPGD, NoisySelection, GammaDPSGD)
 PRESETS = {preset.__name__: preset for preset in _ALL}
 
 

@@ -13,6 +13,7 @@ from clipwise.losses.base import dimension, gradient, label_kind, value
 from clipwise.parts import is_ours, require
 from clipwise.regions import Everywhere, project
 from clipwise.responses import Identity, is_random, respond
+from clipwise.rows import dense, first_row
 
 Array = NDArray[np.float64]
 
@@ -22,13 +23,15 @@ class Problem:
 
     Parameters
     ----------
-    features : one row a record (x̄_i), or a vector for records of one number.
+    features : one row a record (x̄_i), or a vector for records of one number. A float32 table stays float32, and a
+        SciPy sparse one is kept in compressed rows.
     labels : one a record (ȳ_i); leave out for losses of z alone.
     loss : a part of `clipwise.losses`, or one of your own.
     response : a part of `clipwise.responses`; None for records that do not react.
     region : a part of `clipwise.regions`; None for no constraint.
+    weights : one a record, by which its loss is multiplied (before its gradient is clipped); None for ones.
 
-    The data is neither copied nor changed if it is a C-ordered float64 array already.
+    The data is neither copied nor changed if it is a C-ordered array of floats already.
 
     >>> import clipwise as cw
     >>> problem = cw.Problem([0.0, 0.0, 1.0], loss=cw.losses.Quadratic(a=10.0),
@@ -37,15 +40,25 @@ class Problem:
     (3, 1)
     """
 
-    def __init__(self, features: Any, labels: Any = None, *, loss: Any, response: Any = None, region: Any = None):
+    def __init__(
+        self,
+        features: Any,
+        labels: Any = None,
+        *,
+        loss: Any,
+        response: Any = None,
+        region: Any = None,
+        weights: Any = None,
+    ):
         self.loss: Any = loss
         self.response: Any = Identity() if response is None else response
         self.region: Any = Everywhere() if region is None else region
         require("loss", self.loss, [value, gradient])
         require("response", self.response, [respond])
         require("region", self.region, [project])
-        self.features: Array = checks.records("features", features)
+        self.features: Any = checks.records("features", features)
         self.labels: Array = self._labels(labels)
+        self.weights: Array | None = None if weights is None else checks.weights("weights", weights, self.records)
         if hasattr(self.response, "check_features"):
             self.response.check_features(self.features.shape[1])
         if getattr(self.response, "needs_labels", False) and label_kind(self.loss) == "none":
@@ -64,7 +77,7 @@ class Problem:
         moved, slope = np.zeros(self.features.shape[1]), np.zeros(self.dimension)
         theta = np.full(self.dimension, 0.5)
         with np.errstate(all="ignore"):
-            label = respond(self.response, theta, self.features[0], self.labels[0], moved, rng)
+            label = respond(self.response, theta, first_row(self.features), self.labels[0], moved, rng)
             if not isinstance(label, float):
                 raise TypeError(f"respond of {type(self.response).__name__} must return the label, got {label!r}.")
             gradient(self.loss, theta, moved, label, slope)
@@ -86,15 +99,21 @@ class Problem:
     @property
     def records(self) -> int:
         """m, the number of records."""
-        return len(self.features)
+        return int(self.features.shape[0])
 
     @property
     def dimension(self) -> int:
         """d, the length of θ."""
         return dimension(self.loss, int(self.features.shape[1]))
 
+    def table(self) -> Array:
+        """The features as a dense table in float64, for formulas over all records; refuse weighted ones."""
+        if self.weights is not None:
+            raise ValueError("problem must have no weights: constants and theorems are for records that count alike.")
+        return dense(self.features)
+
     def on(self, features: Any, labels: Any = None) -> Problem:
-        """The same problem on other records, such as held-out ones."""
+        """The same problem on other records, such as held-out ones; they count alike."""
         other = Problem(features, labels, loss=self.loss, response=self.response, region=self.region)
         if other.dimension != self.dimension:
             raise ValueError(f"features must have {self.dimension} columns, got {other.dimension}.")
@@ -107,7 +126,7 @@ class Problem:
             if not np.isfinite(radius):
                 raise ValueError("radius must be given for a problem without a bounded region, got None.")
         radius = checks.positive("radius", radius)
-        return constants(self.features, self.labels, self.loss, self.response, radius, self.dimension)
+        return constants(self.table(), self.labels, self.loss, self.response, radius, self.dimension)
 
     def __repr__(self) -> str:
         return (

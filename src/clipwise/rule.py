@@ -8,7 +8,7 @@ At step t = 0, 1, …, with θ_t deployed:
 4. v = u + clip(e_t)                         `feedback`
 5. e_{t+1} = e_t + (1/B) Σ cap(g_i) − v      `feedback`
 6. θ_{t+1} = project(θ_t − γ_{t+1}·precondition(v + noise))    `step`, `preconditioner`, `noise`
-7. release the last iterate, or an average   `output`
+7. release the last iterate, an average, or the one whose v was shortest, up to noise    `output`
 
 `clipwise.engine.loop` is this list, compiled.
 """
@@ -18,15 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from clipwise import checks
 from clipwise.clipping import add_clipped
 from clipwise.feedback import NoFeedback, keep, recall, settle
 from clipwise.noise import Gaussian, Local, add_noise
-from clipwise.outputs import Last, summarise
+from clipwise.outputs import Last, Selected, summarise
 from clipwise.parts import require
 from clipwise.preconditioning import Plain, precondition
 from clipwise.problem import Problem
-from clipwise.sampling import SinglePass, draw, expected_batch, longest_run
+from clipwise.sampling import Full, SinglePass, draw, expected_batch, longest_run
 from clipwise.steps import size
 
 
@@ -75,6 +77,17 @@ class Rule:
             raise ValueError(
                 f"sampling must be SinglePass(1) with local noise, which is for one user a step, got {self.sampling}."
             )
+        if isinstance(self.output, Selected):
+            self._check_selection()
+
+    def _check_selection(self) -> None:
+        """Refuse parts with which v is not a mean gradient of all records that one of them changes little."""
+        if type(self.sampling) is not Full:
+            raise ValueError(f"sampling must be Full() to select an iterate, got {self.sampling}.")
+        if type(self.feedback) is not NoFeedback:
+            raise ValueError(f"feedback must be NoFeedback() to select an iterate, got {self.feedback}.")
+        if not (hasattr(self.clip, "bound") and self.clip.bound() < np.inf):
+            raise ValueError(f"clip must have a bound (as Norm has) to select an iterate, got {self.clip}.")
 
     def update(self) -> Update:
         """The parts alone, for the compiled loop."""
@@ -103,8 +116,12 @@ class Rule:
             raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
 
     def on(self, problem: Problem) -> Rule:
-        """The rule with what only the problem can tell: the sensitivity of its loss, for local noise."""
-        return replace(self, noise=self.noise.on(problem)) if isinstance(self.noise, Local) else self
+        """The rule with what only the problem can tell: its loss's sensitivity or number of records, for noise."""
+        if isinstance(self.noise, Local):
+            return replace(self, noise=self.noise.on(problem))
+        if isinstance(self.output, Selected):
+            return replace(self, output=self.output.on(self.clip.bound(), problem.records))
+        return self
 
     def check(self, problem: Problem, steps: int) -> None:
         """Refuse a rule that cannot run on the problem for that many steps."""

@@ -46,3 +46,22 @@ def test_noise_falls_with_epsilon_and_rises_with_steps():
     noises = [cw.calibrate(rule, target, 1e-5, RECORDS, STEPS).noise.std for target in TARGETS]
     assert (np.diff(noises) < 0).all()
     assert cw.calibrate(rule, 1.0, 1e-5, RECORDS, 10 * STEPS).noise.std > noises[2]
+
+
+@pytest.mark.parametrize("batch", [20, RECORDS])
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
+def test_gamma_noise_is_calibrated_too(batch, adjacency):
+    rule = cw.GammaDPSGD(cw.steps.Constant(1.0), clip=0.8, scale=1.0, batch=batch)
+    for target in TARGETS:
+        found = cw.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
+        assert 0.98 * target <= cw.account(found, RECORDS, STEPS, 1e-5, adjacency).certified <= target
+    with pytest.raises(ValueError, match="rule must be one that can be certified: .* add-remove only"):
+        cw.calibrate(rule, 1.0, 1e-5, RECORDS, STEPS, adjacency="replace-one")
+
+
+def test_local_budgets_are_calibrated_too():
+    for target in TARGETS:
+        found = cw.calibrate(cw.LDPSGD(cw.steps.Constant(1.0), 1.0), target, 1e-5, RECORDS, RECORDS)
+        assert 0.98 * target <= cw.account(found, RECORDS, RECORDS, 1e-5).certified <= target * (1 + 1e-9)
+    with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
+        cw.calibrate(found, 1.0, 1e-5, RECORDS, RECORDS, adjacency="zero-out")

@@ -73,6 +73,19 @@ def test_the_bounds_hold_over_runs(loss, noise_std):
     assert limit < 30 * selected.mean()
 
 
+def test_the_bound_holds_for_the_preset():
+    """150 runs of `NoisySelection`; the bound fails with probability 0.05, so a false alarm once in 10⁷."""
+    problem, steps, runs, failure, noise_std, epsilon = problem_of(cw.losses.Savage()), 40, 150, 0.05, 0.02, 20.0
+    place, lipschitz = stationary.landscape(problem), glm.data_lipschitz(problem)
+    rule = cw.NoisySelection(cw.steps.Constant(1 / place.smoothness), lipschitz, noise_std, epsilon)
+    scale = stationary.selection_scale(lipschitz, problem.records, epsilon)
+    assert rule.on(problem).output.scale == scale == 4 * lipschitz / (60 * epsilon)
+    selected = gradients(problem, cw.run(problem, rule, steps, replicates=runs, seed=0).output)
+    limit = stationary.selected_gradient(place, noise_std, steps, scale, failure)
+    assert (selected > limit).sum() <= binom.isf(1e-7, runs, failure)
+    assert limit < 30 * selected.mean()
+
+
 def test_the_printed_bound_fails():
     """Logistic regression with n records of rank 10, three labels of four 1 for every basis vector.
 

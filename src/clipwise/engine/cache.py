@@ -33,6 +33,8 @@ _KEEP_DAYS = 30
 # Reassociation lets the compiler vectorise sums; NaN and infinity keep their meaning.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
 
+INNER: dict[str, Any] = {"error_model": "numpy", "fastmath": OPTIONS["fastmath"], "forceinline": True}
+
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function, through the package's own cache."""

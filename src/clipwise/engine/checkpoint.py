@@ -16,6 +16,7 @@ import numpy as np
 from clipwise.engine.replicate import Replicate
 from clipwise.parts import fingerprint
 from clipwise.problem import Problem
+from clipwise.rows import Sparse, stored
 from clipwise.rule import Rule
 from clipwise.sources import SOURCE_DIGEST
 from clipwise.storage import write_atomically
@@ -29,17 +30,26 @@ class CheckpointError(ValueError):
 
 def identity(problem: Problem, rule: Rule, settings: dict[str, Any]) -> dict[str, Any]:
     """What makes a run this run: data, parts and settings, as digests that can be compared."""
-    data = hashlib.sha256(problem.features.data)
-    data.update(problem.labels.data)
     return {
         "version of clipwise": SOURCE_DIGEST,
-        "data": [list(problem.features.shape), data.hexdigest()],
+        "data": [list(problem.features.shape), _digest(problem)],
         "loss": fingerprint(problem.loss),
         "response": fingerprint(problem.response),
         "region": fingerprint(problem.region),
         "rule": fingerprint(rule.update()),
         **settings,
     }
+
+
+def _digest(problem: Problem) -> str:
+    """A digest of the records, of how their features are stored, and of their weights."""
+    table = stored(problem.features)
+    arrays = [*table[:3]] if isinstance(table, Sparse) else [table]
+    data = hashlib.sha256()
+    for array in [*arrays, problem.labels, *([] if problem.weights is None else [problem.weights])]:
+        data.update(f"{array.dtype} {array.size}".encode())
+        data.update(array.data)
+    return data.hexdigest()
 
 
 def save(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:

@@ -8,33 +8,22 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipwise.checks import frozen
-from clipwise.clipping import add_clipped
+from clipwise.engine.batch import add_batch, room
 from clipwise.engine.cache import kernel
 from clipwise.engine.prefetch import AHEAD, fetch_record
-from clipwise.feedback import keep, recall, remembers, settle
-from clipwise.losses.base import gradient
+from clipwise.engine.team import Team, announce, clear, sum_span, wait_for
+from clipwise.engine.world import World
+from clipwise.feedback import recall, remembers, settle
 from clipwise.noise import add_noise
-from clipwise.outputs import averages, summarise
+from clipwise.outputs import averages, begin, consider, summarise
 from clipwise.preconditioning import moments, precondition
 from clipwise.problem import Problem
 from clipwise.regions import project
-from clipwise.responses import respond
 from clipwise.rule import Rule, Update
 from clipwise.sampling import draw, foresee
 from clipwise.steps import size
 
 Array = NDArray[np.float64]
-
-
-class World(NamedTuple):
-    """A problem as the compiled loop takes it."""
-
-    features: Array
-    labels: Array
-    loss: object
-    response: object
-    region: object
 
 
 class State(NamedTuple):
@@ -45,7 +34,7 @@ class State(NamedTuple):
     deployed: Array  # the model that records react to: θ itself under greedy deployment
     error: Array  # e of the feedback; empty without
     moments: Array  # of the preconditioner
-    summary: Array  # what would be released now: θ itself, or an average
+    summary: Array  # starts with what would be released now: θ itself, an average, or the best so far
 
 
 class Records(NamedTuple):
@@ -55,12 +44,6 @@ class Records(NamedTuple):
     theta: Array
     error: Array
     average: Array
-
-
-def world(problem: Problem) -> World:
-    """The problem's arrays and parts. (Unpickling forgets that arrays are read-only, and so does joblib.)"""
-    arrays = frozen(problem.features), frozen(problem.labels)
-    return World(*arrays, problem.loss, problem.response, problem.region)
 
 
 def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
@@ -73,7 +56,7 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
         deployed=theta if rule.deploy_every == 1 else start.copy(),
         error=np.zeros(d if remembers(rule.feedback) else 0),
         moments=np.zeros((moments(rule.preconditioner), d)),
-        summary=start.copy() if averages(rule.output) else theta,
+        summary=begin(rule.output, theta),
     )
 
 
@@ -89,7 +72,7 @@ def advance(
     world: World,
     update: Update,
     batch: int,
-    room: int,
+    shared: Team,
     state: State,
     order: NDArray[np.int64],
     records: Records,
@@ -100,32 +83,39 @@ def advance(
 ) -> bool:
     """Run the update until step `until`; False as soon as θ is no longer finite."""
     # Arrays are taken out of their tuples here: inside the loop that would cost reference counting.
-    features, labels = world.features, world.labels
+    features, labels, weights, loss, response, region = world
+    clip, feedback = update.clip, update.feedback
     clock, theta, deployed, error, memory, summary = state
-    moved = np.empty(features.shape[1])
-    gradient_i = np.empty(theta.size)
-    v = np.empty(theta.size)
-    kept = np.empty(error.size)
-    drawn = np.empty(room, dtype=np.int64)
-    weight = 1.0 / batch
+    post, drawn, sums, kept_sums, members = shared
+    moved, written, gradient_i, numbers = room(features, theta)
+    v, kept = sums[0], kept_sums[0]
+    spans, weight = sums.shape[0], 1.0 / batch
     due = _record(state, records)
     for t in range(clock[0], until):
         if update.deploy_every > 1 and t % update.deploy_every == 0:
             _copy(theta, deployed)
-        _clear(v)
-        _clear(kept)
         taking_part = draw(update.sampling, t, labels.size, order, record_rng, drawn)
         soon = foresee(update.sampling, t + AHEAD, labels.size, order)
         if soon >= 0:
             fetch_record(features, labels, soon)
-        for k in range(taking_part):
-            i = drawn[k]
-            label = respond(world.response, deployed, features[i], labels[i], moved, response_rng)
-            gradient(world.loss, theta, moved, label, gradient_i)
-            add_clipped(update.clip, gradient_i, weight, v)
-            keep(update.feedback, gradient_i, weight, kept)
-        recall(update.feedback, error, v)
-        settle(update.feedback, error, kept, v)
+        post[1] = taking_part
+        announce(post, 0, t + 1)
+        clear(v)
+        clear(kept)
+        add_batch(
+            features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, 0, taking_part // spans,
+            weight, v, kept, moved, written, gradient_i, numbers, response_rng,
+        )  # fmt: skip
+        for span in range(1, spans // members):
+            sum_span(world, update, theta, deployed, shared, span, weight, response_rng)
+        for member in range(1, members):
+            wait_for(post, member, t + 1)
+        for span in range(1, spans):
+            _add(sums[span], v)
+            _add(kept_sums[span], kept)
+        recall(feedback, error, v)
+        settle(feedback, error, kept, v)
+        consider(update.output, theta, v, summary, noise_rng)
         add_noise(update.noise, drawn, v, noise_rng)
         precondition(update.preconditioner, t + 1, v, memory)
         total = _move(theta, size(update.step, t + 1), v)
@@ -133,7 +123,7 @@ def advance(
         # Before the projection, which could hide it; a non-finite e shows in θ at the next step.
         if not np.isfinite(total):
             return False
-        project(world.region, theta)
+        project(region, theta)
         summarise(update.output, t + 1, theta, summary)
         if t + 1 == due:
             due = _record(state, records)
@@ -154,9 +144,6 @@ def _record(state: State, records: Records) -> int:
     return records.iterations[k] if k < records.iterations.size else -1
 
 
-# Plain loops: at the sizes of one record they are faster than NumPy's slices and sums.
-
-
 @kernel
 def _copy(source: Array, target: Array) -> None:
     for j in range(source.size):
@@ -164,9 +151,9 @@ def _copy(source: Array, target: Array) -> None:
 
 
 @kernel
-def _clear(vector: Array) -> None:
-    for j in range(vector.size):
-        vector[j] = 0.0
+def _add(source: Array, target: Array) -> None:
+    for j in range(source.size):
+        target[j] += source[j]
 
 
 @kernel

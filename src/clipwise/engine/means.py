@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from clipwise.clipping import Unclipped, add_clipped
 from clipwise.engine.cache import kernel
-from clipwise.engine.loop import World, world
+from clipwise.engine.world import World, world
 from clipwise.losses.base import gradient, value
 from clipwise.problem import Problem
 from clipwise.responses import is_random, respond
+from clipwise.rows import row, weigh, weight_of, width
 from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
@@ -60,54 +61,57 @@ def _generator() -> Generator:
 
 @kernel
 def _mean_loss(world: World, theta: Array, deployed: Array, repeats: int, rng: Generator) -> float:
-    features, labels = world.features, world.labels
-    moved = np.empty(features.shape[1])
+    features, labels, weights = world.features, world.labels, world.weights
+    moved, room = np.empty(width(features)), np.empty(width(features))
     total = 0.0
     for i in range(labels.size):
         for _ in range(repeats):
-            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
-            total += value(world.loss, theta, moved, label)
+            label = respond(world.response, deployed, row(features, i, room), labels[i], moved, rng)
+            total += weight_of(weights, i) * value(world.loss, theta, moved, label)
     return total / (labels.size * repeats)
 
 
 @kernel
 def _mean_gradient(world: World, clip: Any, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
-    features, labels = world.features, world.labels
-    moved = np.empty(features.shape[1])
+    features, labels, weights = world.features, world.labels, world.weights
+    moved, room = np.empty(width(features)), np.empty(width(features))
     gradient_i = np.empty(theta.size)
     total = np.zeros(theta.size)
     weight = 1.0 / (labels.size * repeats)
     for i in range(labels.size):
         for _ in range(repeats):
-            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            label = respond(world.response, deployed, row(features, i, room), labels[i], moved, rng)
             gradient(world.loss, theta, moved, label, gradient_i)
+            weigh(weights, i, gradient_i)
             add_clipped(clip, gradient_i, weight, total)
     return total
 
 
 @kernel
 def _record_gradients(world: World, clip: Any, theta: Array, rng: Generator) -> Array:
-    features, labels = world.features, world.labels
-    moved = np.empty(features.shape[1])
+    features, labels, weights = world.features, world.labels, world.weights
+    moved, room = np.empty(width(features)), np.empty(width(features))
     gradient_i = np.empty(theta.size)
     out = np.zeros((labels.size, theta.size))
     for i in range(labels.size):
-        label = respond(world.response, theta, features[i], labels[i], moved, rng)
+        label = respond(world.response, theta, row(features, i, room), labels[i], moved, rng)
         gradient(world.loss, theta, moved, label, gradient_i)
+        weigh(weights, i, gradient_i)
         add_clipped(clip, gradient_i, 1.0, out[i])
     return out
 
 
 @kernel
 def _gradient_norms(world: World, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
-    features, labels = world.features, world.labels
-    moved = np.empty(features.shape[1])
+    features, labels, weights = world.features, world.labels, world.weights
+    moved, room = np.empty(width(features)), np.empty(width(features))
     gradient_i = np.empty(theta.size)
     norms = np.empty((labels.size, repeats))
     for i in range(labels.size):
         for k in range(repeats):
-            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            label = respond(world.response, deployed, row(features, i, room), labels[i], moved, rng)
             gradient(world.loss, theta, moved, label, gradient_i)
+            weigh(weights, i, gradient_i)
             norms[i, k] = norm(gradient_i)
     return norms
 
@@ -115,11 +119,11 @@ def _gradient_norms(world: World, theta: Array, deployed: Array, repeats: int, r
 @kernel
 def _count_signs(world: World, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
     features, labels = world.features, world.labels
-    moved = np.empty(features.shape[1])
+    moved, room = np.empty(width(features)), np.empty(width(features))
     counts = np.zeros((2, 2))
     for i in range(labels.size):
         for _ in range(repeats):
-            label = respond(world.response, deployed, features[i], labels[i], moved, rng)
+            label = respond(world.response, deployed, row(features, i, room), labels[i], moved, rng)
             margin = 0.0
             for j in range(theta.size):
                 margin += moved[j] * theta[j]

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
 from clipwise.engine.cache import kernel
@@ -22,11 +22,23 @@ _LINE = 8  # numbers in a cache line
 
 
 @kernel
-def fetch_record(features: NDArray[np.float64], labels: NDArray[np.float64], record: int) -> None:
+def fetch_record(features: Any, labels: NDArray[np.float64], record: int) -> None:
     """Have a record's features and label at hand soon."""
-    for column in range(0, features.shape[1], _LINE):
-        _prefetch(features, record * features.shape[1] + column)
+    _fetch_row(features, record)
     _prefetch(labels, record)
+
+
+def _fetch_row(features: Any, record: int) -> None:
+    """Declared for compiled code: fetch a dense row; where a sparse one lies is not known before it is read."""
+
+
+@overload(_fetch_row)
+def _fetch(features, record):
+    def dense(features, record):
+        for column in range(0, features.shape[1], _LINE):
+            _prefetch(features, record * features.shape[1] + column)
+
+    return dense if isinstance(features, types.Array) else lambda features, record: None
 
 
 @intrinsic  # type: ignore[untyped-decorator]

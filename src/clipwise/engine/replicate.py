@@ -7,15 +7,18 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clipwise.engine.loop import Records, State, World, advance, world
+from clipwise.engine.loop import Records, State, advance
 from clipwise.engine.streams import Streams
+from clipwise.engine.team import Team, assembled, prepare, team
+from clipwise.engine.world import World, world
 from clipwise.problem import Problem
 from clipwise.rule import Rule, Update
-from clipwise.sampling import expected_batch, most_drawn, permutes
+from clipwise.sampling import expected_batch, permutes
 
 CHUNK_SECONDS = 0.1  # how long the compiled loop may run before it looks up
 
@@ -63,15 +66,37 @@ class Replicate:
         finally:
             self.moving.release()
 
-    def compile(self, problem: Problem, rule: Rule) -> None:
+    def compile(self, problem: Problem, rule: Rule, threads: int) -> None:
         """Have the loop ready, compiled or loaded, and record the start; no step is taken."""
-        advance(*_arguments(problem, rule), self.state, self.order, self.records, self.done, *self.streams)
+        place, update, batch, shared = self._arguments(problem, rule, threads)
+        advance(place, update, batch, shared, self.state, self.order, self.records, self.done, *self.streams)
+        prepare(shared, place, update, *self._common(batch))
 
-    def advance_to(self, problem: Problem, rule: Rule, steps: int, pace: Pace, stop: threading.Event) -> None:
+    def advance_to(
+        self, problem: Problem, rule: Rule, steps: int, threads: int, pace: Pace, stop: threading.Event
+    ) -> None:
         """Advance in chunks of about CHUNK_SECONDS, so that it can be stopped or saved in between."""
-        fixed = _arguments(problem, rule)
-        if permutes(rule.sampling) and self.order.size == 0 and self.done < steps:
+        if self.done == steps:
+            return
+        if permutes(rule.sampling) and self.order.size == 0:
             self.order = np.arange(problem.records)
+        place, update, batch, shared = self._arguments(problem, rule, threads)
+        with assembled(shared, place, update, *self._common(batch)):
+            self._advance((place, update, batch, shared), steps, pace, stop)
+        if self.done == steps:
+            with self.still():
+                self.order = _NOTHING  # so that memory does not grow with the number of replicates
+
+    def _arguments(self, problem: Problem, rule: Rule, threads: int) -> tuple[World, Update, int, Team]:
+        """What the compiled loop is told about the problem and the rule, and room for its sums."""
+        shared = team(problem, rule, threads, self.state.error.size)
+        return world(problem), rule.update(), expected_batch(rule.sampling, problem.records), shared
+
+    def _common(self, batch: int) -> tuple[Any, ...]:
+        """What every member of a team is told besides."""
+        return self.state.theta, self.state.deployed, 1.0 / batch, self.streams.response
+
+    def _advance(self, fixed: tuple[World, Update, int, Team], steps: int, pace: Pace, stop: threading.Event) -> None:
         while self.done < steps and not stop.is_set():
             began = time.monotonic()
             with self.still():
@@ -81,15 +106,6 @@ class Replicate:
             if self.diverged:
                 return
             pace.learn(self.done - began_at, time.monotonic() - began)
-        if self.done == steps:
-            with self.still():
-                self.order = _NOTHING  # so that memory does not grow with the number of replicates
-
-
-def _arguments(problem: Problem, rule: Rule) -> tuple[World, Update, int, int]:
-    """What the compiled loop is told about the problem and the rule."""
-    m = problem.records
-    return world(problem), rule.update(), expected_batch(rule.sampling, m), most_drawn(rule.sampling, m)
 
 
 @contextmanager

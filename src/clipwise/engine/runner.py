@@ -72,7 +72,8 @@ def run(
     seed : a whole number makes the run reproducible (and so not fit for release); the same seed gives
         different rules the same record draws. None takes cryptographic noise from the operating system.
     record : about how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
-    n_jobs : threads; None for one a processor. The results do not depend on it.
+    n_jobs : threads, over replicates and, if there are more than replicates, within large batches; None for one a
+        processor. The results do not depend on it.
     progress : True or False; None shows a bar on a terminal when the run is long.
     checkpoint : a file that is written every few seconds; if it exists, the run continues from it and
         ends as if it had never stopped. It holds the noise state: keep it as private as the data.
@@ -175,12 +176,13 @@ def _run_all(
 ) -> None:
     """Advance every replicate to the end; on Ctrl-C or divergence stop them all and raise with the trace."""
     stop = threading.Event()
+    each = max(1, threads // len(work))
     pool = ThreadPoolExecutor(max_workers=min(threads, len(work)))
     try:
         if work[0].done < steps:
-            work[0].compile(problem, rule)  # here and not in a thread, so that Ctrl-C need not wait for it
+            work[0].compile(problem, rule, each)  # here and not in a thread, so that Ctrl-C need not wait for it
         pace = Pace()
-        jobs = [pool.submit(replicate.advance_to, problem, rule, steps, pace, stop) for replicate in work]
+        jobs = [pool.submit(replicate.advance_to, problem, rule, steps, each, pace, stop) for replicate in work]
         with progress:
             _watch(jobs, work, progress, file)
     except KeyboardInterrupt:
@@ -219,7 +221,7 @@ def _trace(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
         theta=np.stack([replicate.records.theta for replicate in work]),
         error=np.stack([replicate.records.error for replicate in work]) if remembers(rule.feedback) else None,
         average=np.stack([replicate.records.average for replicate in work]) if averages(rule.output) else None,
-        output=np.stack([replicate.state.summary for replicate in work]),
+        output=np.stack([replicate.state.summary[: replicate.state.theta.size] for replicate in work]),
         steps_done=np.array([replicate.done for replicate in work]),
     )
 

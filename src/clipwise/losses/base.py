@@ -33,6 +33,11 @@ def slope(loss: Any, margin: float, label: float) -> float:
     """For generalised linear losses: the derivative of `margin_value` in the margin."""
 
 
+@operation
+def slopes(loss: Any, scores: Array, label: float) -> None:
+    """For losses of several margins ⟨x, θ_k⟩, one a class: turn the margins into the derivatives by them, in place."""
+
+
 class MarginBounds(NamedTuple):
     """What a generalised linear loss can do while |margin| ≤ reach, one entry a record."""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clipwise.checks import integer, nonnegative
-from clipwise.losses.base import gradient, value
+from clipwise.losses.base import gradient, slopes, value
 from clipwise.parts import checked, implements, traits
 
 
@@ -50,21 +50,30 @@ def _(loss, theta, features, label):
     return highest + np.log(total) - chosen + 0.5 * loss.l2 * square
 
 
+@implements(slopes, Softmax)
+def _(loss, scores, label):
+    highest, total = -np.inf, 0.0
+    for k in range(loss.classes):
+        highest = max(highest, scores[k])
+    for k in range(loss.classes):
+        scores[k] = np.exp(scores[k] - highest)
+        total += scores[k]
+    for k in range(loss.classes):
+        scores[k] = scores[k] / total - (1.0 if k == label else 0.0)
+
+
 @implements(gradient, Softmax)
 def _(loss, theta, features, label, out):
     # The scores wait in the first place of each class's block of `out` until all are there.
-    columns, highest = features.size, -np.inf
+    columns = features.size
+    scores = out[::columns]
     for k in range(loss.classes):
         score = 0.0
         for j in range(columns):
             score += features[j] * theta[k * columns + j]
-        out[k * columns] = score
-        highest = max(highest, score)
-    total = 0.0
+        scores[k] = score
+    slopes(loss, scores, label)
     for k in range(loss.classes):
-        out[k * columns] = np.exp(out[k * columns] - highest)
-        total += out[k * columns]
-    for k in range(loss.classes):
-        rate = out[k * columns] / total - (1.0 if k == label else 0.0)
+        rate = scores[k]
         for j in range(columns):
             out[k * columns + j] = rate * features[j] + loss.l2 * theta[k * columns + j]

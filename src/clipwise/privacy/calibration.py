@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from clipwise import checks
-from clipwise.noise import Gaussian
-from clipwise.privacy.certificate import ADJACENCIES, certify
+from clipwise.noise import Gaussian, Local, Radial
+from clipwise.privacy import gaussian
+from clipwise.privacy.certificate import ADJACENCIES, certify, selection_epsilon
 from clipwise.privacy.claims import claim
 from clipwise.privacy.release import Release, release
 from clipwise.rule import Rule
@@ -30,14 +31,18 @@ def calibrate(
     """The same rule with the least noise that certifies (ε, δ), or with the noise that its paper prescribes.
 
     Formal guarantee, for how="certified": `account` of the returned rule certifies at most ε at δ, and no less than
-    0.98 of it. For how="paper" there is none: the papers' formulas do not all hold.
+    0.98 of it. For how="paper" there is none: the papers' formulas do not all hold. Under local privacy every user gets
+    the largest budget μ that keeps to (ε, δ).
     """
     target, delta = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
     checks.instance("rule", rule, Rule)
     checks.choice("adjacency", adjacency, ADJACENCIES)
-    if type(rule.noise) is not Gaussian:
-        raise ValueError(f"rule must have Gaussian noise to be calibrated, got {type(rule.noise).__name__}.")
     find = checks.choice("how", how, {"certified": _certified_noise, "paper": _paper_noise})
+    if type(rule.noise) is Local:
+        _require_certificate(release(rule, records, steps), adjacency)
+        return replace(rule, noise=Local(np.array(gaussian.largest_mu(target, delta))))
+    if type(rule.noise) not in (Gaussian, Radial):
+        raise ValueError(f"rule must have noise of a known kind to be calibrated, got {type(rule.noise).__name__}.")
     return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))
 
 
@@ -65,24 +70,24 @@ def longest_run(
     return low
 
 
-def _with_noise(rule: Rule, std: float) -> Rule:
-    return replace(rule, noise=Gaussian(std))
+def _with_noise(rule: Rule, size: float) -> Rule:
+    return replace(rule, noise=type(rule.noise)(size))
 
 
 def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
-    claimed = claim(released, delta, adjacency)  # ε = k/s at s = 1
+    claimed = claim(released, delta, adjacency)  # ε = k/s at s = 1, and that of the selection
     if claimed is None:
         raise ValueError("how must be 'certified' for this rule: the papers have no formula for it, got 'paper'.")
-    return float(claimed.epsilon / epsilon)
+    spent = released.selection
+    return float((claimed.epsilon - spent) / _rest(epsilon, spent))
 
 
 def _certified_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
-    certificate = certify(released, adjacency)
-    if certificate.profile is None:
-        raise ValueError(f"rule must be one that can be certified: {certificate.reasons[0]}")
+    _require_certificate(released, adjacency)
+    _rest(epsilon, selection_epsilon(released, adjacency))
 
-    def excess(log_std: float) -> float:
-        return certify(replace(released, noise_std=float(np.exp(log_std))), adjacency).epsilon(delta) / epsilon - 1.0
+    def excess(log_size: float) -> float:
+        return certify(_resized(released, float(np.exp(log_size))), adjacency).epsilon(delta) / epsilon - 1.0
 
     guess = float(np.log(2.0 * released.bound / released.batch))
     if excess(guess - _FAINT) <= 0:
@@ -90,6 +95,23 @@ def _certified_noise(released: Release, epsilon: float, delta: float, adjacency:
             f"delta must be below the chance that a record takes part at all, else no noise is needed, got {delta!r}."
         )
     return float(np.exp(_root_from_above(excess, guess)))
+
+
+def _require_certificate(released: Release, adjacency: str) -> None:
+    certificate = certify(released, adjacency)
+    if certificate.profile is None:
+        raise ValueError(f"rule must be one that can be certified: {certificate.reasons[0]}")
+
+
+def _resized(released: Release, size: float) -> Release:
+    return replace(released, noise_std=size) if released.radial is None else replace(released, radial=size)
+
+
+def _rest(epsilon: float, spent: float) -> float:
+    """The ε that a selection leaves for the descent."""
+    if epsilon <= spent:
+        raise ValueError(f"epsilon must be above the {spent:g} that the selection alone spends, got {epsilon!r}.")
+    return epsilon - spent
 
 
 def _root_from_above(excess: Callable[[float], float], guess: float) -> float:

@@ -6,7 +6,7 @@ The rows of the table in docs/privacy.md, one function each. Nothing here looks 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,10 @@ def certify(released: Release, adjacency: str) -> Certificate:
             f"adjacency must be 'replace-one' or 'zero-out' for {name} sampling, whose batches depend on the number of "
             "records, got 'add-remove'."
         )
+    if released.selection == np.inf:
+        return Certificate(None, ("Nothing can be certified: the output looks at updates before noise.",))
+    if released.selection > 0:
+        return _with_selection(certify(replace(released, selection=0.0), adjacency), released, adjacency)
     if released.personal is not None:
         return _personal(released.personal, adjacency)
     if released.radial is not None:
@@ -81,6 +85,24 @@ def _radial(released: Release, scale: float, adjacency: str) -> Certificate:
     multiplier = released.batch * scale / released.bound
     reason = f"Gamma noise: each step is {1 / multiplier:.4g}-private for those in it; subsampled and composed exactly."
     return Certificate(profiles.gamma(released.rate, multiplier, released.steps), (reason,))
+
+
+def selection_epsilon(released: Release, adjacency: str) -> float:
+    """The ε of the selection alone: a norm that changes by L/n and not by 2L/n costs half (docs/privacy.md)."""
+    return released.selection if adjacency == "replace-one" else released.selection / 2
+
+
+def _with_selection(descent: Certificate, released: Release, adjacency: str) -> Certificate:
+    """Report-noisy-min over the norms of the mean gradients at iterates that the descent has released already."""
+    if descent.profile is None:
+        return descent
+    epsilon = selection_epsilon(released, adjacency)
+    reason = (
+        f"This is the descent; which iterate is selected adds ε = {epsilon:.4g} to it: Laplace noise of scale 4L/(nε') "
+        f"with ε' = {released.selection:.4g}, on norms that one record changes by at most "
+        f"{'2L/n' if adjacency == 'replace-one' else 'L/n'} at iterates that are released anyway."
+    )
+    return Certificate(profiles.add(descent.profile, epsilon), (*descent.reasons, reason))
 
 
 def _obstacle(released: Release) -> str | None:

@@ -1,7 +1,7 @@
 """What the papers say a rule guarantees, right or wrong, with the conditions they state.
 
-Each formula has the form ε = k/s for noise of deviation s on the mean update. A claim whose condition fails is
-still computed, and marked.
+Each formula has the form ε = k/s for noise of deviation s on the mean update (with the ε of a selection added). A
+claim whose condition fails is still computed, and marked.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
         return _dice(released, released.feedback, unit, replaced)
     epsilon = released.bound * unit
     if type(released.sampling) is Full:
-        return Claim(math.sqrt(2) * epsilon, "paper 5, Theorem 2.6", (replaced,))
+        theorem = "Theorem 4.1" if released.selection > 0 else "Theorem 2.6"
+        return Claim(math.sqrt(2) * epsilon + released.selection, f"paper 5, {theorem}", (replaced,))
     if type(released.sampling) is Uniform and released.batch == 1:
         limit = released.steps / released.records**2
         within = Condition(f"ε ≤ T/m² = {limit:.3g}", epsilon <= limit)

@@ -29,6 +29,7 @@ class Profile:
 
     delta_at: Callable[[float], float]
     epsilon_at: Callable[[float], float]
+    mu: float | None = None  # of a profile that is Gaussian: these compose exactly
 
     def delta(self, epsilon: float) -> float:
         """A δ such that the run is (ε, δ)-private; at most 1."""
@@ -43,7 +44,7 @@ def gaussian(mu: float) -> Profile:
     """μ-GDP, exactly. μ = 0 reveals nothing, μ = ∞ everything."""
     if not mu >= 0:
         raise ValueError(f"mu must be at least 0, got {mu!r}.")
-    return Profile(partial(gdp.delta, mu), partial(gdp.epsilon, mu))
+    return Profile(partial(gdp.delta, mu), partial(gdp.epsilon, mu), mu)
 
 
 def poisson(q: float, noise_multiplier: float, steps: int) -> Profile:
@@ -167,7 +168,7 @@ def _response_delta(q: float, odds: float, steps: int, epsilon: float) -> float:
 
 def _log_ratio(q: float, odds: float) -> float:
     """log(1 + q·(e^odds − 1))."""
-    if odds > 600:
+    if q == 1 or odds > 600:
         return float(np.logaddexp(_log_complement(q), math.log(q) + odds))
     return math.log1p(q * math.expm1(odds))
 

@@ -14,6 +14,7 @@ from clipwise import checks
 from clipwise.clipping import Norm, Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback, NoFeedback
 from clipwise.noise import Gaussian, Local, Radial
+from clipwise.outputs import Selected, considers
 from clipwise.parts import is_ours
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform, expected_batch
@@ -41,6 +42,7 @@ class Release:
     feedback: Feedback | None
     radial: float | None = None  # scale of noise with the density ∝ exp(−‖z‖/scale) on the mean, in Gaussian's place
     personal: float | None = None  # the largest budget μ_i, if each user adds noise for one of their own
+    selection: float = 0.0  # ε, if a record is replaced, of what is released beside the updates: which iterate is best
 
     @property
     def rate(self) -> float:
@@ -80,6 +82,7 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         None if type(rule.feedback) is NoFeedback else _feedback(rule),
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule, records),
+        _selection(rule.output),
     )
 
 
@@ -90,6 +93,13 @@ def _personal(rule: Rule, records: int) -> float | None:
     rule.noise.check_users(records)
     alone = type(rule.feedback) is NoFeedback and type(rule.clip) is Unclipped
     return float(rule.noise.budgets.max()) if alone else None
+
+
+def _selection(output: Any) -> float:
+    """What an output reveals beside the noisy updates: nothing, unless it looks at updates before noise."""
+    if type(output) is Selected:
+        return float(output.epsilon)
+    return np.inf if considers(output) else 0.0
 
 
 def _bound(clip: Any) -> float:

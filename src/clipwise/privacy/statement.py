@@ -22,7 +22,8 @@ class Statement:
     """The privacy of a rule run for a number of steps on a number of records.
 
     Formal guarantee: for any two data sets that are neighbours under `adjacency`, the sequence of all iterates of one
-    run is (certified, delta)-differentially private, on the terms that `reasons` states.
+    run, with the one that was selected if the rule does so, is (certified, delta)-differentially private, on the terms
+    that `reasons` states.
     """
 
     rule: str
@@ -163,6 +164,8 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     ]
     if released.feedback is not None:
         terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")
+    if released.selection > 0:
+        terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
     return terms
 
 

@@ -57,7 +57,7 @@ def row_space(problem: Problem, start: Any = 0.0, minimiser: Any = None, lipschi
     """
     _check(problem)
     _check_linear(problem)
-    basis = row_basis(problem.features)
+    basis = row_basis(problem.table())
     theta = _minimiser(problem, minimiser)
     begin = checks.vector("start", start, problem.dimension)
     steepness = data_lipschitz(problem) if lipschitz is None else checks.positive("lipschitz", lipschitz)
@@ -72,7 +72,14 @@ def clipped_problem(problem: Problem, clip: float) -> Problem:
     """
     checks.instance("problem", problem, Problem)
     loss = clipped_loss(problem.loss, clip)
-    return Problem(problem.features, problem.labels, loss=loss, response=problem.response, region=problem.region)
+    return Problem(
+        problem.features,
+        problem.labels,
+        loss=loss,
+        response=problem.response,
+        region=problem.region,
+        weights=problem.weights,
+    )
 
 
 def row_basis(features: Any) -> Array:
@@ -97,7 +104,7 @@ def _sizes(table: Array, axis: int) -> Array:
 def data_lipschitz(problem: Problem) -> float:
     """L: the longest gradient that any of the problem's records can have, at any model."""
     loss, clip = (problem.loss.loss, problem.loss.clip) if isinstance(problem.loss, Clipped) else (problem.loss, np.inf)
-    norms = np.linalg.norm(problem.features, axis=1)
+    norms = np.linalg.norm(problem.table(), axis=1)
     rows = norms > 0
     longest = np.inf
     if not rows.any():

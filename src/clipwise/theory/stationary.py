@@ -1,7 +1,7 @@
 """Private gradient descent on smooth losses, convex or not: how short a gradient it finds (paper 5, section 4).
 
 The algorithm takes T noisy steps of size 1/β on all records, and releases that one of θ_0, …, θ_{T−1} whose gradient
-is shortest, up to Laplace noise on the lengths.
+is shortest, up to Laplace noise on the lengths: the preset `NoisySelection`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from scipy.stats import chi2
 from clipwise import checks
 from clipwise.losses.base import is_margin_loss, penalty
 from clipwise.metrics import performative_risk
+from clipwise.outputs import Selected
 from clipwise.problem import Problem
 from clipwise.regions import Everywhere
 from clipwise.responses import Identity
@@ -40,12 +41,12 @@ def landscape(problem: Problem, start: Any = 0.0, floor: float = 0.0) -> Landsca
         raise ValueError(f"problem must have no region, and records that do not react, got {problem}.")
     if not (is_margin_loss(problem.loss) and hasattr(problem.loss, "bounds")) or penalty(problem.loss) != 0.0:
         raise ValueError(f"problem must have a loss of the margin with bounds and without penalty, got {problem.loss}.")
-    if not problem.features.any():
+    if not problem.table().any():
         raise ValueError("problem must have features, got zeros only: every model is stationary.")
     theta = checks.vector("start", start, problem.dimension)
     excess = float(performative_risk(problem, theta)) - checks.number("floor", floor)
     return Landscape(
-        checks.nonnegative("L(start) − floor", excess), _smoothness(problem), len(row_basis(problem.features))
+        checks.nonnegative("L(start) − floor", excess), _smoothness(problem), len(row_basis(problem.table()))
     )
 
 
@@ -77,7 +78,7 @@ def selected_gradient(place: Landscape, noise_std: float, steps: int, selection_
 def selection_scale(lipschitz: float, records: int, epsilon: float) -> float:
     """The scale of the Laplace noise for an ε-private selection: 4L/(nε), twice the sensitivity 2L/n, over ε."""
     lipschitz, epsilon = checks.positive("lipschitz", lipschitz), checks.positive("epsilon", epsilon)
-    return 4 * lipschitz / (checks.count("records", records) * epsilon)
+    return Selected(epsilon).on(lipschitz, checks.count("records", records)).scale
 
 
 def private_steps(place: Landscape, lipschitz: float, epsilon: float, delta: float, records: int) -> int:
@@ -92,9 +93,9 @@ def private_steps(place: Landscape, lipschitz: float, epsilon: float, delta: flo
 
 
 def _smoothness(problem: Problem) -> float:
-    rows = np.linalg.norm(problem.features, axis=1) > 0  # others have no curvature, whatever the bound
+    rows = np.linalg.norm(problem.table(), axis=1) > 0  # others have no curvature, whatever the bound
     high = problem.loss.bounds(np.full(int(rows.sum()), np.inf), problem.labels[rows]).high
     if not np.isfinite(high).all():
         raise ValueError(f"problem must have a smooth loss, got {problem.loss}.")
-    weighted = problem.features[rows] * np.sqrt(high / problem.records)[:, np.newaxis]
+    weighted = problem.table()[rows] * np.sqrt(high / problem.records)[:, np.newaxis]
     return float(np.linalg.norm(weighted, 2) ** 2)

@@ -1,0 +1,234 @@
+"""What the private estimators share: from records to labels, from settings to a rule, from a run to coefficients."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, _clone_parametrized
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from clipwise import checks
+from clipwise.engine import run
+from clipwise.estimators import family, methods
+from clipwise.estimators.methods import Budget, Choices, Plan
+from clipwise.losses.softmax import Softmax
+from clipwise.privacy.statement import Statement, account
+from clipwise.privacy.warning import PrivacyWarning
+from clipwise.problem import Problem
+
+Array = NDArray[np.float64]
+
+_PARALLEL = "partial_fit: a record must be in one call only; this is the call that spends most (parallel composition)."
+
+
+class Targets(NamedTuple):
+    """What the loss sees of y."""
+
+    labels: Array
+    weights: Array | None  # one a record; None for ones
+    learnt: tuple[str, ...]  # what was learnt from the records without budget, in sentences
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """The shared fit. A class says how y becomes labels, which loss they have, and what θ means.
+
+    A fit is four steps, each callable by itself: `_validated` (X and weights) and `_targets` (y); `_plan` (a calibrated
+    rule); `train` (θ); `_publish` (the attributes).
+    """
+
+    # The parameters, which the classes' own constructors set.
+    epsilon: float
+    delta: float
+    method: Any
+    random_state: Any
+    clip: float | None
+    batch: int | None
+    epochs: float | None
+    step: Any
+    fit_intercept: bool
+    response: Any
+    adjacency: str
+    n_jobs: int | None
+    progress: bool | None
+    # What a fit leaves behind.
+    theta_: Array
+    coef_: Array
+    intercept_: Any
+    n_iter_: int
+    statement_: Statement
+    _call: Statement  # of the call that spends most, without the notes
+    _notes: tuple[str, ...]
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model to one release of the records.
+
+        Parameters
+        ----------
+        X : array, data frame or sparse matrix of numbers, one row a record.
+        y : one target a record.
+        sample_weight : weights of at least 0, which multiply a record's loss before it is clipped, so that they change
+            nothing about its privacy.
+        """
+        return self._learn(X, y, sample_weight, self._known(), afresh=True)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Any:
+        """Fit, afresh or from the present θ, with what is known of y beforehand."""
+        if self.fit_intercept and self.response is not None:
+            raise ValueError(
+                "fit_intercept must be False with a response: the column of ones would react to the model, too."
+            )
+        features, y, weights = self._validated(X, y, sample_weight, afresh)
+        targets = self._targets(y, weights, known)
+        loss = self._loss()
+        problem = Problem(features, targets.labels, loss=loss, response=self.response, weights=targets.weights)
+        plan = self._plan(problem.records, features.shape[1], curvature(loss))
+        theta = train(problem, plan, *self._beginning(afresh), self.n_jobs, self.progress)
+        self._account(plan, problem.records, targets.learnt, afresh)
+        self.theta_ = theta
+        self._publish(theta)
+        return self
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def _validated(self, X: Any, y: Any, sample_weight: Any, afresh: bool) -> tuple[Any, Any, Array | None]:
+        """Features with their column of ones, y and weights, or scikit-learn's own errors."""
+        X, y = validate_data(
+            self, X, y, reset=afresh, accept_sparse="csr", dtype=[np.float64, np.float32], order="C",
+            y_numeric=self._numeric_targets(),
+        )  # fmt: skip
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return (with_ones(X) if self.fit_intercept else X), y, weights
+
+    def _numeric_targets(self) -> bool:
+        """Whether y must be numbers."""
+        raise NotImplementedError
+
+    def _known(self) -> Any:
+        """What the user told about y: its classes or its range, or None."""
+        raise NotImplementedError
+
+    def _targets(self, y: Any, weights: Array | None, known: Any) -> Targets:
+        """The labels of the loss; sets what is needed to read its predictions."""
+        raise NotImplementedError
+
+    def _loss(self) -> Any:
+        """The loss, once the targets are known."""
+        raise NotImplementedError
+
+    # -- rule ---------------------------------------------------------------------------------------------------------
+
+    def _plan(self, records: int, columns: int, curvature: float) -> Plan:
+        """The calibrated rule for so many records, and how long it runs."""
+        choices = Choices(self.clip, self.batch, self.epochs, self.step)
+        budget = Budget(self.epsilon, self.delta, self.adjacency)
+        return methods.plan(self.method, choices, budget, records, columns, curvature)
+
+    def _beginning(self, afresh: bool) -> tuple[int | None, Any]:
+        """The seed and θ_0; a later call gets a seed of its own, since the same noise twice would not average out."""
+        seed = seed_of(self.random_state)
+        if afresh:
+            return seed, 0.0
+        if seed is not None:
+            seed = int(np.random.SeedSequence((seed, self.n_iter_)).generate_state(1)[0])
+        return seed, self.theta_
+
+    # -- statement ----------------------------------------------------------------------------------------------------
+
+    def _account(self, plan: Plan, records: int, learnt: tuple[str, ...], afresh: bool) -> None:
+        """Set the statement, and warn of what it does not cover."""
+        call = account(plan.rule, records, plan.steps, self.delta, self.adjacency)
+        notes = learnt + (_together(family.fitted(self, self.epsilon, self.delta)) if afresh else ())
+        for note in notes:
+            warnings.warn(note, PrivacyWarning, stacklevel=4)
+        if not afresh:
+            notes = tuple(dict.fromkeys((*self._notes, *notes, _PARALLEL)))
+            call = max(call, self._call, key=lambda statement: statement.certified)
+        self._call, self._notes = call, notes
+        self.n_iter_ = plan.steps if afresh else self.n_iter_ + plan.steps
+        self.statement_ = replace(call, reasons=(*call.reasons, *notes))
+
+    def __sklearn_clone__(self) -> Any:
+        """A copy that knows its family: `clipwise.estimators.family` counts what their fits spend together."""
+        copy = _clone_parametrized(self)
+        family.copied(self, copy)
+        return copy
+
+    def __getstate__(self) -> Any:
+        """The state to pickle; an estimator that leaves unfitted is taken to be fitted elsewhere."""
+        if not hasattr(self, "theta_"):
+            family.sent(self)
+        return super().__getstate__()
+
+    # -- predictions --------------------------------------------------------------------------------------------------
+
+    def _publish(self, theta: Array) -> None:
+        """Set coef_ and intercept_ from θ."""
+        raise NotImplementedError
+
+    def _scores(self, X: Any) -> Array:
+        """⟨x, coef_⟩ + intercept_."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        return np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_)
+
+    def _split(self, theta: Array) -> tuple[Array, Any]:
+        """The coefficients and the intercept of rows of θ."""
+        return (theta[..., :-1], theta[..., -1]) if self.fit_intercept else (theta, np.zeros(theta.shape[:-1]))
+
+    def __sklearn_tags__(self) -> Any:
+        """Sparse input is welcome."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:
+    """θ of one run."""
+    last = [plan.steps]
+    trace = run(problem, plan.rule, plan.steps, start, seed=seed, record=last, n_jobs=n_jobs, progress=progress)
+    return np.array(trace.output[0])
+
+
+def with_ones(X: Any) -> Any:
+    """The features and a last column of ones, for the intercept."""
+    ones = np.ones((X.shape[0], 1), dtype=X.dtype)
+    return sparse.hstack([X, sparse.csr_matrix(ones)], format="csr") if sparse.issparse(X) else np.hstack([X, ones])
+
+
+def seed_of(random_state: Any) -> int | None:
+    """A seed from a seed or a generator; None stays None: noise that nobody can repeat."""
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    return checks.integer("random_state", random_state, least=0)
+
+
+def curvature(loss: Any) -> float:
+    """The largest second derivative of a loss in the margin, 1 if it does not say."""
+    if isinstance(loss, Softmax):
+        return 0.5
+    if not hasattr(loss, "bounds"):
+        return 1.0
+    one = np.ones(1)
+    high = float(loss.bounds(one, one).high[0])
+    return high if np.isfinite(high) else 1.0
+
+
+def _together(spent: family.Spent) -> tuple[str, ...]:
+    """The sentence about more fits than one."""
+    if spent.fits == 1:
+        return ()
+    return (
+        f"This estimator and its copies stand for {spent.fits} fits: on the records that they share they spend "
+        f"ε = {spent.epsilon:g}, δ = {spent.delta:g} together (basic composition), and whoever chooses between them by "
+        "their scores on private records spends more.",
+    )

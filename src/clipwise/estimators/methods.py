@@ -1,0 +1,151 @@
+"""From the name of a method to a calibrated rule and a number of steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil, inf, sqrt
+from typing import Any, NamedTuple
+
+from clipwise import checks, presets
+from clipwise.estimators.defaults import Settings, defaults
+from clipwise.outputs import Last
+from clipwise.privacy.calibration import calibrate
+from clipwise.rule import Rule
+from clipwise.sampling import expected_batch
+from clipwise.steps import Constant, Power
+
+METHODS: dict[str, Callable[..., Rule]] = {
+    "dpsgd": presets.DPSGD,
+    "pcsgd": presets.PCSGD,
+    "dice": presets.DiceSGD,
+    "adam-dice": presets.AdamDiceSGD,
+    "auto-dice": presets.AutoDiceSGD,
+    "dpgd": presets.DPGD,
+    "clipped-dpgd": presets.ClippedDPGD,
+    "noisy-selection": presets.NoisySelection,
+    "gamma-dpsgd": presets.GammaDPSGD,
+    "ldpsgd": presets.LDPSGD,
+    "ldpasgd": presets.LDPASGD,
+}
+
+
+class Plan(NamedTuple):
+    """A rule with the noise for its budget, and how long it runs."""
+
+    rule: Rule
+    steps: int
+
+
+class Choices(NamedTuple):
+    """What the user chose; None leaves it to the default rule."""
+
+    clip: float | None = None
+    batch: int | None = None
+    epochs: float | None = None
+    step: Any = None
+
+
+class Budget(NamedTuple):
+    """What may be spent, and on which neighbours."""
+
+    epsilon: float
+    delta: float
+    adjacency: str
+
+
+def plan(method: Any, choices: Choices, budget: Budget, records: int, columns: int, curvature: float) -> Plan:
+    """The calibrated rule of a method for so many records; `curvature` is that of the loss in the margin."""
+    epsilon, delta = checks.positive("epsilon", budget.epsilon), checks.open_fraction("delta", budget.delta)
+    settings = defaults(records, columns, epsilon, delta, "logistic" if curvature < 1 else "squared")
+    epochs = settings.steps * (settings.batch or records) / records
+    if choices.epochs is not None:
+        epochs = checks.positive("epochs", choices.epochs)
+    rule = _given(method, choices) if isinstance(method, Rule) else None
+    if rule is None:
+        preset = checks.choice("method", method, METHODS)
+        _refuse_unused(choices, inspect.signature(preset).parameters, method)
+        settings = _with_choices(settings, choices, method, epochs * records)
+        rule = _rule(preset, settings, epochs, records, budget)
+    steps = _steps(rule, epochs, records)
+    return Plan(calibrate(rule, epsilon, delta, records, steps, adjacency=budget.adjacency), steps)
+
+
+def _given(rule: Rule, choices: Choices) -> Rule:
+    """A rule of the user's own, which says all but its noise and how long it runs."""
+    for name, value in choices._replace(epochs=None)._asdict().items():
+        if value is not None:
+            raise ValueError(f"{name} must be left out where method is a Rule, which has its own, got {value!r}.")
+    return rule
+
+
+def _refuse_unused(choices: Choices, known: Any, method: str) -> None:
+    """Refuse a choice that the method would ignore."""
+    used = {"clip": {"clip", "lipschitz"}, "batch": {"batch"}, "epochs": {"noise_std", "scale"}, "step": {"step"}}
+    for name, value in choices._asdict().items():
+        if value is not None and not used[name] & known.keys():
+            raise ValueError(f"{name} must be left out for method {method!r}, which has no use for it, got {value!r}.")
+
+
+def _with_choices(settings: Settings, choices: Choices, method: str, drawn: float) -> Settings:
+    """The default settings, but for what the user chose; `drawn` is how many records all steps draw together."""
+    chosen = settings
+    if choices.clip is not None:
+        chosen = chosen._replace(clip=checks.positive("clip", choices.clip))
+    if choices.batch is not None:
+        chosen = chosen._replace(batch=checks.count("batch", choices.batch), steps=ceil(drawn / choices.batch))
+    if choices.step is None:
+        return chosen._replace(step=_default_step(settings, chosen, method))
+    step = choices.step if isinstance(choices.step, tuple) else Constant(checks.positive("step", choices.step))
+    return chosen._replace(step=step)
+
+
+def _default_step(settings: Settings, chosen: Settings, method: str) -> Any:
+    if method == "adam-dice":
+        return Constant(0.1)  # Adam moves every entry by about the step, however large the gradients are
+    if method in ("ldpsgd", "ldpasgd"):
+        return Power(0.5, 0.5)  # one record a step
+    if method == "auto-dice":
+        return _scaled(settings.step, settings.clip)
+    # Another clip, or more steps, must not take θ farther than the rule means it to get.
+    return _scaled(settings.step, settings.clip / chosen.clip * min(1.0, settings.steps / chosen.steps))
+
+
+def _scaled(step: Any, factor: float) -> Any:
+    return step._replace(**{step._fields[0]: factor * step[0]})  # the first number of each of our steps is a factor
+
+
+def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, records: int, budget: Budget) -> Rule:
+    """The preset with these settings, and noise of any size."""
+    known = inspect.signature(preset).parameters
+    offered = {
+        "step": settings.step,
+        "clip": settings.clip,
+        "lipschitz": settings.clip,
+        "error_clip": settings.clip,
+        "residual_cap": settings.clip * (1 + 1 / sqrt(max(1.0, epochs))),
+        "noise_std": 1.0,
+        "scale": 1.0,
+        "budget": 1.0,
+        "selection_epsilon": budget.epsilon / 2,  # it costs half of that where a record is not replaced
+    }
+    offered |= _sampling(settings.batch, records, poisson=budget.adjacency == "add-remove" or "scale" in known)
+    rule = preset(**{name: offered[name] for name in offered.keys() & known.keys()})
+    if type(rule.output) is not Last or "budget" in known:  # LDPASGD is the averaged LDPSGD
+        return rule
+    return replace(rule, output=settings.output)
+
+
+def _sampling(batch: int | None, records: int, poisson: bool) -> dict[str, Any]:
+    """Poisson batches, or all records; the latter as Poisson batches where only these can be accounted for."""
+    if batch is None and not poisson:
+        return {"sampling": "full", "batch": 1}
+    return {"sampling": "poisson", "batch": batch or records}
+
+
+def _steps(rule: Rule, epochs: float, records: int) -> int:
+    most = rule.longest_run(records)
+    if most < inf:
+        return int(most)  # a single pass
+    return max(1, round(epochs * records / expected_batch(rule.sampling, records)))

@@ -1,0 +1,140 @@
+"""Private linear regression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from clipwise import checks
+from clipwise.estimators.base import Array, PrivateEstimator, Targets
+from clipwise.losses import Huber, SquaredError
+
+_LOSSES = {"squared": SquaredError, "huber": Huber}
+
+
+class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+    """Linear regression with differential privacy, by squared error or Huber's loss.
+
+    Targets are learnt in units of a quarter of `target_range`, counted from its middle, so that they are of unit order;
+    coef_, intercept_ and predictions are in the units of y. Targets outside the range are allowed.
+
+    Parameters
+    ----------
+    epsilon, delta : the budget of one fit.
+    method : the algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
+    random_state : None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for
+        release.
+    loss : "squared", or "huber", which outliers move less.
+    target_range : (low, high) between which most targets lie. None learns it from y (mean ± 2 deviations), without
+        budget: a `PrivacyWarning`.
+    clip : the largest gradient of one record; batch : expected batch size; epochs : passes over the records; step : a
+        number or a part of `clipwise.steps`. None leaves each to the default rule, which is for columns of unit order.
+    l2 : weight of ½‖θ‖² in the loss, the intercept included.
+    fit_intercept : whether to append a column of ones.
+    response : how records react to the model, a part of `clipwise.responses`.
+    adjacency : what is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
+    n_jobs, progress : as of `clipwise.run`.
+
+    Attributes
+    ----------
+    coef_, intercept_, n_iter_, n_features_in_, feature_names_in_ : as of scikit-learn's linear models.
+    statement_ : what the fit spends, a `clipwise.Statement`.
+    target_range_ : the range that was used.
+    theta_ : the model as `clipwise.run` releases it, in the units of the range.
+
+    >>> import numpy as np
+    >>> from clipwise.estimators import PrivateLinearRegression
+    >>> X = np.random.default_rng(0).normal(size=(2000, 2))
+    >>> model = PrivateLinearRegression(random_state=0, target_range=(40, 60)).fit(X, 50 + X @ [3.0, -4.0])
+    >>> model.coef_.round(), float(model.intercept_.round())
+    (array([ 3., -4.]), 50.0)
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        method: Any = "dpsgd",
+        random_state: Any = None,
+        *,
+        loss: str = "squared",
+        target_range: Any = None,
+        clip: float | None = None,
+        batch: int | None = None,
+        epochs: float | None = None,
+        step: Any = None,
+        l2: float = 0.0,
+        fit_intercept: bool = True,
+        response: Any = None,
+        adjacency: str = "zero-out",
+        n_jobs: int | None = None,
+        progress: bool | None = None,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.method = method
+        self.random_state = random_state
+        self.loss = loss
+        self.target_range = target_range
+        self.clip = clip
+        self.batch = batch
+        self.epochs = epochs
+        self.step = step
+        self.l2 = l2
+        self.fit_intercept = fit_intercept
+        self.response = response
+        self.adjacency = adjacency
+        self.n_jobs = n_jobs
+        self.progress = progress
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Go on from the present model with records of *other* people, at the same ε for each of them."""
+        if hasattr(self, "theta_"):
+            return self._learn(X, y, sample_weight, self.target_range_, afresh=False)
+        return self.fit(X, y, sample_weight)
+
+    def predict(self, X: Any) -> Array:
+        """⟨x, coef_⟩ + intercept_ of each row."""
+        return self._scores(X)
+
+    def _numeric_targets(self) -> bool:
+        return True
+
+    def _known(self) -> Any:
+        return self.target_range
+
+    def _targets(self, y: Any, weights: Array | None, known: Any) -> Targets:
+        learnt: tuple[str, ...] = ()
+        if known is None:
+            known = _learnt_range(y)
+            learnt = ("The range of the targets was learnt from y without budget; give it as target_range=.",)
+        self.target_range_ = _checked_range(known)
+        middle, unit = self._units()
+        return Targets((y - middle) / unit, weights, learnt)
+
+    def _units(self) -> tuple[float, float]:
+        """The middle of the range, and a quarter of its width."""
+        low, high = self.target_range_
+        return (low + high) / 2, (high - low) / 4
+
+    def _loss(self) -> Any:
+        return checks.choice("loss", self.loss, _LOSSES)(l2=self.l2)
+
+    def _publish(self, theta: Array) -> None:
+        middle, unit = self._units()
+        coefficients, intercept = self._split(theta)
+        self.coef_, self.intercept_ = unit * coefficients, middle + unit * intercept
+
+
+def _learnt_range(y: Array) -> tuple[float, float]:
+    mean, spread = float(np.mean(y)), float(np.std(y)) or 1.0
+    return mean - 2 * spread, mean + 2 * spread
+
+
+def _checked_range(known: Any) -> tuple[float, float]:
+    bounds = checks.floats("target_range", known)
+    if bounds.shape != (2,) or not np.isfinite(bounds).all() or not bounds[0] < bounds[1]:
+        raise ValueError(f"target_range must be a low and a high number, got {known!r}.")
+    return float(bounds[0]), float(bounds[1])

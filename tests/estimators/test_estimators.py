@@ -1,0 +1,354 @@
+"""The estimators are the library's own runs, and keep to scikit-learn's habits."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pandas
+import pytest
+from scipy import sparse
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import clipwise as cw
+from clipwise.estimators import METHODS, PrivateGLM, PrivateLinearRegression, PrivateLogisticRegression
+from clipwise.estimators.defaults import defaults
+
+RNG = np.random.default_rng(7)
+X = RNG.normal(size=(400, 3))
+MARGIN = X @ [2.0, -1.0, 0.5]
+BINARY = (MARGIN + 0.5 * RNG.logistic(size=400) > 0).astype(int)
+THREE = np.array(["high", "low", "middle"])[np.digitize(MARGIN, [-1.0, 1.0], right=False).clip(0, 2)]
+REAL = 10.0 + 3.0 * MARGIN + RNG.normal(size=400)
+WITH_ONES = np.column_stack([X, np.ones(400)])
+
+
+def logistic(**more):
+    """A new one every time: copies of one estimator would warn of each other."""
+    return PrivateLogisticRegression(**{"random_state": 3, "classes": [0, 1]} | more)
+
+
+def linear(**more):
+    return PrivateLinearRegression(**{"random_state": 3, "target_range": (-10, 30)} | more)
+
+
+def direct(problem, rule, steps, epsilon=1.0, adjacency="zero-out"):
+    """What `clipwise.run` releases for the same rule and seed."""
+    calibrated = cw.calibrate(rule, epsilon, 1e-5, problem.records, steps, adjacency=adjacency)
+    return cw.run(problem, calibrated, steps, seed=3).output[0]
+
+
+OWN = cw.ClippedDPGD(cw.steps.Constant(1.5), clip=0.7, noise_std=1.0)
+
+
+def test_a_fit_is_a_run():
+    found = logistic(method=OWN, epochs=20, l2=0.1).fit(X, BINARY)
+    theta = direct(cw.Problem(WITH_ONES, BINARY, loss=cw.losses.Logistic(0.1)), OWN, 20)
+    np.testing.assert_allclose(np.append(found.coef_[0], found.intercept_), theta, rtol=1e-12)
+    assert found.coef_.shape == (1, 3)
+    assert found.intercept_.shape == (1,)
+    assert found.n_iter_ == 20
+    np.testing.assert_array_equal(found.theta_, theta)
+
+
+def test_a_multi_class_fit_is_a_softmax_run():
+    found = PrivateLogisticRegression(method=OWN, epochs=20, random_state=3, classes=np.unique(THREE)).fit(X, THREE)
+    labels = np.searchsorted(["high", "low", "middle"], THREE)
+    theta = direct(cw.Problem(WITH_ONES, labels, loss=cw.losses.Softmax(3)), OWN, 20)
+    np.testing.assert_allclose(np.column_stack([found.coef_, found.intercept_]), theta.reshape(3, 4), rtol=1e-12)
+    assert list(found.classes_) == ["high", "low", "middle"]
+    assert found.score(X, THREE) > 0.75
+
+
+def test_a_regression_is_a_run_on_targets_of_unit_order():
+    found = linear(method=OWN, epochs=20, loss="huber", l2=0.1).fit(X, REAL)
+    theta = direct(cw.Problem(WITH_ONES, (REAL - 10) / 10, loss=cw.losses.Huber(l2=0.1)), OWN, 20)
+    np.testing.assert_allclose(found.coef_, 10 * theta[:3], rtol=1e-12)
+    np.testing.assert_allclose(found.intercept_, 10 + 10 * theta[3], rtol=1e-12)
+    np.testing.assert_allclose(found.predict(X), X @ found.coef_ + found.intercept_, rtol=1e-12)
+
+
+@pytest.mark.parametrize("loss", [cw.losses.Savage(), cw.losses.Absolute(), cw.losses.Huber(l2=0.1)])
+def test_a_glm_is_a_run_of_its_loss(loss):
+    labels = BINARY if cw.losses.base.label_kind(loss) == "binary" else REAL / 10
+    known = {"classes": [0, 1]} if labels is BINARY else {}
+    found = PrivateGLM(loss, method=OWN, epochs=20, random_state=3, fit_intercept=False, **known).fit(X, labels)
+    theta = direct(cw.Problem(X, labels, loss=loss), OWN, 20)
+    np.testing.assert_allclose(found.coef_.ravel(), theta, rtol=1e-12)
+    assert not np.any(found.intercept_)
+
+
+def test_the_default_is_the_default_rule():
+    settings = defaults(400, 4, 1.0, 1e-5)
+    found = logistic().fit(X, BINARY)
+    assert settings.batch is None
+    rule = replace(cw.ClippedDPGD(settings.step, settings.clip, 1.0), output=settings.output)  # full batches
+    theta = direct(cw.Problem(WITH_ONES, BINARY, loss=cw.losses.Logistic()), rule, settings.steps)
+    np.testing.assert_allclose(found.theta_, theta, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if "ldp" not in name])
+def test_every_method_fits_within_its_budget(method):
+    model = logistic(method=method, epsilon=3.0, epochs=5).fit(X, BINARY)
+    assert 0.98 * 3.0 <= model.statement_.certified <= 3.0
+    assert (model.statement_.adjacency, model.statement_.records) == ("zero-out", 400)
+    assert model.statement_.steps == model.n_iter_ == 5
+    assert np.isfinite(model.coef_).all()
+    again = pickle.loads(pickle.dumps(model))
+    assert again.statement_.epsilon(1e-6) == model.statement_.epsilon(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "loss"), [("ldpsgd", cw.losses.MallowsLogistic()), ("ldpasgd", cw.losses.HuberRegression())]
+)
+def test_local_methods_are_for_losses_that_know_their_sensitivity(method, loss):
+    binary = isinstance(loss, cw.losses.MallowsLogistic)
+    model = PrivateGLM(loss, epsilon=5.0, method=method, random_state=0, adjacency="replace-one")
+    model.set_params(classes=[0, 1] if binary else None).fit(X, BINARY if binary else REAL / 10)
+    assert 0.98 * 5.0 <= model.statement_.certified <= 5.0
+    assert model.n_iter_ == 400  # one pass
+    assert model.coef_.size == 3
+    assert model.theta_.size == (4 if binary else 5)
+    with pytest.raises(ValueError, match="loss must know its sensitivity"):
+        logistic(method=method, adjacency="replace-one").fit(X, BINARY)
+    with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
+        clone(model).set_params(adjacency="zero-out").fit(X, BINARY)
+
+
+def test_probabilities():
+    two = logistic().fit(X, BINARY)
+    margin = X @ two.coef_[0] + two.intercept_[0]
+    np.testing.assert_allclose(two.decision_function(X), margin, rtol=1e-12)
+    np.testing.assert_allclose(two.predict_proba(X)[:, 1], 1 / (1 + np.exp(-margin)), rtol=1e-12)
+    three = PrivateLogisticRegression(random_state=0, classes=np.unique(THREE)).fit(X, THREE)
+    odds = np.exp(X @ three.coef_.T + three.intercept_)
+    np.testing.assert_allclose(three.predict_proba(X), odds / odds.sum(axis=1, keepdims=True), rtol=1e-10)
+    assert (three.predict(X) == three.classes_[odds.argmax(axis=1)]).all()
+
+
+def test_scores_are_accuracy_and_r_squared():
+    two, line = logistic().fit(X, BINARY), linear().fit(X, REAL)
+    assert two.score(X, BINARY) == np.mean(two.predict(X) == BINARY) > 0.8
+    rest = REAL - line.predict(X)
+    assert line.score(X, REAL) == pytest.approx(1 - rest @ rest / (400 * REAL.var()))
+    assert line.score(X, REAL) > 0.7
+    real, binary = PrivateGLM(random_state=0), PrivateGLM(cw.losses.Savage(), random_state=0, classes=[0, 1])
+    assert real.fit(X, REAL / 10).score(X, REAL / 10) < 1
+    assert binary.fit(X, BINARY).score(X, BINARY) == np.mean(binary.predict(X) == BINARY)
+    assert is_regressor(real)
+    assert is_classifier(binary)
+    assert not hasattr(real, "decision_function")
+    np.testing.assert_array_equal(binary.decision_function(X) > 0, binary.predict(X) == 1)
+
+
+def test_the_same_seed_gives_the_same_model_and_none_never_does():
+    first, second = (logistic().fit(X, BINARY).theta_ for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    loose = [logistic(random_state=None).fit(X, BINARY).theta_ for _ in range(2)]
+    assert np.abs(loose[0] - loose[1]).min() > 0
+    drawn = [logistic(random_state=np.random.RandomState(5)).fit(X, BINARY).theta_ for _ in range(2)]
+    np.testing.assert_array_equal(*drawn)
+    assert any(drawn[0] != first)
+
+
+def test_data_frames():
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"])
+    model = logistic().fit(frame, pandas.Series(BINARY, index=np.arange(400) + 9))
+    np.testing.assert_array_equal(model.theta_, logistic().fit(X, BINARY).theta_)
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    assert model.n_features_in_ == 3
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a", "c"]])
+
+
+def test_sparse_matrices():
+    thin = X * (RNG.random(X.shape) < 0.3)
+    for make, y in ((logistic, BINARY), (linear, REAL)):
+        dense = make().fit(thin, y)
+        for kind in (sparse.csr_matrix, sparse.csc_array):
+            model = make().fit(kind(thin), y)
+            np.testing.assert_allclose(model.theta_, dense.theta_, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(model.predict(kind(thin)), dense.predict(thin), rtol=1e-9)
+
+
+def test_float32():
+    model = logistic().fit(X.astype(np.float32), BINARY)
+    np.testing.assert_allclose(model.theta_, logistic().fit(X, BINARY).theta_, rtol=1e-3)
+
+
+def test_pipelines():
+    doubled = make_pipeline(FunctionTransformer(lambda table: 2 * table), logistic()).fit(X, BINARY)
+    np.testing.assert_array_equal(doubled[-1].theta_, logistic().fit(2 * X, BINARY).theta_)
+    assert doubled.predict_proba(X).shape == (400, 2)
+    assert doubled[-1].statement_.certified <= 1.0
+
+
+def test_cloning_and_pickling():
+    model = PrivateLogisticRegression(0.5, method=OWN, classes=[0, 1], random_state=3, class_weight={0: 2.0}, epochs=3)
+    copy = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert copy is not model
+    assert not hasattr(copy, "theta_")
+    model.set_params(class_weight=None).fit(X, BINARY)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert str(again.statement_) == str(model.statement_)
+    assert not hasattr(clone(model), "theta_")
+    assert "classes=[0, 1]" in repr(model)
+
+
+def test_weights_are_the_problems_weights():
+    weights = RNG.uniform(0, 3, size=400)
+    found = logistic(method=OWN, epochs=20).fit(X, BINARY, sample_weight=weights)
+    problem = cw.Problem(WITH_ONES, BINARY, loss=cw.losses.Logistic(), weights=weights)
+    np.testing.assert_allclose(found.theta_, direct(problem, OWN, 20), rtol=1e-12)
+    ones, none = (logistic(method=OWN, epochs=20).fit(X, BINARY, weights) for weights in (np.ones(400), None))
+    np.testing.assert_array_equal(ones.theta_, none.theta_)
+    with pytest.raises(ValueError, match="sample_weight"):
+        ones.fit(X, BINARY, sample_weight=-weights)
+
+
+def test_class_weights_multiply_the_records_weights():
+    weights = RNG.uniform(0, 3, size=400)
+    model = logistic(class_weight={1: 2.5}).fit(X, BINARY, weights)
+    other = logistic().fit(X, BINARY, np.where(BINARY == 1, 2.5, 1.0) * weights)
+    np.testing.assert_array_equal(model.theta_, other.theta_)
+
+
+def test_records_that_react():
+    model = PrivateLogisticRegression(
+        classes=[0, 1],
+        method=OWN,
+        epochs=20,
+        random_state=3,
+        fit_intercept=False,
+        response=cw.responses.BestResponse(0.5),
+    ).fit(X, BINARY)
+    problem = cw.Problem(X, BINARY, loss=cw.losses.Logistic(), response=cw.responses.BestResponse(0.5))
+    np.testing.assert_allclose(model.theta_, direct(problem, OWN, 20), rtol=1e-12)
+    still = logistic(method=OWN, epochs=20, fit_intercept=False).fit(X, BINARY)
+    assert any(model.theta_ != still.theta_)
+    with pytest.raises(ValueError, match="fit_intercept must be False with a response"):
+        clone(model).set_params(fit_intercept=True).fit(X, BINARY)
+
+
+def test_partial_fit_goes_on_with_other_peoples_records():
+    model = logistic(method=OWN, epochs=20)
+    model.partial_fit(X[:150], BINARY[:150])
+    first = model.theta_
+    np.testing.assert_array_equal(first, logistic(method=OWN, epochs=20).fit(X[:150], BINARY[:150]).theta_)
+    alone = model.statement_
+    model.partial_fit(X[150:], BINARY[150:])
+    problem = cw.Problem(WITH_ONES[150:], BINARY[150:], loss=cw.losses.Logistic())
+    calibrated = cw.calibrate(OWN, 1.0, 1e-5, 250, 20, adjacency="zero-out")
+    seed = int(np.random.SeedSequence((3, 20)).generate_state(1)[0])  # other noise than in the first call
+    expected = cw.run(problem, calibrated, 20, start=first, seed=seed).output[0]
+    np.testing.assert_allclose(model.theta_, expected, rtol=1e-12)
+    assert model.n_iter_ == 40
+    assert alone.certified <= model.statement_.certified <= 1.0
+    assert "parallel composition" in model.statement_.reasons[-1]
+    line = linear().partial_fit(X[:150], REAL[:150]).partial_fit(X[150:], REAL[150:])
+    assert line.target_range_ == (-10.0, 30.0)
+    glm = PrivateGLM(random_state=0).partial_fit(X[:150], REAL[:150] / 10).partial_fit(X[150:], REAL[150:] / 10)
+    assert glm.coef_.shape == (3,)
+
+
+def test_partial_fit_remembers_what_was_learnt_at_the_first_call():
+    model = PrivateLinearRegression(random_state=0)
+    with pytest.warns(cw.PrivacyWarning, match="range of the targets"):
+        model.partial_fit(X[:10], REAL[:10])
+    model.partial_fit(X[10:], REAL[10:])
+    assert any("range of the targets" in reason for reason in model.statement_.reasons)
+
+
+def test_learnt_classes_are_warned_of_and_stated():
+    model = PrivateLogisticRegression(random_state=0)
+    with pytest.warns(cw.PrivacyWarning, match="The classes were learnt from y without budget"):
+        model.fit(X, THREE)
+    assert any("classes were learnt" in reason for reason in model.statement_.reasons)
+    known = PrivateLogisticRegression(random_state=0, classes=np.unique(THREE)).fit(X, THREE)
+    assert not any("learnt" in reason for reason in known.statement_.reasons)
+    np.testing.assert_array_equal(known.theta_, model.theta_)
+
+
+def test_balanced_class_weights_are_warned_of_and_stated():
+    model = logistic(class_weight="balanced")
+    with pytest.warns(cw.PrivacyWarning, match="frequencies of the classes without budget"):
+        model.fit(X, BINARY)
+    assert any("frequencies" in reason for reason in model.statement_.reasons)
+    share = BINARY.mean()
+    told = logistic(class_weight={0: 0.5 / (1 - share), 1: 0.5 / share}).fit(X, BINARY)
+    np.testing.assert_allclose(model.theta_, told.theta_, rtol=1e-9)
+
+
+def test_a_learnt_target_range_is_warned_of_and_stated():
+    model = PrivateLinearRegression(random_state=0)
+    with pytest.warns(cw.PrivacyWarning, match="The range of the targets was learnt from y without budget"):
+        model.fit(X, REAL)
+    assert model.target_range_ == pytest.approx((REAL.mean() - 2 * REAL.std(), REAL.mean() + 2 * REAL.std()))
+    assert any("range of the targets" in reason for reason in model.statement_.reasons)
+
+
+def test_the_units_of_the_targets_do_not_matter():
+    model = linear().fit(X, REAL)
+    scaled = linear(target_range=(-10_000, 30_000)).fit(X, 1000 * REAL)
+    np.testing.assert_allclose(scaled.predict(X), 1000 * model.predict(X), rtol=1e-9)
+
+
+def test_a_class_nobody_has_is_no_error():
+    model = logistic(classes=[0, 1, 2]).fit(X, BINARY)
+    assert list(model.classes_) == [0, 1, 2]
+    assert logistic().fit(X, np.zeros(400)).predict(X).shape == (400,)
+
+
+WRONG = {
+    "epsilon": (logistic, {"epsilon": 0.0}, "epsilon must be a number above 0, got 0.0"),
+    "delta": (logistic, {"delta": 1.0}, "delta must be a number above 0 and below 1"),
+    "method": (logistic, {"method": "sgd"}, "method must be one of 'dpsgd', .*, got 'sgd'"),
+    "clip": (logistic, {"clip": -1.0}, "clip must be a number above 0, got -1.0"),
+    "batch": (logistic, {"batch": 0}, "batch must be a whole number of at least 1, got 0"),
+    "large batch": (logistic, {"batch": 500}, "batch must be at most the number of records \\(400\\), got 500"),
+    "epochs": (logistic, {"epochs": 0}, "epochs must be a number above 0, got 0"),
+    "step": (logistic, {"step": "small"}, "step must be a finite number, got 'small'"),
+    "l2": (logistic, {"l2": -1}, "l2 must be a number of at least 0, got -1"),
+    "adjacency": (logistic, {"adjacency": "swap"}, "adjacency must be one of"),
+    "add-remove": (logistic, {"adjacency": "add-remove", "method": "dpgd"}, "adjacency must be 'replace-one' or"),
+    "class_weight": (logistic, {"class_weight": "heavy"}, "class_weight must be one of 'balanced', got 'heavy'"),
+    "one class": (logistic, {"classes": [1]}, "y must hold at least two classes with weight, got one class"),
+    "random_state": (logistic, {"random_state": -1}, "random_state must be a whole number of at least 0, got -1"),
+    "response": (logistic, {"response": 3, "fit_intercept": False}, "response"),
+    "clip of auto": (logistic, {"method": "auto-dice", "clip": 1.0}, "clip must be left out for method 'auto-dice'"),
+    "batch of dpgd": (logistic, {"method": "dpgd", "batch": 9}, "batch must be left out for method 'dpgd'"),
+    "epochs of ldp": (logistic, {"method": "ldpsgd", "epochs": 2}, "epochs must be left out for method 'ldpsgd'"),
+    "clip of a rule": (logistic, {"method": OWN, "clip": 2.0}, "clip must be left out where method is a Rule"),
+    "loss": (linear, {"loss": "cubic"}, "loss must be one of 'squared', 'huber', got 'cubic'"),
+    "range": (linear, {"target_range": (3, 1)}, "target_range must be a low and a high number, got \\(3, 1\\)"),
+    "no range": (linear, {"target_range": "wide"}, "target_range must hold numbers only"),
+    "glm loss": (PrivateGLM, {"loss": cw.losses.Quadratic()}, "loss must be a loss of the margin"),
+    "glm name": (PrivateGLM, {"loss": "logistic"}, "loss must be a loss of the margin .*, got 'logistic'"),
+    "glm classes": (PrivateGLM, {"classes": [0, 1]}, "classes must be left out for a loss of real targets"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_settings_get_one_sentence(case):
+    make, settings, message = WRONG[case]
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(**settings).fit(X, BINARY)
+
+
+def test_wrong_data_gets_one_sentence():
+    with pytest.raises(ValueError, match="y must hold the classes \\[0, 1\\] only, got 'high'"):
+        logistic().fit(X, THREE)
+    with pytest.raises(ValueError, match="contains NaN"):
+        logistic().fit(np.where(X > 2, np.nan, X), BINARY)
+    with pytest.raises(ValueError, match="classes must be passed on the first call to partial_fit"):
+        PrivateLogisticRegression().partial_fit(X, BINARY)
+    with pytest.raises(ValueError, match="Only binary classification is supported"):
+        PrivateGLM(cw.losses.Savage(), classes=[0, 1, 2]).fit(X, BINARY)
+    with pytest.raises(NotFittedError):
+        logistic().predict(X)
+    with pytest.raises(ValueError, match="X has 2 features"):
+        logistic().fit(X, BINARY).predict(X[:, :2])

@@ -1,0 +1,100 @@
+"""Tuning spends budget, and says how much."""
+
+import gc
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import clipwise as cw
+from clipwise.estimators import PrivateLogisticRegression
+
+X = np.random.default_rng(0).normal(size=(120, 2))
+Y = (X[:, 0] > 0).astype(int)
+
+
+def model(**more):
+    return PrivateLogisticRegression(classes=[0, 1], random_state=0, epochs=3, **more)
+
+
+def spending(action):
+    """The warnings that an action gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    assert all(warning.category is cw.PrivacyWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def test_one_fit_spends_what_it_says():
+    assert spending(lambda: model().fit(X, Y)) == []
+    assert spending(lambda: clone(clone(model())).fit(X, Y)) == []
+    assert spending(lambda: [model().fit(X, Y) for _ in range(3)]) == []  # no copies: nobody knows that they belong
+
+
+def test_copies_that_nobody_fits_spend_nothing():
+    one = model()
+    copies = [clone(one) for _ in range(3)]
+    assert spending(lambda: copies[0].fit(X, Y)) == []
+    assert "stand for 2 fits" in spending(lambda: one.fit(X, Y))[-1]
+
+
+def test_a_second_fit_spends_twice():
+    one = model(epsilon=0.5).fit(X, Y)
+    (message,) = spending(lambda: one.fit(X, Y))
+    assert "stand for 2 fits" in message
+    assert "ε = 1, δ = 2e-05" in message
+    assert one.statement_.reasons[-1] == message
+    assert one.statement_.certified <= 0.5  # of this fit
+
+
+def test_partial_fit_is_for_other_people():
+    one = model().fit(X[:50], Y[:50])
+    assert spending(lambda: one.partial_fit(X[50:], Y[50:])) == []
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_grid_search(wrap):
+    estimator = make_pipeline(FunctionTransformer(), model()) if wrap else model()
+    name = "privatelogisticregression__clip" if wrap else "clip"
+    search = GridSearchCV(estimator, {name: [0.5, 1.0]}, cv=3)
+    messages = spending(lambda: search.fit(X, Y))
+    assert len(messages) == 6  # the first of seven fits is alone
+    assert "stand for 7 fits" in messages[-1]
+    assert "ε = 7, δ = 7e-05" in messages[-1]
+    best = search.best_estimator_[-1] if wrap else search.best_estimator_
+    assert best.statement_.reasons[-1] == messages[-1]
+
+
+def test_a_search_over_budgets_adds_them_up():
+    messages = spending(lambda: GridSearchCV(model(), {"epsilon": [0.5, 2.0]}, cv=2, refit=False).fit(X, Y))
+    assert "stand for 4 fits" in messages[-1]
+    assert "ε = 5," in messages[-1]
+
+
+def test_cross_validation_and_the_fit_after_it():
+    one = model()
+    assert "stand for 5 fits" in spending(lambda: cross_val_score(one, X, Y, cv=5))[-1]
+    assert "stand for 6 fits" in spending(lambda: one.fit(X, Y))[-1]
+
+
+def test_copies_fitted_in_other_processes_count():
+    one = model()
+    for _ in range(4):
+        away = pickle.loads(pickle.dumps(clone(one)))  # as it arrives there
+        assert spending(lambda away=away: away.fit(X, Y)) == []  # nothing is known there of the others
+    gc.collect()
+    assert "stand for 5 fits" in spending(lambda: clone(one).fit(X, Y))[-1]
+
+
+@pytest.mark.verify
+def test_grid_search_in_processes():
+    search = GridSearchCV(model(), {"clip": [0.5, 1.0]}, cv=3, n_jobs=2)
+    (message,) = spending(lambda: search.fit(X, Y))
+    assert "stand for 7 fits" in message
+    assert "ε = 7, δ = 7e-05" in message

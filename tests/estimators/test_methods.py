@@ -1,0 +1,99 @@
+"""From a method's name to a calibrated rule: no kernel is compiled for these."""
+
+from dataclasses import replace
+
+import pytest
+
+import clipwise as cw
+from clipwise.estimators import METHODS
+from clipwise.estimators.defaults import defaults
+from clipwise.estimators.methods import Budget, Choices, plan
+from clipwise.presets import PRESETS
+
+RECORDS, COLUMNS = 400, 4
+ZERO_OUT = Budget(3.0, 1e-5, "zero-out")
+LOCAL = ["ldpsgd", "ldpasgd"]
+FULL = ["dpgd", "clipped-dpgd", "noisy-selection"]
+
+
+def made(method, choices=Choices(), budget=ZERO_OUT, curvature=0.25):  # noqa: B008
+    return plan(method, choices, budget, RECORDS, COLUMNS, curvature)
+
+
+def refusal(method, batch, adjacency):
+    """Why a combination cannot be, if so."""
+    if method in (*LOCAL, *FULL) and batch is not None:
+        return f"batch must be left out for method '{method}'"
+    if method in LOCAL and adjacency != "replace-one":
+        return "adjacency must be 'replace-one' for|adjacency must be 'replace-one' or 'zero-out' for SinglePass"
+    if method in FULL and adjacency == "add-remove":
+        return "adjacency must be 'replace-one' or 'zero-out' for Full"
+    if method == "gamma-dpsgd" and adjacency == "replace-one":
+        return "rule must be one that can be certified"
+    return None
+
+
+def test_every_private_preset_has_a_name():
+    assert set(METHODS.values()) == {preset for name, preset in PRESETS.items() if name != "SGD"}
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
+@pytest.mark.parametrize("batch", [None, 40])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_keeps_to_its_budget(method, batch, adjacency):
+    choices = Choices(batch=batch, epochs=None if method in LOCAL else 5)
+    budget = ZERO_OUT._replace(adjacency=adjacency)
+    reason = refusal(method, batch, adjacency)
+    if reason is not None:
+        with pytest.raises(ValueError, match=reason):
+            made(method, choices, budget)
+        return
+    rule, steps = made(method, choices, budget)
+    assert 0.98 * 3.0 <= cw.account(rule, RECORDS, steps, 1e-5, adjacency).certified <= 3.0
+    assert steps == (RECORDS if method in LOCAL else 5 if batch is None else 50)
+
+
+def test_choices_are_followed():
+    rule, steps = made("dpsgd", Choices(clip=0.3, batch=100, epochs=2.5, step=0.7))
+    assert (rule.clip, rule.sampling, rule.step, steps) == ((0.3,), (100,), (0.7,), 10)
+    assert type(rule.sampling) is cw.sampling.Poisson
+    assert made("dpsgd", Choices(step=cw.steps.Power(1, 0.5))).rule.step == (1, 0.5)
+    assert made("dpgd", Choices(clip=0.3)).rule.clip == (0.3,)
+
+
+def test_without_choices_the_default_rule_is_followed():
+    settings = defaults(RECORDS, COLUMNS, 3.0, 1e-5)
+    rule, steps = made("dpsgd")
+    assert (rule.clip.threshold, rule.step, steps) == (settings.clip, settings.step, settings.steps)
+    assert rule.output == settings.output
+
+
+def test_a_steeper_loss_follows_the_rule_for_squared_errors():
+    settings = defaults(RECORDS, COLUMNS, 3.0, 1e-5, "squared")
+    rule = made("dpsgd", curvature=1.0).rule
+    assert (rule.clip.threshold, rule.step) == (settings.clip, settings.step)
+
+
+def test_another_clip_or_batch_takes_theta_no_farther():
+    rule, steps = made("dpsgd")
+    travel = rule.clip.threshold * rule.step.gamma * steps
+    for choices in (Choices(clip=7.0), Choices(batch=40), Choices(clip=0.01, batch=100)):
+        other, more = made("dpsgd", choices)
+        assert other.clip.threshold * other.step.gamma * more == pytest.approx(travel)
+
+
+def test_the_capped_error_costs_as_much_as_the_clipped_gradients():
+    """With r = C1/√K the noise of full batches is twice that of DP-SGD."""
+    plain, dice = made("dpsgd", Choices(epochs=25)), made("dice", Choices(epochs=25))
+    assert dice.rule.feedback.cap.threshold == pytest.approx(1.2 * plain.rule.clip.threshold)
+    assert dice.rule.noise.std == pytest.approx(2 * plain.rule.noise.std, rel=0.01)
+
+
+def test_a_rule_of_ones_own_gets_its_noise_only():
+    own = cw.DiceSGD(cw.steps.Power(1, 0.5), 0.5, 0.6, 1.0, residual_cap=0.7, batch=20, sampling="epochs")
+    rule, steps = made(own, Choices(epochs=3))
+    assert steps == 60
+    assert rule == replace(own, noise=rule.noise)
+    assert cw.account(rule, RECORDS, steps, 1e-5, "zero-out").certified <= 3.0
+    single = cw.DPSGD(cw.steps.Power(1, 0.5), 0.5, 1.0, batch=20, sampling="single-pass")
+    assert made(single).steps == 20

@@ -1,0 +1,113 @@
+"""What several steps spent together."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
+
+import clipwise as cw
+from clipwise.estimators import PrivacyWarning, PrivateScaler, total_privacy
+
+X = np.random.default_rng(0).standard_normal((5000, 4))
+
+
+class Sampled(BaseEstimator):
+    """A step whose statement is that of a subsampled run, not a Gaussian one."""
+
+    def __init__(self, adjacency="zero-out"):
+        self.adjacency = adjacency
+
+    def fit(self, X, y=None):
+        rule = cw.DPSGD(cw.steps.Constant(0.5), clip=1.0, noise_std=0.01, batch=250)
+        self.statement_ = cw.account(rule, records=5000, steps=50, delta=1e-5, adjacency=self.adjacency)
+        return self
+
+
+def scaler(epsilon, **named):
+    return PrivateScaler(epsilon, random_state=0, **named)
+
+
+def test_gaussian_steps_compose_exactly():
+    steps = [scaler(1.0).fit(X), scaler(2.0).fit(X), scaler(0.5).fit(X)]
+    total = total_privacy(steps)
+    mus = [step.statement_.gaussian_mu for step in steps]
+    composed = privacy_loss_distribution.from_gaussian_mechanism(1 / mus[0], value_discretization_interval=1e-3)
+    for mu in mus[1:]:
+        composed = composed.compose(
+            privacy_loss_distribution.from_gaussian_mechanism(1 / mu, value_discretization_interval=1e-3)
+        )
+    assert total.delta == pytest.approx(3e-6)
+    assert total.epsilon == pytest.approx(composed.get_epsilon_for_delta(3e-6), rel=2e-3)
+    assert total.epsilon < 3.5
+    assert total.adjacency == "zero-out"
+
+
+def test_one_step_spends_what_it_states():
+    step = scaler(1.0).fit(X)
+    assert total_privacy([step]).epsilon == step.statement_.certified
+    assert total_privacy(step, delta=1e-3).epsilon == step.statement_.epsilon(1e-3)
+
+
+def test_others_add_up_at_their_own_delta_or_at_a_share_of_another():
+    pipeline = make_pipeline(scaler(1.0), Sampled()).fit(X)
+    first, second = (step.statement_ for step in pipeline)
+    total = total_privacy(pipeline)
+    assert total.delta == pytest.approx(1.1e-5)
+    assert total.epsilon == pytest.approx(first.certified + second.certified, rel=1e-6)
+    smaller = total_privacy(pipeline, delta=1.1e-6)
+    assert smaller.epsilon == pytest.approx(first.epsilon(1e-7) + second.epsilon(1e-6), rel=1e-6)
+    assert [reason.split(":")[0] for reason in total.reasons] == ["DPSGD", "PrivateScaler"]
+
+
+def test_bounds_cost_nothing():
+    assert total_privacy(PrivateScaler(None, bounds=(-1, 1)).fit(X)).epsilon == 0.0
+    bounded = make_pipeline(PrivateScaler(None, bounds=(-1, 1)), scaler(1.0)).fit(X)
+    assert total_privacy(bounded, delta=1e-6).epsilon == pytest.approx(1.0)
+
+
+def test_steps_within_steps_count():
+    columns = ColumnTransformer([("a", scaler(1.0), [0, 1]), ("b", scaler(2.0), [2]), ("c", "passthrough", [3])])
+    union = FeatureUnion([("d", scaler(0.5)), ("e", "passthrough")])
+    pipeline = make_pipeline(columns, union).fit(X)
+    mus = [PrivateScaler(epsilon, random_state=0).fit(X).statement_.gaussian_mu for epsilon in (1.0, 2.0, 0.5)]
+    level = total_privacy(pipeline).delta
+    assert level == pytest.approx(3e-6)
+    assert total_privacy(pipeline).epsilon == pytest.approx(cw.privacy.gaussian.epsilon(math.hypot(*mus), level))
+
+
+def test_what_was_learnt_without_budget_is_named_and_nothing_certified():
+    pipeline = make_pipeline(StandardScaler(), scaler(1.0)).fit(X)
+    with pytest.warns(PrivacyWarning, match="without budget: StandardScaler"):
+        total = total_privacy(pipeline)
+    assert total.epsilon == math.inf
+    assert any("StandardScaler" in reason for reason in total.reasons)
+    assert total_privacy(pipeline[1:]).epsilon == pytest.approx(1.0)  # as if the first had seen public data
+
+
+def test_steps_that_learn_nothing_need_no_statement():
+    pipeline = make_pipeline(FunctionTransformer(np.tanh), PolynomialFeatures(), "passthrough", scaler(1.0)).fit(X)
+    assert total_privacy(pipeline).epsilon == pytest.approx(1.0)
+
+
+def test_what_cannot_be_added_up_is_refused():
+    with pytest.raises(ValueError, match="same kind of neighbours, got replace-one, zero-out"):
+        total_privacy([scaler(1.0).fit(X), scaler(1.0, adjacency="replace-one").fit(X)])
+    with pytest.raises(ValueError, match="steps must hold a fitted private step"):
+        total_privacy([scaler(1.0)])
+    with pytest.raises(ValueError, match="steps must be a pipeline or a list"):
+        total_privacy(3)
+    with pytest.raises(ValueError, match="delta must be a number above 0 and below 1"):
+        total_privacy(scaler(1.0).fit(X), delta=2.0)
+
+
+def test_a_step_that_certifies_nothing_makes_the_total_infinite():
+    step = scaler(1.0).fit(X)
+    other = Sampled()
+    rule = cw.DPSGD(cw.steps.Constant(0.5), clip=1.0, noise_std=0.0, batch=250)
+    other.statement_ = cw.account(rule, records=5000, steps=50, delta=1e-5, adjacency="zero-out")
+    assert total_privacy([step, other]).epsilon == math.inf
