@@ -2,6 +2,8 @@
 
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py [--seeds 10] [--peers no] [--data breast-cancer]
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py --tune   # finds the peers' grid points anew
+    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --units  # clipwise alone, columns in other units
+    python benchmarks/quality.py --sizes                          # clipwise alone, generated records of many sizes
 
 Prints a Markdown table: mean AUC and accuracy on test records, ± standard errors, at δ = 10⁻⁵. Columns are standardised
 by the training records' means and deviations, which are treated as public and given to all three alike. The peers run
@@ -23,7 +25,6 @@ import sys
 import tempfile
 import time
 import venv
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -34,7 +35,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 
 import clipwise as cw
-from clipwise.estimators.defaults import defaults
+from clipwise.estimators import PrivateLogisticRegression
 from clipwise.storage import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
@@ -65,16 +66,27 @@ def main() -> None:
     parser.add_argument("--data", choices=sorted(DATA), action="append")
     parser.add_argument("--peers", choices=("yes", "no"), default="yes")
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--units", action="store_true")
+    parser.add_argument("--sizes", action="store_true")
     chosen = parser.parse_args()
     names = chosen.data or list(DATA)
     if chosen.tune:
         points = json.loads(POINTS.read_text()) if POINTS.exists() else {}
         POINTS.write_text(json.dumps(points | {name: tune(name) for name in names}, indent=1) + "\n")
-        return
+    elif chosen.units:
+        other_units(names, range(chosen.seeds))
+    elif chosen.sizes:
+        other_sizes(range(chosen.seeds))
+    else:
+        table(names, range(chosen.seeds), chosen.peers == "yes")
+
+
+def table(names: list[str], seeds: range, peers: bool) -> None:
+    """The comparison."""
     print("| data | ε | clipwise: AUC, accuracy | Opacus: AUC, accuracy | diffprivlib: AUC, accuracy |")
     print("|---|---|---|---|---|")
     for name in names:
-        compare(name, range(chosen.seeds), chosen.peers == "yes")
+        compare(name, seeds, peers)
 
 
 def compare(name: str, seeds: range, peers: bool) -> None:
@@ -95,6 +107,56 @@ def compare(name: str, seeds: range, peers: bool) -> None:
 def shown(values: list[float]) -> str:
     """Mean ± standard error."""
     return f"{np.mean(values):.4f} ± {np.std(values, ddof=1) / math.sqrt(len(values)):.4f}"
+
+
+# Other units, other sizes
+
+UNITS = {"× 1": (1.0, 1.0), "× 0.1": (0.1, 0.1), "× 10": (10.0, 10.0), "each × 0.1 … 10": (0.1, 10.0)}
+
+
+def other_units(names: list[str], seeds: range) -> None:
+    """Clipwise's defaults where columns are not of unit order: multiplied by factors between two bounds."""
+    print("| data, ε = 1 |" + "|".join(f" {unit} " for unit in UNITS) + "|")
+    print("|---|" + "---|" * len(UNITS))
+    for name in names:
+        cells = []
+        for low, high in UNITS.values():
+            scores = [ours_scaled(split(name, seed), low, high, seed) for seed in seeds]
+            cells.append(", ".join(f"{mean(scores)[metric]:.4f}" for metric in METRICS))
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def ours_scaled(data: Split, low: float, high: float, seed: int) -> dict[str, float]:
+    """Scores with each column multiplied by a factor of its own."""
+    factors = np.exp(np.random.default_rng(seed).uniform(np.log(low), np.log(high), data.features.shape[1]))
+    scaled = data._replace(features=data.features * factors, test_features=data.test_features * factors)
+    return score(ours_at(scaled, 1.0, seed), scaled)
+
+
+def other_sizes(seeds: range) -> None:
+    """Clipwise's defaults on generated records: normal features, labels by a margin of deviation 3 less 1."""
+    print("| n | d | the margin itself |" + "|".join(f" ε = {epsilon:g} " for epsilon in EPSILONS) + "|")
+    print("|---|---|---|" + "---|" * len(EPSILONS))
+    for records, columns in ((1_000, 3), (1_000, 30), (20_000, 3), (20_000, 100), (20_000, 500), (500_000, 10)):
+        cells = [], *([] for _ in EPSILONS)
+        for seed in seeds:
+            data, best = generated(records, columns, seed)
+            cells[0].append(score(best, data))
+            for cell, epsilon in zip(cells[1:], EPSILONS, strict=True):
+                cell.append(score(ours_at(data, epsilon, seed), data))
+        shown_cells = [", ".join(f"{mean(scores)[metric]:.3f}" for metric in METRICS) for scores in cells]
+        print(f"| {records:,} | {columns} | {' | '.join(shown_cells)} |", flush=True)
+
+
+def generated(records: int, columns: int, seed: int) -> tuple[Split, np.ndarray]:
+    """Records, 20,000 more to test on, and the model that made the labels."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((records + 20_000, columns))
+    weights = rng.standard_normal(columns)
+    model = np.append(3 * weights / np.linalg.norm(weights), -1.0)
+    chance = 1 / (1 + np.exp(-features @ model[:-1] - model[-1]))
+    labels = (rng.random(len(features)) < chance).astype(float)
+    return Split(features[:records], labels[:records], features[records:], labels[records:]), model
 
 
 # Data
@@ -172,12 +234,9 @@ def with_ones(features: np.ndarray) -> np.ndarray:
 
 def ours_at(data: Split, epsilon: float, seed: int) -> np.ndarray:
     """Clipwise by its defaults."""
-    case = _problem(data)
-    settings = defaults(case.records, case.dimension, epsilon, DELTA)
-    sampling = {"sampling": "full", "batch": 1} if settings.batch is None else {"batch": settings.batch}
-    rule = replace(cw.DPSGD(settings.step, settings.clip, 1.0, **sampling), output=settings.output)
-    noisy = calibrated(rule, epsilon, case.records, settings.steps)
-    return run(case, noisy, settings.steps, seed)
+    model = PrivateLogisticRegression(epsilon=epsilon, delta=DELTA, classes=[0, 1], random_state=seed, n_jobs=1)
+    model.fit(data.features, data.labels)
+    return np.append(model.coef_.ravel(), model.intercept_)
 
 
 @cache
