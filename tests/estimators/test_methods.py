@@ -79,6 +79,14 @@ def test_default_steps_move_as_far_with_another_clip_and_no_farther_if_there_are
     assert made("auto-dice").rule.step.gamma == pytest.approx(move)
 
 
+def test_another_clip_or_batch_takes_theta_no_farther():
+    rule, steps = made("dpsgd")
+    travel = rule.clip.threshold * rule.step.gamma * steps
+    for choices in (Choices(clip=7.0), Choices(batch=40), Choices(clip=0.01, batch=100)):
+        other, more = made("dpsgd", choices)
+        assert other.clip.threshold * other.step.gamma * more == pytest.approx(travel)
+
+
 def test_the_capped_error_costs_as_much_as_the_clipped_gradients():
     """With r = C1/√K the noise of full batches is twice that of DP-SGD."""
     plain, dice = made("dpsgd", Choices(epochs=25)), made("dice", Choices(epochs=25))
