@@ -72,8 +72,9 @@ def run(
     seed : a whole number makes the run reproducible (and so not fit for release); the same seed gives
         different rules the same record draws. None takes cryptographic noise from the operating system.
     record : about how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
-    n_jobs : threads, over replicates and, if there are more than replicates, within large batches; None for one a
-        processor. The results do not depend on it.
+    n_jobs : threads; None for one a processor, over replicates. A number above that of replicates also lets threads
+        share large batches; they wait for each other at every step, which is slow where processors are busy. The
+        results do not depend on it.
     progress : True or False; None shows a bar on a terminal when the run is long.
     checkpoint : a file that is written every few seconds; if it exists, the run continues from it and
         ends as if it had never stopped. It holds the noise state: keep it as private as the data.
@@ -91,7 +92,7 @@ def run(
     steps = checks.count("steps", steps)
     seed = None if seed is None else checks.integer("seed", seed, least=0)
     replicates = checks.count("replicates", replicates)
-    threads = _processors() if n_jobs is None else checks.count("n_jobs", n_jobs)
+    threads = min(_processors(), replicates) if n_jobs is None else checks.count("n_jobs", n_jobs)
     rule.check(problem, steps)
     rule = rule.on(problem)
     theta = start_of(start, problem)
