@@ -6,6 +6,7 @@ record, then noise), so runs can be compared draw by draw. Slow, and meant to be
 
 import numpy as np
 from scipy.integrate import quad
+from scipy.special import poch
 
 import clipwise as cw
 from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
@@ -173,9 +174,13 @@ def noise(part, problem, drawn, rng):
 def run(problem, rule, steps, start, seed):
     """θ_t and e_t for t = 0 … steps of the first replicate, and the output."""
     streams = spawn(seed, 1)[0]
+    features = problem.features.toarray() if hasattr(problem.features, "toarray") else problem.features
+    features = features.astype(float)
+    weights = np.ones(problem.records) if problem.weights is None else problem.weights
     theta = np.full(problem.dimension, float(start))
     e = np.zeros_like(theta)
     m1, m2, total = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
+    weights = 0.0
     sampler = Sampler(rule.sampling, problem.records, streams.records)
     batch = getattr(rule.sampling, "batch", problem.records)
     thetas, errors, lengths = [theta], [e], []
@@ -185,8 +190,8 @@ def run(problem, rule, steps, start, seed):
             deployed = theta
         drawn = list(sampler.batch(t))
         gradients = [
-            gradient(problem.loss, theta, respond(problem.response, deployed, problem.features[i], problem.labels[i],
-                                                  streams.response), problem.labels[i])
+            weights[i] * gradient(problem.loss, theta, respond(problem.response, deployed, features[i],
+                                                               problem.labels[i], streams.response), problem.labels[i])
             for i in drawn
         ]  # fmt: skip
         zero = np.zeros_like(theta)
@@ -204,10 +209,11 @@ def run(problem, rule, steps, start, seed):
             m2 = adam.beta2 * m2 + (1 - adam.beta2) * noisy**2
             noisy = (m1 / (1 - adam.beta1 ** (t + 1))) / np.sqrt(m2 / (1 - adam.beta2 ** (t + 1)) + adam.stability)
         theta = project(problem.region, theta - step_size(rule.step, t + 1) * noisy)
-        total = total + theta
+        weight = poch(t + 1, rule.output.power) if isinstance(rule.output, Average) else 0.0  # of θ_{t+1}
+        total, weights = total + weight * theta, weights + weight
         thetas.append(theta)
         errors.append(e)
-    output = total / steps if isinstance(rule.output, Average) else theta
+    output = total / weights if isinstance(rule.output, Average) else theta
     if isinstance(rule.output, Selected):
         output = thetas[int(np.argmin(lengths))]  # of θ_0, …, θ_{T−1}
     return np.array(thetas), np.array(errors), output

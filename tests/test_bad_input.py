@@ -170,6 +170,7 @@ CASES = {
         lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=[1, [2]]),
         "record must be a number or iterations",
     ),
+    "average power -1": (lambda: cw.outputs.Average(-1), "power must be a number of at least 0, got -1"),
     "huge step": (lambda: cw.steps.Constant(10**400), "gamma must be a finite number, got 1000"),
     "bytes": (lambda: cw.steps.Constant(b"1"), "gamma must be a finite number, got b'1'"),
     "numbers as text": (lambda: cw.Problem([["1", "2"]], [1], loss=LOGISTIC), "features must hold numbers only"),

@@ -1,12 +1,16 @@
 """Data sets: the real one's digest and counts, the stand-in's shape, broken downloads."""
 
+import hashlib
 import io
+import lzma
+import os
 import zipfile
 
 import numpy as np
 import pytest
 
 import clipwise as cw
+from clipwise.datasets import cod_rna
 from clipwise.datasets import give_me_some_credit as module
 
 
@@ -75,6 +79,53 @@ def test_a_broken_file_in_the_cache_is_removed_and_fetched_again(monkeypatch, em
     np.testing.assert_array_equal(data.labels, [0, 1])
     monkeypatch.setattr(module, "_download", None)  # from now on the cache must do
     assert cw.datasets.fetch_credit() == empty_cache
+
+
+def test_cod_rna_has_the_published_counts():
+    if not os.environ.get(cod_rna.FOLDER):
+        pytest.skip(f"{cod_rna.FOLDER} names no folder with the data")
+    train, test = cw.datasets.codrna()
+    assert train.real
+    assert (train.features.shape, test.features.shape) == ((59_535, 8), (271_617, 8))
+    assert (train.labels.sum(), test.labels.sum()) == (19_845, 90_539)
+    np.testing.assert_array_equal(train.features[0, :4], [-766, 128, 0.140625, 0.304688])
+    assert len(train.columns) == 8
+
+
+def test_without_the_files_cod_rna_is_a_stand_in_and_says_so(monkeypatch, tmp_path):
+    monkeypatch.delenv(cod_rna.FOLDER, raising=False)
+    for folder in (None, tmp_path):
+        with pytest.warns(UserWarning, match="folder must hold cod-rna.txt.xz .* generated stand-in"):
+            train, test = cw.datasets.codrna(folder)
+        assert not train.real
+        assert test.source == "generated"
+        assert (train.features.shape, test.features.shape) == ((59_535, 8), (271_617, 8))
+        assert train.labels.mean() == pytest.approx(1 / 3, abs=0.05)
+        assert not np.array_equal(train.features, test.features[:59_535])
+
+
+@pytest.fixture
+def small_files(monkeypatch, tmp_path):
+    content = lzma.compress(b"-1 1:-766 2:128 8:0.25\n1 3:0.5\n")
+    for name in cod_rna._FILES:
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.setattr(cod_rna, "_DIGESTS", (hashlib.sha256(content).hexdigest(),) * 2)
+    return tmp_path
+
+
+def test_cod_rna_is_read_from_a_folder_or_where_the_environment_says(small_files, monkeypatch):
+    monkeypatch.setenv(cod_rna.FOLDER, str(small_files))
+    for folder in (small_files, str(small_files), None):
+        train, test = cw.datasets.codrna(folder)
+        np.testing.assert_array_equal(train.features, [[-766, 128, 0, 0, 0, 0, 0, 0.25], [0, 0, 0.5, 0, 0, 0, 0, 0]])
+        np.testing.assert_array_equal(test.labels, [0, 1])
+        assert train.real
+
+
+def test_a_file_that_is_not_cod_rna_is_refused(small_files):
+    (small_files / "cod-rna.t.xz").write_bytes(b"something else")
+    with pytest.raises(cw.datasets.DataError, match="cod-rna.t.xz must be the file that LIBSVM distributes"):
+        cw.datasets.codrna(small_files)
 
 
 def test_bernoulli():

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.special import poch
 
 import clipwise as cw
 import reference
@@ -23,7 +24,8 @@ def assert_same(problem, rule, steps=STEPS, start=0.3):
     np.testing.assert_allclose(trace.theta[0], thetas, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(trace.output[0], output, rtol=1e-12, atol=1e-12)
     if trace.average is not None:
-        means = np.cumsum(thetas[1:], axis=0) / np.arange(1, steps + 1)[:, np.newaxis]
+        weights = poch(np.arange(1, steps + 1), rule.output.power)[:, np.newaxis]
+        means = np.cumsum(weights * thetas[1:], axis=0) / np.cumsum(weights, axis=0)
         np.testing.assert_allclose(trace.average[0], np.vstack((thetas[:1], means)), rtol=1e-12, atol=1e-12)
     if trace.error is None:
         assert not errors.any()
@@ -81,8 +83,9 @@ def test_lazy_deployment():
     assert not np.allclose(greedy.theta, lazy.theta, atol=1e-9)
 
 
-def test_per_class_clipping_averaging_and_a_constant_step():
-    rule = Rule("averaged", cw.steps.Constant(0.05), PerClass(0.4, 2), Uniform(4), output=Average())
+@pytest.mark.parametrize("power", [0.0, 3.0, 0.5])
+def test_per_class_clipping_averaging_and_a_constant_step(power):
+    rule = Rule("averaged", cw.steps.Constant(0.05), PerClass(0.4, 2), Uniform(4), output=Average(power))
     assert_same(PROBLEMS["logistic"], rule)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipwise.checks import positive
+from clipwise.checks import nonnegative, positive
 from clipwise.parts import checked, fallback, implemented, implements, operation, traits
 from clipwise.vectors import norm
 
@@ -62,14 +62,21 @@ def _(output, t, theta, summary):
     pass
 
 
+@checked(power=nonnegative)
 @traits(averages=True)
 class Average(NamedTuple):
-    """The running mean of θ_1, …, θ_t (Polyak–Ruppert), without storing them."""
+    """The running mean of θ_1, …, θ_t (Polyak–Ruppert), without storing them; with a power p, later ones weigh more.
+
+    Then the weight of θ_k is about (k/t)^p: polynomial-decay averaging (Shamir and Zhang, 2013, with η = p). It forgets
+    the way from the start sooner, and needs not know how long the run will be.
+    """
+
+    power: float = 0.0
 
 
 @implements(summarise, Average)
 def _(output, t, theta, summary):
-    weight = 1.0 / t
+    weight = (1.0 + output.power) / (t + output.power)
     for j in range(theta.size):
         summary[j] += weight * (theta[j] - summary[j])
 

@@ -16,8 +16,8 @@ LOCAL = ["ldpsgd", "ldpasgd"]
 FULL = ["dpgd", "clipped-dpgd", "noisy-selection"]
 
 
-def made(method, choices=Choices(), budget=ZERO_OUT, curvature=0.25):  # noqa: B008
-    return plan(method, choices, budget, RECORDS, COLUMNS, curvature)
+def made(method, choices=Choices(), budget=ZERO_OUT, loss="logistic"):  # noqa: B008
+    return plan(method, choices, budget, RECORDS, COLUMNS, loss)
 
 
 def refusal(method, batch, adjacency):
@@ -61,15 +61,30 @@ def test_choices_are_followed():
     assert made("dpgd", Choices(clip=0.3)).rule.clip == (0.3,)
 
 
-def test_without_choices_the_default_rule_is_followed():
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_without_choices_the_default_rule_is_followed(loss):
+    settings = defaults(RECORDS, COLUMNS, 3.0, 1e-5, loss)
+    rule, steps = made("dpsgd", loss=loss)
+    assert (rule.clip.threshold, rule.output, steps) == (settings.clip, settings.output, settings.steps)
+    assert rule.step.gamma == pytest.approx(settings.step.gamma)
+
+
+def test_default_steps_move_as_far_with_another_clip_and_no_farther_if_there_are_more():
     settings = defaults(RECORDS, COLUMNS, 3.0, 1e-5)
+    move = settings.clip * settings.step.gamma
+    few, many = settings.steps / 10, settings.steps * 10
+    assert made("dpsgd", Choices(clip=0.5)).rule.step.gamma == pytest.approx(move / 0.5)
+    assert made("dpsgd", Choices(clip=0.5, epochs=few)).rule.step.gamma == pytest.approx(move / 0.5)
+    assert made("dpsgd", Choices(clip=0.5, epochs=many)).rule.step.gamma == pytest.approx(move / 0.5 / 10)
+    assert made("auto-dice").rule.step.gamma == pytest.approx(move)
+
+
+def test_another_clip_or_batch_takes_theta_no_farther():
     rule, steps = made("dpsgd")
-    assert (rule.clip.threshold, rule.step, steps) == (settings.clip, settings.step, settings.steps)
-    assert (type(rule.output) is cw.outputs.Average) == settings.average
-
-
-def test_a_steeper_loss_takes_smaller_steps():
-    assert made("dpsgd", curvature=1.0).rule.step[0] == made("dpsgd").rule.step[0] / 4
+    travel = rule.clip.threshold * rule.step.gamma * steps
+    for choices in (Choices(clip=7.0), Choices(batch=40), Choices(clip=0.01, batch=100)):
+        other, more = made("dpsgd", choices)
+        assert other.clip.threshold * other.step.gamma * more == pytest.approx(travel)
 
 
 def test_the_capped_error_costs_as_much_as_the_clipped_gradients():

@@ -1,7 +1,20 @@
 """Data sets: real ones that are fetched, not shipped, and the papers' synthetic ones."""
 
 from clipwise.datasets.base import Dataset
+from clipwise.datasets.cod_rna import DataError, codrna, generated_codrna
 from clipwise.datasets.give_me_some_credit import DownloadError, credit, fetch_credit, generated_credit
 from clipwise.datasets.synthetic import bernoulli, linear, logistic
 
-__all__ = ["Dataset", "DownloadError", "bernoulli", "credit", "fetch_credit", "generated_credit", "linear", "logistic"]
+__all__ = [
+    "DataError",
+    "Dataset",
+    "DownloadError",
+    "bernoulli",
+    "codrna",
+    "credit",
+    "fetch_credit",
+    "generated_codrna",
+    "generated_credit",
+    "linear",
+    "logistic",
+]

@@ -39,7 +39,6 @@ from clipwise.vectors import norm
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-
 _ROUNDING = 2.0**-51
 
 
@@ -83,27 +82,9 @@ def add_batch(
 
 @overload(add_batch, jit_options=INNER)
 def _add_batch(
-    features,
-    labels,
-    weights,
-    loss,
-    response,
-    clip,
-    feedback,
-    theta,
-    deployed,
-    drawn,
-    first,
-    last,
-    weight,
-    v,
-    kept,
-    moved,
-    written,
-    gradient_i,
-    numbers,
-    rng,
-):
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, numbers, rng,
+):  # fmt: skip
     if not _only_multiplies(loss, response, clip, feedback):
         return _record_by_record
     return _by_margins if _has_margin(loss) else _by_scores
@@ -127,27 +108,9 @@ def _has_margin(loss: Any) -> bool:
 
 
 def _record_by_record(
-    features,
-    labels,
-    weights,
-    loss,
-    response,
-    clip,
-    feedback,
-    theta,
-    deployed,
-    drawn,
-    first,
-    last,
-    weight,
-    v,
-    kept,
-    moved,
-    written,
-    gradient_i,
-    numbers,
-    rng,
-):
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, numbers, rng,
+):  # fmt: skip
     for k in range(first, last):
         i = drawn[k]
         label = respond(response, deployed, row(features, i, written), labels[i], moved, rng)
@@ -158,27 +121,9 @@ def _record_by_record(
 
 
 def _by_margins(
-    features,
-    labels,
-    weights,
-    loss,
-    response,
-    clip,
-    feedback,
-    theta,
-    deployed,
-    drawn,
-    first,
-    last,
-    weight,
-    v,
-    kept,
-    moved,
-    written,
-    gradient_i,
-    numbers,
-    rng,
-):
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, numbers, rng,
+):  # fmt: skip
     theta_norm = _penalised_norm(loss, theta)
     share, kept_share = 0.0, 0.0
     block = at_a_time(theta.size)
@@ -192,8 +137,9 @@ def _by_margins(
             total = _gradient_norm(loss, rate, own, along, length(features, i, numbers[1, k]), theta_norm, theta.size)
             numbers[1, k] = weight * scale(clip, rate, total)
             numbers[2, k] = weight * kept_amount(feedback, rate, total)
-            share += weight * scale(clip, own, total)
-            kept_share += weight * kept_amount(feedback, own, total)
+            if theta_norm != 0.0:
+                share += weight * scale(clip, own, total)
+                kept_share += weight * kept_amount(feedback, own, total)
         add_rows(features, drawn, begin, end, numbers, 1, v)
         if kept.size:
             add_rows(features, drawn, begin, end, numbers, 2, kept)
@@ -202,27 +148,9 @@ def _by_margins(
 
 
 def _by_scores(
-    features,
-    labels,
-    weights,
-    loss,
-    response,
-    clip,
-    feedback,
-    theta,
-    deployed,
-    drawn,
-    first,
-    last,
-    weight,
-    v,
-    kept,
-    moved,
-    written,
-    gradient_i,
-    numbers,
-    rng,
-):
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, numbers, rng,
+):  # fmt: skip
     columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
     theta_norm = _penalised_norm(loss, theta)
     share, kept_share = 0.0, 0.0
@@ -233,8 +161,9 @@ def _by_scores(
             rates[k] = margin(features, i, theta, k * columns)
         slopes(loss, rates, labels[i])
         along = 0.0  # ⟨gradient without penalty, θ⟩
-        for k in range(loss.classes):
-            along += rates[k] * margin(features, i, theta, k * columns)
+        if theta_norm > 0.0:
+            for k in range(loss.classes):
+                along += rates[k] * margin(features, i, theta, k * columns)
         size = norm(rates) * length(features, i, square(features, i))
         total = _gradient_norm(loss, own, own, along, size, theta_norm, theta.size)
         for k in range(loss.classes):
@@ -249,12 +178,14 @@ def _by_scores(
 
 
 def _penalised_norm(loss, theta):
-    """‖θ‖ for losses with a penalty, which need it."""
+    """‖θ‖ if there is a penalty, else 0."""
 
 
 @overload(_penalised_norm, jit_options={"forceinline": True})
 def _theta_norm(loss, theta):
-    return (lambda loss, theta: norm(theta)) if _has_penalty(loss) else (lambda loss, theta: 0.0)
+    if not _has_penalty(loss):
+        return lambda loss, theta: 0.0
+    return lambda loss, theta: norm(theta) if loss.l2 > 0.0 else 0.0
 
 
 def _has_penalty(loss: Any) -> bool:
@@ -273,9 +204,9 @@ def _norm_of(loss, rate, own, along, size, theta_norm, d):
     def penalised(loss, rate, own, along, size, theta_norm, d):
         # The two parts may nearly cancel. What rounding could hide is added, so that no record passes its clip.
         a, b = abs(rate) * size, abs(own) * loss.l2 * theta_norm
+        if b == 0.0:
+            return a
         unit = max(a, b)
-        if unit == 0.0:
-            return 0.0
         cross = 2.0 * (rate / unit) * (own * loss.l2 * along / unit)
         return unit * np.sqrt(max(0.0, (a / unit) ** 2 + (b / unit) ** 2 + cross) + (d + 8) * _ROUNDING)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, _clone_parametrized
@@ -17,7 +18,7 @@ from clipwise import checks
 from clipwise.engine import run
 from clipwise.estimators import family, methods
 from clipwise.estimators.methods import Budget, Choices, Plan
-from clipwise.losses.softmax import Softmax
+from clipwise.losses.base import label_kind
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
@@ -87,7 +88,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         targets = self._targets(y, weights, known)
         loss = self._loss()
         problem = Problem(features, targets.labels, loss=loss, response=self.response, weights=targets.weights)
-        plan = self._plan(problem.records, features.shape[1], curvature(loss))
+        plan = self._plan(problem.records, features.shape[1], kind(loss))
         theta = train(problem, plan, *self._beginning(afresh), self.n_jobs, self.progress)
         self._account(plan, problem.records, targets.learnt, afresh)
         self.theta_ = theta
@@ -125,11 +126,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- rule ---------------------------------------------------------------------------------------------------------
 
-    def _plan(self, records: int, columns: int, curvature: float) -> Plan:
+    def _plan(self, records: int, columns: int, loss: str) -> Plan:
         """The calibrated rule for so many records, and how long it runs."""
         choices = Choices(self.clip, self.batch, self.epochs, self.step)
         budget = Budget(self.epsilon, self.delta, self.adjacency)
-        return methods.plan(self.method, choices, budget, records, columns, curvature)
+        return methods.plan(self.method, choices, budget, records, columns, loss)
 
     def _beginning(self, afresh: bool) -> tuple[int | None, Any]:
         """The seed and θ_0; a later call gets a seed of its own, since the same noise twice would not average out."""
@@ -191,9 +192,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:
-    """θ of one run."""
-    last = [plan.steps]
-    trace = run(problem, plan.rule, plan.steps, start, seed=seed, record=last, n_jobs=n_jobs, progress=progress)
+    """θ of one run; `n_jobs` is as scikit-learn has it, where None is one thread."""
+    last, threads = [plan.steps], effective_n_jobs(n_jobs)
+    trace = run(problem, plan.rule, plan.steps, start, seed=seed, record=last, n_jobs=threads, progress=progress)
     return np.array(trace.output[0])
 
 
@@ -212,15 +213,9 @@ def seed_of(random_state: Any) -> int | None:
     return checks.integer("random_state", random_state, least=0)
 
 
-def curvature(loss: Any) -> float:
-    """The largest second derivative of a loss in the margin, 1 if it does not say."""
-    if isinstance(loss, Softmax):
-        return 0.5
-    if not hasattr(loss, "bounds"):
-        return 1.0
-    one = np.ones(1)
-    high = float(loss.bounds(one, one).high[0])
-    return high if np.isfinite(high) else 1.0
+def kind(loss: Any) -> str:
+    """Which of the default rules a loss goes by: that for classes, or that for numbers."""
+    return "logistic" if label_kind(loss) in ("binary", "class") else "squared"
 
 
 def _together(spent: family.Spent) -> tuple[str, ...]:

@@ -33,7 +33,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         budget: a `PrivacyWarning`.
     response : how records react to the model, a part of `clipwise.responses`.
     adjacency : what is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
-    n_jobs, progress : as of `clipwise.run`.
+    n_jobs : threads; None for one, −1 for all processors. The result does not depend on it.
+    progress : as of `clipwise.run`.
 
     Attributes
     ----------

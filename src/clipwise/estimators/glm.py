@@ -40,7 +40,8 @@ class PrivateGLM(PrivateEstimator):
     classes : the two labels, for a loss of labels 0 and 1. None learns them from y, without budget: a `PrivacyWarning`.
     response : how records react to the model, a part of `clipwise.responses`.
     adjacency : what is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
-    n_jobs, progress : as of `clipwise.run`.
+    n_jobs : threads; None for one, −1 for all processors. The result does not depend on it.
+    progress : as of `clipwise.run`.
 
     Attributes
     ----------

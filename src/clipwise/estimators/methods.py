@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from clipwise import checks, presets
 from clipwise.estimators.defaults import Settings, defaults
-from clipwise.outputs import Average, Last
+from clipwise.outputs import Last
 from clipwise.privacy.calibration import calibrate
 from clipwise.rule import Rule
 from clipwise.sampling import expected_batch
@@ -55,10 +55,9 @@ class Budget(NamedTuple):
     adjacency: str
 
 
-def plan(method: Any, choices: Choices, budget: Budget, records: int, columns: int, curvature: float) -> Plan:
-    """The calibrated rule of a method for so many records; `curvature` is that of the loss in the margin."""
-    epsilon, delta = checks.positive("epsilon", budget.epsilon), checks.open_fraction("delta", budget.delta)
-    settings = defaults(records, columns, epsilon, delta)
+def plan(method: Any, choices: Choices, budget: Budget, records: int, columns: int, loss: str) -> Plan:
+    """The calibrated rule of a method for so many records and columns, and a loss "logistic" or "squared"."""
+    settings = defaults(records, columns, budget.epsilon, budget.delta, loss)
     epochs = settings.steps * (settings.batch or records) / records
     if choices.epochs is not None:
         epochs = checks.positive("epochs", choices.epochs)
@@ -66,10 +65,10 @@ def plan(method: Any, choices: Choices, budget: Budget, records: int, columns: i
     if rule is None:
         preset = checks.choice("method", method, METHODS)
         _refuse_unused(choices, inspect.signature(preset).parameters, method)
-        settings = _with_choices(settings, choices, method, curvature)
+        settings = _with_choices(settings, choices, method, epochs, records)
         rule = _rule(preset, settings, epochs, records, budget)
     steps = _steps(rule, epochs, records)
-    return Plan(calibrate(rule, epsilon, delta, records, steps, adjacency=budget.adjacency), steps)
+    return Plan(calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency), steps)
 
 
 def _given(rule: Rule, choices: Choices) -> Rule:
@@ -88,29 +87,25 @@ def _refuse_unused(choices: Choices, known: Any, method: str) -> None:
             raise ValueError(f"{name} must be left out for method {method!r}, which has no use for it, got {value!r}.")
 
 
-def _with_choices(settings: Settings, choices: Choices, method: str, curvature: float) -> Settings:
-    """The default settings, but for what the user chose."""
-    if choices.clip is not None:
-        settings = settings._replace(clip=checks.positive("clip", choices.clip))
-    if choices.batch is not None:
-        settings = settings._replace(batch=checks.count("batch", choices.batch))
+def _with_choices(settings: Settings, choices: Choices, method: str, epochs: float, records: int) -> Settings:
+    """The default settings, but for what the user chose and the method needs."""
+    clip = settings.clip if choices.clip is None else checks.positive("clip", choices.clip)
+    batch = settings.batch if choices.batch is None else checks.count("batch", choices.batch)
     if choices.step is None:
-        return settings._replace(step=_default_step(settings, method, curvature))
-    step = choices.step if isinstance(choices.step, tuple) else Constant(checks.positive("step", choices.step))
-    return settings._replace(step=step)
+        step = _default_step(settings, method, clip, epochs * records / (batch or records))
+    else:
+        step = choices.step if isinstance(choices.step, tuple) else Constant(checks.positive("step", choices.step))
+    return settings._replace(clip=clip, batch=batch, step=step)
 
 
-def _default_step(settings: Settings, method: str, curvature: float) -> Any:
+def _default_step(settings: Settings, method: str, clip: float, steps: float) -> Any:
     if method == "adam-dice":
-        return Constant(0.1)  # Adam moves every entry by about the step, however large the gradients are
+        return Constant(0.05)  # Adam moves every entry by about the step, however large the gradients are
     if method in ("ldpsgd", "ldpasgd"):
         return Power(0.5, 0.5)  # one record a step
-    factor = 0.25 / curvature  # the rule is for the logistic loss
-    return _scaled(settings.step, factor * settings.clip if method == "auto-dice" else factor)
-
-
-def _scaled(step: Any, factor: float) -> Any:
-    return step._replace(**{step._fields[0]: factor * step[0]})  # the first number of each of our steps is a factor
+    # A step moves θ by as much as with the default clip, and all steps by no more than with their default number.
+    move = settings.clip * settings.step.gamma * min(1.0, settings.steps / steps)
+    return Constant(move if method == "auto-dice" else move / clip)
 
 
 def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, records: int, budget: Budget) -> Rule:
@@ -129,10 +124,8 @@ def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, record
     }
     offered |= _sampling(settings.batch, records, poisson=budget.adjacency == "add-remove" or "scale" in known)
     rule = preset(**{name: offered[name] for name in offered.keys() & known.keys()})
-    averaged = (
-        settings.average and type(rule.output) is Last and "budget" not in known
-    )  # LDPASGD is the averaged LDPSGD
-    return replace(rule, output=Average()) if averaged else rule
+    local = "budget" in known  # LDPSGD averaged is another method, LDPASGD
+    return replace(rule, output=settings.output) if type(rule.output) is Last and not local else rule
 
 
 def _sampling(batch: int | None, records: int, poisson: bool) -> dict[str, Any]:

@@ -1,0 +1,356 @@
+"""Quality at equal certified (ε, δ): clipwise with its defaults, Opacus and diffprivlib tuned on a small grid.
+
+    CLIPWISE_COD_RNA=folder python benchmarks/quality.py [--seeds 10] [--peers no] [--data breast-cancer]
+    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --tune   # finds the peers' grid points anew
+    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --units  # clipwise alone, columns in other units
+    python benchmarks/quality.py --sizes                          # clipwise alone, generated records of many sizes
+
+Prints a Markdown table: mean AUC and accuracy on test records, ± standard errors, at δ = 10⁻⁵. Columns are standardised
+by the training records' means and deviations, which are treated as public and given to all three alike. The peers run
+in environments of their own, which are made when they are missing; their files are beside this one, in `peers/`.
+
+Each peer's grid point is the one with the best mean score *on the test records*, for AUC and for accuracy apart: the
+two figures of a peer may be of two models. Opacus's points are found with clipwise's engine, which runs the same
+algorithm (Poisson batches, flat clipping, last iterate), and then run by Opacus; its noise is clipwise's, certified
+for the same ε. diffprivlib is ε-private outright, without a δ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
+
+import clipwise as cw
+from clipwise.estimators import PrivateLogisticRegression
+from clipwise.storage import cache_folder
+
+PEERS = Path(__file__).parent / "peers"
+POINTS = PEERS / "points.json"
+EPSILONS = (0.1, 1.0, 3.0)
+DELTA = 1e-5
+TUNING_SEEDS = 3
+METRICS = ("auc", "accuracy")
+
+OPACUS_GRID = {"batch": (1024, 4096), "epochs": (10, 40), "clip": (0.1, 1.0, 10.0), "rate": (0.1, 1.0, 10.0, 100.0)}
+SMALL_OPACUS_GRID = {**OPACUS_GRID, "batch": (32, 128), "rate": (0.01, 0.1, 1.0, 10.0)}  # for hundreds of records
+DIFFPRIVLIB_GRID = {"data_norm": (1.0, 2.0, 4.0, 8.0), "C": (0.001, 0.01, 0.1, 1.0)}
+
+
+class Split(NamedTuple):
+    """Standardised records to train on and to test on, without a column of ones."""
+
+    features: np.ndarray
+    labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+
+
+def main() -> None:
+    """The table, or the peers' grid points."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--data", choices=sorted(DATA), action="append")
+    parser.add_argument("--peers", choices=("yes", "no"), default="yes")
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--units", action="store_true")
+    parser.add_argument("--sizes", action="store_true")
+    chosen = parser.parse_args()
+    names = chosen.data or list(DATA)
+    if chosen.tune:
+        points = json.loads(POINTS.read_text()) if POINTS.exists() else {}
+        POINTS.write_text(json.dumps(points | {name: tune(name) for name in names}, indent=1) + "\n")
+    elif chosen.units:
+        other_units(names, range(chosen.seeds))
+    elif chosen.sizes:
+        other_sizes(range(chosen.seeds))
+    else:
+        table(names, range(chosen.seeds), chosen.peers == "yes")
+
+
+def table(names: list[str], seeds: range, peers: bool) -> None:
+    """The comparison."""
+    print("| data | ε | clipwise: AUC, accuracy | Opacus: AUC, accuracy | diffprivlib: AUC, accuracy |")
+    print("|---|---|---|---|---|")
+    for name in names:
+        compare(name, seeds, peers)
+
+
+def compare(name: str, seeds: range, peers: bool) -> None:
+    """The rows of one data set."""
+    splits = {seed: split(name, seed) for seed in seeds}
+    points = json.loads(POINTS.read_text())[name] if peers else None
+    for epsilon in EPSILONS:
+        ours = [score(ours_at(splits[seed], epsilon, seed), splits[seed]) for seed in seeds]
+        cells = [", ".join(shown([scores[metric] for scores in ours]) for metric in METRICS)]
+        if points is not None:
+            for peer in ("opacus", "diffprivlib"):
+                best = points[peer][str(epsilon)]
+                scores = {metric: peer_scores(peer, splits, epsilon, best[metric]) for metric in METRICS}
+                cells.append(", ".join(shown([one[metric] for one in scores[metric]]) for metric in METRICS))
+        print(f"| {name} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
+
+
+def shown(values: list[float]) -> str:
+    """Mean ± standard error."""
+    return f"{np.mean(values):.4f} ± {np.std(values, ddof=1) / math.sqrt(len(values)):.4f}"
+
+
+# Other units, other sizes
+
+UNITS = {"× 1": (1.0, 1.0), "× 0.1": (0.1, 0.1), "× 10": (10.0, 10.0), "each × 0.1 … 10": (0.1, 10.0)}
+
+
+def other_units(names: list[str], seeds: range) -> None:
+    """Clipwise's defaults where columns are not of unit order: multiplied by factors between two bounds."""
+    print("| data, ε = 1 |" + "|".join(f" {unit} " for unit in UNITS) + "|")
+    print("|---|" + "---|" * len(UNITS))
+    for name in names:
+        cells = []
+        for low, high in UNITS.values():
+            scores = [ours_scaled(split(name, seed), low, high, seed) for seed in seeds]
+            cells.append(", ".join(f"{mean(scores)[metric]:.4f}" for metric in METRICS))
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def ours_scaled(data: Split, low: float, high: float, seed: int) -> dict[str, float]:
+    """Scores with each column multiplied by a factor of its own."""
+    factors = np.exp(np.random.default_rng(seed).uniform(np.log(low), np.log(high), data.features.shape[1]))
+    scaled = data._replace(features=data.features * factors, test_features=data.test_features * factors)
+    return score(ours_at(scaled, 1.0, seed), scaled)
+
+
+def other_sizes(seeds: range) -> None:
+    """Clipwise's defaults on generated records: normal features, labels by a margin of deviation 3 less 1."""
+    print("| n | d | the margin itself |" + "|".join(f" ε = {epsilon:g} " for epsilon in EPSILONS) + "|")
+    print("|---|---|---|" + "---|" * len(EPSILONS))
+    for records, columns in ((1_000, 3), (1_000, 30), (20_000, 3), (20_000, 100), (20_000, 500), (500_000, 10)):
+        cells = [], *([] for _ in EPSILONS)
+        for seed in seeds:
+            data, best = generated(records, columns, seed)
+            cells[0].append(score(best, data))
+            for cell, epsilon in zip(cells[1:], EPSILONS, strict=True):
+                cell.append(score(ours_at(data, epsilon, seed), data))
+        shown_cells = [", ".join(f"{mean(scores)[metric]:.3f}" for metric in METRICS) for scores in cells]
+        print(f"| {records:,} | {columns} | {' | '.join(shown_cells)} |", flush=True)
+
+
+def generated(records: int, columns: int, seed: int) -> tuple[Split, np.ndarray]:
+    """Records, 20,000 more to test on, and the model that made the labels."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((records + 20_000, columns))
+    weights = rng.standard_normal(columns)
+    model = np.append(3 * weights / np.linalg.norm(weights), -1.0)
+    chance = 1 / (1 + np.exp(-features @ model[:-1] - model[-1]))
+    labels = (rng.random(len(features)) < chance).astype(float)
+    return Split(features[:records], labels[:records], features[records:], labels[records:]), model
+
+
+# Data
+
+
+def credit(seed: int) -> Split:
+    """All complete rows, 80 : 20."""
+    return standardised(*_credit().split(0.8, seed))
+
+
+def breast_cancer(seed: int) -> Split:
+    """scikit-learn's, 80 : 20."""
+    table = load_breast_cancer()
+    whole = cw.datasets.Dataset(table.data, table.target.astype(float), tuple(table.feature_names), "UCI", True)
+    return standardised(*whole.split(0.8, seed))
+
+
+def cod_rna(seed: int) -> Split:
+    """The two files, whatever the seed: only the noise differs."""
+    return standardised(*_cod_rna())
+
+
+DATA = {"credit": credit, "cod-rna": cod_rna, "breast-cancer": breast_cancer}
+
+
+@cache
+def split(name: str, seed: int) -> Split:
+    """Records of a data set for one seed."""
+    return DATA[name](seed)
+
+
+@cache
+def _credit() -> cw.datasets.Dataset:
+    return cw.datasets.credit()
+
+
+@cache
+def _cod_rna() -> tuple[cw.datasets.Dataset, cw.datasets.Dataset]:
+    return cw.datasets.codrna()
+
+
+def standardised(train: cw.datasets.Dataset, test: cw.datasets.Dataset) -> Split:
+    """Both by the training records' means and deviations."""
+    if not train.real:
+        print(f"{train.source} data: these are not the figures of the real records.", file=sys.stderr)
+    mean, spread = train.features.mean(axis=0), train.features.std(axis=0)
+    spread[spread == 0] = 1.0
+    return Split((train.features - mean) / spread, train.labels, (test.features - mean) / spread, test.labels)
+
+
+# Models: weights and, last, the intercept
+
+
+def score(model: Any, data: Split) -> dict[str, float]:
+    """AUC and accuracy on the test records."""
+    margin = data.test_features @ np.asarray(model)[:-1] + model[-1]
+    right = np.mean((margin > 0) == (data.test_labels > 0))
+    return {"auc": float(roc_auc_score(data.test_labels, margin)), "accuracy": float(right)}
+
+
+@cache
+def problem(name: str, seed: int) -> cw.Problem:
+    """The training records with a column of ones."""
+    return _problem(split(name, seed))
+
+
+def _problem(data: Split) -> cw.Problem:
+    return cw.Problem(with_ones(data.features), data.labels, loss=cw.losses.Logistic())
+
+
+def with_ones(features: np.ndarray) -> np.ndarray:
+    """A last column for the intercept."""
+    return np.column_stack([features, np.ones(len(features))])
+
+
+def ours_at(data: Split, epsilon: float, seed: int) -> np.ndarray:
+    """Clipwise by its defaults."""
+    model = PrivateLogisticRegression(epsilon=epsilon, delta=DELTA, classes=[0, 1], random_state=seed, n_jobs=1)
+    model.fit(data.features, data.labels)
+    return np.append(model.coef_.ravel(), model.intercept_)
+
+
+@cache
+def calibrated(rule: cw.Rule, epsilon: float, records: int, steps: int) -> cw.Rule:
+    """With the least noise that is certified; for Poisson batches zero-out and add-remove are the same."""
+    return cw.calibrate(rule, epsilon, DELTA, records, steps, adjacency="zero-out")
+
+
+def run(case: cw.Problem, rule: cw.Rule, steps: int, seed: int) -> np.ndarray:
+    """What the rule releases."""
+    return cw.run(case, rule, steps, seed=seed, record=[steps], progress=False, n_jobs=1).output[0]
+
+
+# Peers
+
+
+def opacus_rule(point: dict[str, Any], epsilon: float, records: int) -> tuple[cw.Rule, int]:
+    """Opacus's algorithm as a rule with certified noise, and its steps. (Opacus samples at 1/⌈n/B⌉.)"""
+    batches = math.ceil(records / point["batch"])
+    batch = math.ceil(records / batches)
+    unit = calibrated(cw.DPSGD(cw.steps.Constant(1.0), 1.0, 1.0, batch), epsilon, records, batches * point["epochs"])
+    noise_std = unit.noise.std * point["clip"]
+    return cw.DPSGD(cw.steps.Constant(point["rate"]), point["clip"], noise_std, batch), batches * point["epochs"]
+
+
+def opacus_job(data: Split, point: dict[str, Any], epsilon: float) -> dict[str, Any]:
+    """What the script in Opacus's environment needs to know."""
+    rule, _ = opacus_rule(point, epsilon, len(data.labels))
+    return {**point, "noise_multiplier": rule.noise.std * rule.sampling.batch / point["clip"]}
+
+
+def peer_scores(peer: str, splits: dict[int, Split], epsilon: float, point: dict[str, Any]) -> list[dict[str, float]]:
+    """The peer itself at one grid point, for all seeds."""
+    jobs = [
+        (seed, opacus_job(data, point, epsilon) if peer == "opacus" else {**point, "epsilon": epsilon})
+        for seed, data in splits.items()
+    ]
+    models = models_of(peer, splits, jobs)
+    return [score(model, data) for model, data in zip(models, splits.values(), strict=True)]
+
+
+def models_of(peer: str, splits: dict[int, Split], jobs: list[tuple[int, dict[str, Any]]]) -> list[list[float]]:
+    """Run jobs, each on the split of its seed, in the peer's environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        for seed, data in splits.items():
+            np.savez(Path(folder) / f"{seed}.npz", features=data.features, labels=data.labels)
+        orders = [{**job, "seed": seed, "split": str(Path(folder) / f"{seed}.npz")} for seed, job in jobs]
+        command = [str(environment(peer)), str(PEERS / f"{peer}_logistic.py")]
+        done = subprocess.run(command, input=json.dumps(orders), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{peer} failed: {done.stderr.strip().splitlines()[-1]}")
+        return json.loads(done.stdout)
+
+
+def environment(peer: str) -> Path:
+    """The Python of the peer's environment, which is made if it is missing."""
+    folder = cache_folder() / "peers" / peer
+    python = folder / "bin" / "python"
+    if not (folder / "ready").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "-r", PEERS / f"{peer}.txt"], check=True)
+        (folder / "ready").touch()
+    return python
+
+
+# Tuning the peers
+
+
+def tune(name: str) -> dict[str, Any]:
+    """The best grid points of both peers, for each ε and each metric."""
+    tables = {"opacus": {}, "diffprivlib": {}}
+    for epsilon in EPSILONS:
+        for peer, search in (("opacus", search_opacus), ("diffprivlib", search_diffprivlib)):
+            start = time.perf_counter()
+            scores = search(name, epsilon)
+            best = {metric: max(scores, key=lambda entry, m=metric: entry[1][m]) for metric in METRICS}
+            for metric, (point, found) in best.items():
+                seconds = time.perf_counter() - start
+                print(f"{name}, ε = {epsilon:g}, {peer}, {metric}: {point} {found} ({seconds:.0f} s)", flush=True)
+            tables[peer][str(epsilon)] = {metric: point for metric, (point, _) in best.items()}
+    return tables
+
+
+def search_opacus(name: str, epsilon: float) -> list[tuple[dict[str, Any], dict[str, float]]]:
+    """Mean scores at all grid points, by clipwise's engine."""
+    records = len(split(name, 0).labels)
+    found = []
+    for point in grid(SMALL_OPACUS_GRID if records < 10_000 else OPACUS_GRID):
+        rule, steps = opacus_rule(point, epsilon, records)
+        seeds = range(TUNING_SEEDS)
+        scores = [score(run(problem(name, seed), rule, steps, seed), split(name, seed)) for seed in seeds]
+        found.append((point, mean(scores)))
+    return found
+
+
+def search_diffprivlib(name: str, epsilon: float) -> list[tuple[dict[str, Any], dict[str, float]]]:
+    """Mean scores at all grid points."""
+    splits = {seed: split(name, seed) for seed in range(TUNING_SEEDS)}
+    points = list(grid(DIFFPRIVLIB_GRID))
+    jobs = [(seed, {**point, "epsilon": epsilon}) for point in points for seed in splits]
+    models = models_of("diffprivlib", splits, jobs)
+    scores = [score(model, splits[seed]) for model, (seed, _) in zip(models, jobs, strict=True)]
+    return [(p, mean(scores[k * len(splits) : (k + 1) * len(splits)])) for k, p in enumerate(points)]
+
+
+def grid(axes: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """All points."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def mean(scores: list[dict[str, float]]) -> dict[str, float]:
+    """Each metric's mean."""
+    return {metric: float(np.mean([one[metric] for one in scores])) for metric in METRICS}
+
+
+if __name__ == "__main__":
+    main()
