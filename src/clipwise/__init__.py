@@ -19,6 +19,7 @@ from clipwise import (
 )
 from clipwise.bias import bias_table
 from clipwise.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
+from clipwise.models import load_model
 from clipwise.parts import implements
 from clipwise.points import (
     Point,
@@ -94,6 +95,7 @@ __all__ = [
     "datasets",
     "feedback",
     "implements",
+    "load_model",
     "local",
     "longest_run",
     "losses",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # loaded only by the commands that use them
     from rich.console import Console
 
     from clipwise.bias import BiasRow
+    from clipwise.fitting import Fit
     from clipwise.meter import Subject
 
 
@@ -266,6 +267,153 @@ def _subject(file: Path | None, problem: str | None, **about: Any) -> Subject:
     return meter.file_subject(file, **{name: value for name, value in about.items() if value is not None})
 
 
+def _labels(context: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
+    """Labels from a list with commas."""
+    return None if text is None else [part.strip() for part in text.split(",")]
+
+
+@main.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--target", required=True, help="Column that is predicted; the others are features and must be numbers.")
+@click.option("--epsilon", type=float, required=True, help="ε of all that is learnt together.")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of all that is learnt together.")
+@click.option(
+    "--model",
+    type=click.Choice(["logistic", "linear", "huber"]),
+    help="Default: linear with --target-range, logistic with --classes or if the target has two values.",
+)
+@click.option("--classes", callback=_labels, help="The target's labels, as no,yes; else they are learnt without noise.")
+@click.option(
+    "--target-range",
+    callback=_numbers,
+    help="Where most targets of numbers lie, as 0,100; else it is learnt without noise.",
+)
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="A column to leave out; may be given more than once.")
+@click.option("--scale-epsilon", type=float, help="Part of ε that learns the columns' scales; default: a fifth of it.")
+@click.option(
+    "--bounds",
+    type=click.Path(path_type=Path),
+    help="Public bounds instead: a CSV file with the columns column, low and high.",
+)
+@click.option("--as-is", is_flag=True, help="Take the columns as they are, because they are of unit order.")
+@click.option(
+    "--method",
+    type=click.Choice(
+        ["dpsgd", "pcsgd", "dice", "adam-dice", "auto-dice", "dpgd", "clipped-dpgd", "noisy-selection", "gamma-dpsgd"]
+    ),
+    default="dpsgd",
+    show_default=True,
+)
+@click.option("--adjacency", type=click.Choice(list(ADJACENCIES)), default="zero-out", show_default=True)
+@click.option("--l2", type=float, default=0.0, show_default=True, help="Weight of ½‖θ‖² in the loss.")
+@click.option(
+    "--holdout", type=float, default=0.2, show_default=True, help="Share of the rows that measures the model instead."
+)
+@click.option("--seed", type=int, help="Makes the fit repeatable: not for release.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("model.json"),
+    show_default=True,
+    help="The model file, a new one.",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--quiet", is_flag=True, help="No progress.")
+def fit(output: Path, form: str, quiet: bool, **about: Any) -> None:
+    """Fit a private model to a CSV or Parquet FILE, measure it on held-out rows, and write it to a model file.
+
+    The scales of the columns and the model spend (ε, δ) together. All that is printed about quality is measured on
+    rows that are held out, without noise: it is not private.
+    """
+    with _plain_errors(), _stoppable():
+        _check_new(output)
+        from clipwise import fitting, models
+
+        tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
+        result = fitting.fit_file(fitting.Request(**about), tell, progress=False if quiet else None)
+        models.write_model(output, result.model, result.total)
+    if form == "json":
+        import json
+
+        click.echo(json.dumps({**result.to_dict(), "output": str(output)}, indent=2, ensure_ascii=False))
+    else:
+        _print_fit(result, output)
+
+
+def _print_fit(result: Fit, output: Path) -> None:
+    import sys
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from clipwise import fitting
+    from clipwise.privacy.statement import shown
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    if result.quality:
+        table = Table("", "the model", result.baseline, title=f"Quality on {result.held_out} held-out rows")
+        for name, *values in result.quality:
+            table.add_row(name, *("–" if value != value else f"{value:.4g}" for value in values))
+        console.print(table)
+        console.print(fitting.QUALITY_WARNING, style="bold")
+    total = result.total
+    click.echo(
+        f"Private: ε = {shown(total.epsilon)} at δ = {total.delta:g} for the {result.trained} rows that trained the "
+        f"model ({ADJACENCIES[total.adjacency]})."
+    )
+    for statement in result.statements:
+        click.echo(statement)
+    for note in result.notes:
+        click.echo(f"Note: {note}")
+    click.echo(f"wrote {output}")
+
+
+@main.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="A new CSV file; default: the terminal."
+)
+def predict(model: Path, file: Path, output: Path | None) -> None:
+    """Predict each row of a CSV or Parquet FILE by the model in the file MODEL."""
+    import csv
+    import io
+    import sys
+
+    from clipwise.storage import write_atomically
+
+    with _plain_errors(), _stoppable():
+        if output is not None:
+            _check_new(output)
+        from clipwise.fitting import predictions
+
+        rows = predictions(model, file)
+        if output is None:
+            csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+            return
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        write_atomically(output, lambda file: file.write(text.getvalue().encode()))
+
+
+def _check_new(output: Path) -> None:
+    """Refuse a file that exists, or cannot, before anything is spent on it."""
+    if output.exists():
+        raise ValueError(f"output must be a new file, got {output}, which exists.")
+    if not output.parent.is_dir():
+        raise ValueError(f"output must be in a folder that exists, got {output}.")
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C is one line, and the exit code that shells know it by."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("Stopped: nothing was written.", err=True)
+        click.get_current_context().exit(130)
+
+
 @main.command()
 @click.option("--audit-runs", type=int, help="Attack every setting this many times on each side (500: a few minutes).")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
@@ -302,6 +450,8 @@ def _plain_errors() -> Iterator[None]:
     """Wrong input is one sentence on the terminal, not a traceback."""
     try:
         yield
+    except BrokenPipeError:  # whoever reads has seen enough, as in `… | head`
+        raise
     except (ValueError, TypeError, OSError) as problem:
         raise click.ClickException(str(problem)) from None
 

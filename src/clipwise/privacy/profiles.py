@@ -102,6 +102,17 @@ def add(profile: Profile, epsilon: float) -> Profile:
     return Profile(partial(_shifted_delta, profile, extra), partial(_shifted_epsilon, profile, extra))
 
 
+def point(epsilon: float, delta: float) -> Profile:
+    """(ε, δ) and nothing more: what is left of a profile once it was written down."""
+    checks.nonnegative("epsilon", epsilon)
+    checks.open_fraction("delta", delta)
+    return Profile(partial(_from, epsilon, delta, 1.0), partial(_from, delta, epsilon, math.inf))
+
+
+def _from(border: float, value: float, below: float, place: float) -> float:
+    return value if place >= border else below
+
+
 def tradeoff(profile: Profile, alpha: ArrayLike, points: int = 50) -> Array:
     """The least type II error of any test for the record whose type I error is α.
 
