@@ -285,8 +285,8 @@ def remaining(whole: Budget, spent: Statement, method: str, records: int, column
 
 
 def _is_gaussian(budget: Budget, method: str, records: int, columns: int) -> bool:
-    """Whether a method's certificate is; of the loss only its step size would depend on the curvature."""
-    rule, steps = estimator_methods.plan(method, Choices(), budget, records, columns + 1, curvature=1.0)
+    """Whether a method's certificate is; it does not depend on the loss."""
+    rule, steps = estimator_methods.plan(method, Choices(), budget, records, columns + 1, loss="logistic")
     profile = account(rule, records, steps, budget.delta, budget.adjacency).certificate.profile
     return profile is not None and profile.mu is not None
 
