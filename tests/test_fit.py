@@ -96,7 +96,7 @@ def test_what_is_printed(data):
     assert "Quality on 800 held-out rows" in done.stdout
     assert " ".join(fitting.QUALITY_WARNING.split()) in " ".join(done.stdout.split())
     assert "at δ = 1e-05 for the 3200 rows that trained the model" in done.stdout
-    for rule in ("PrivateScaler, 31 steps on 3200 records, δ = 2e-06\n", "DPSGD, "):
+    for rule in ("PrivateScaler, 31 steps on 3200 records, δ = 1e-06\n", "DPSGD, "):
         assert rule in done.stdout
     assert "Note: The classes were learnt from y without budget; give them as --classes.\n" in done.stdout
     assert done.stdout.endswith(f"wrote {path}\n")
@@ -107,7 +107,7 @@ def test_what_is_printed(data):
 
 def test_the_default_model_file(data, monkeypatch):
     monkeypatch.chdir(data.parent)
-    done = run("fit", "data.csv", "--target", "paid", "--epsilon", 1, *others("paid"))
+    done = run("fit", "data.csv", "--target", "paid", "--epsilon", 2, *others("paid"))
     assert done.output.endswith("wrote model.json\n")
     assert cw.load_model("model.json").classes_.tolist() == ["no", "yes"]
 
@@ -138,7 +138,7 @@ def test_the_pieces_are_those_of_the_library(data, target, words, kind, scaling)
     assert len(held) == 1000
     scaled = x[train]
     if not scaling:
-        scaled = PrivateScaler(0.4, 2e-6, random_state=seeds[1]).fit_transform(scaled)
+        scaled = PrivateScaler(0.2, 1e-6, random_state=seeds[1]).fit_transform(scaled)
     found = model.pipeline.named_steps["model"]
     twin = type(found)(**{**found.get_params(), "random_state": seeds[2]})
     told = "--classes" in words or "--target-range" in words
@@ -268,12 +268,13 @@ def test_quality_that_the_rows_cannot_tell(data):
 @pytest.mark.parametrize(
     ("epsilon", "words"),
     [
-        (0.7, ["--method", "dpsgd"]),
+        (1.0, ["--method", "dpsgd", "--scale-epsilon", "0.3"]),
         (8.0, ["--method", "dpsgd"]),
         (1.0, ["--method", "dpsgd", "--adjacency", "replace-one", "--scale-epsilon", "0.9"]),
-        (1.0, ["--method", "gamma-dpsgd", "--adjacency", "add-remove"]),
+        (1.0, ["--method", "gamma-dpsgd", "--adjacency", "add-remove", "--scale-epsilon", "0.3"]),
         (8.0, ["--method", "gamma-dpsgd"]),
-        (1.0, ["--method", "noisy-selection"]),
+        (3.0, ["--method", "noisy-selection"]),
+        (3.0, ["--method", "dpgd"]),
         (0.1, ["--method", "dice", "--as-is"]),
         (0.01, ["--method", "gamma-dpsgd", "--as-is"]),
     ],
@@ -294,11 +295,11 @@ def test_gaussian_steps_share_by_squares():
     x = np.random.default_rng(0).normal(size=(4000, 2))
     spent = PrivateScaler(0.1, 1e-6, random_state=0).fit(x).statement_
     whole = Budget(1.0, 1e-5, "zero-out")
-    left = fitting.remaining(whole, spent, "dpsgd", 4000, 2)
+    left = fitting.remaining(whole, spent, "linear", "dpgd", 4000, 2)
     together = np.hypot(gaussian.largest_mu(left.epsilon, left.delta), spent.certificate.profile.mu)
     assert together == pytest.approx(gaussian.largest_mu(1.0, 1e-5), rel=1e-6)
     assert left.epsilon > 0.99
-    summed = fitting.remaining(whole, spent, "noisy-selection", 4000, 2)
+    summed = fitting.remaining(whole, spent, "logistic", "noisy-selection", 4000, 2)
     assert summed.epsilon == pytest.approx(0.9, abs=1e-6)
     assert left.delta == summed.delta == pytest.approx(9e-6)
 
@@ -333,7 +334,7 @@ def test_too_few_rows_to_learn_scales(tmp_path):
     words = ["--target", "paid", "--epsilon", 1, *others("paid"), "--quiet", "--output", path]
     done = run("fit", data, *words)
     assert done.output == (
-        "Error: 48 rows must be more to learn the scales of 3 column(s) at ε = 0.2: give --bounds, --as-is or a larger "
+        "Error: 48 rows must be more to learn the scales of 3 column(s) at ε = 0.1: give --bounds, --as-is or a larger "
         "--scale-epsilon.\n"
     )
     assert not path.exists()
@@ -359,7 +360,7 @@ def test_a_delta_that_protects_nobody_is_said(data):
     ],
 )
 def test_a_model_comes_back_whole(data, target, words):
-    about = {"path": data, "target": target, "epsilon": 1.0, "ignore": [name for name in TARGETS if name != target]}
+    about = {"path": data, "target": target, "epsilon": 2.0, "ignore": [name for name in TARGETS if name != target]}
     options = dict(zip(words[::2], words[1::2], strict=False))
     if "--as-is" in words:
         about |= {"as_is": True, "classes": ["no", "yes"]}
@@ -682,7 +683,7 @@ def test_an_interrupted_fit_leaves_nothing(data, monkeypatch, place):
         monkeypatch.setattr(PrivateLogisticRegression, "fit", interrupted)
     else:
         monkeypatch.setattr(os, "fsync", interrupted)
-    words = ["--target", "paid", "--epsilon", 1, *others("paid"), "--quiet", "--output", data.parent / "model.json"]
+    words = ["--target", "paid", "--epsilon", 2, *others("paid"), "--quiet", "--output", data.parent / "model.json"]
     done = run("fit", data, *words)
     assert done.exit_code == 130
     assert done.output == "Stopped: nothing was written.\n"

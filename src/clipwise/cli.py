@@ -289,7 +289,7 @@ def _labels(context: click.Context, option: click.Parameter, text: str | None) -
     help="Where most targets of numbers lie, as 0,100; else it is learnt without noise.",
 )
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="A column to leave out; may be given more than once.")
-@click.option("--scale-epsilon", type=float, help="Part of ε that learns the columns' scales; default: a fifth of it.")
+@click.option("--scale-epsilon", type=float, help="Part of ε that learns the columns' scales; default: a tenth of it.")
 @click.option(
     "--bounds",
     type=click.Path(path_type=Path),

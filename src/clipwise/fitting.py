@@ -31,7 +31,7 @@ Tell = Callable[[str], object]
 
 MODELS = ("logistic", "linear", "huber")
 METHODS = tuple(name for name in estimator_methods.METHODS if "ldp" not in name)  # those need other losses
-SHARE = 0.2  # of δ, and of ε unless told otherwise, for learning the scales of columns: of squares, one 25th
+SHARE = 0.1  # of δ, and of ε unless told otherwise, for learning the scales of columns
 _SAFE = 1 - 1e-9  # of what the model may spend, so that no rounding takes the total above what was asked for
 
 QUALITY_WARNING = (
@@ -264,11 +264,11 @@ def _estimator(request: Request, kind: str, scalers: list[tuple[str, Any]], reco
     """The estimator with what the scaler left of the budget."""
     whole = Budget(request.epsilon, request.delta, request.adjacency)
     spent = [scaler.statement_ for _, scaler in scalers]
-    budget = remaining(whole, spent[0], request.method, records, columns) if spent else whole
+    budget = remaining(whole, spent[0], kind, request.method, records, columns) if spent else whole
     return models.new_estimator(kind, **budget._asdict(), method=request.method, l2=request.l2)
 
 
-def remaining(whole: Budget, spent: Statement, method: str, records: int, columns: int) -> Budget:
+def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: int, columns: int) -> Budget:
     """What a model may spend after a scaler such that both together stay within the whole.
 
     If the model is Gaussian as the scaler is, squares of μ add up, and little is lost. Else ε and δ add up.
@@ -279,14 +279,15 @@ def remaining(whole: Budget, spent: Statement, method: str, records: int, column
     left = gaussian.largest_mu(whole.epsilon, whole.delta) ** 2 - shift**2
     if left > 0:
         generous = whole._replace(epsilon=_SAFE * gaussian.epsilon(sqrt(left), delta), delta=delta)
-        if generous.epsilon > 0 and _is_gaussian(generous, method, records, columns):
+        if generous.epsilon > 0 and _is_gaussian(generous, kind, method, records, columns):
             return generous
     return whole._replace(epsilon=_SAFE * (whole.epsilon - spent.certified), delta=delta)
 
 
-def _is_gaussian(budget: Budget, method: str, records: int, columns: int) -> bool:
-    """Whether a method's certificate is; it does not depend on the loss."""
-    rule, steps = estimator_methods.plan(method, Choices(), budget, records, columns + 1, loss="logistic")
+def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: int) -> bool:
+    """Whether the certificate of a method is, as the estimators will run it: with a column of ones."""
+    loss = "logistic" if kind == "logistic" else "squared"
+    rule, steps = estimator_methods.plan(method, Choices(), budget, records, columns + 1, loss)
     profile = account(rule, records, steps, budget.delta, budget.adjacency).certificate.profile
     return profile is not None and profile.mu is not None
 
