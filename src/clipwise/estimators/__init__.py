@@ -2,12 +2,14 @@
 
 from clipwise.estimators.classification import PrivateLogisticRegression
 from clipwise.estimators.glm import PrivateGLM
+from clipwise.estimators.methods import METHODS
 from clipwise.estimators.regression import PrivateLinearRegression
 from clipwise.estimators.scaler import PrivateScaler
 from clipwise.estimators.total import TotalPrivacy, total_privacy
 from clipwise.privacy.warning import PrivacyWarning
 
 __all__ = [
+    "METHODS",
     "PrivacyWarning",
     "PrivateGLM",
     "PrivateLinearRegression",
