@@ -45,6 +45,14 @@ def dense(features: Any) -> Array:
     return np.asarray(table, dtype=np.float64)
 
 
+def with_ones(features: Any) -> Any:
+    """The table and a last column of ones, for the intercept."""
+    ones = np.ones((features.shape[0], 1), dtype=features.dtype)
+    if sparse.issparse(features):
+        return sparse.hstack([features, sparse.csr_matrix(ones)], format="csr")
+    return np.hstack([features, ones])
+
+
 def first_row(features: Any) -> Array:
     """The first record's features, in float64."""
     return np.asarray(dense(features[:1])[0])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -41,6 +42,26 @@ def _unforeseen(sampling: type) -> Callable[..., int]:
 
 def _unknown(sampling, t, m, order):  # type: ignore[no-untyped-def]
     return -1
+
+
+# Samplers that take records in their order can be followed from chunk to chunk of the records. Those that cannot leave
+# these two out.
+
+
+@operation
+def draw_span(sampling: Any, m: int, position: float, first: int, last: int, rng: Generator, drawn: Indices) -> int:
+    """Write who of the records first … last − 1 takes part into `drawn`, counted from `first`; return how many do.
+
+    `position` is the first of them, or what `pass_span` gave for `first`.
+    """
+
+
+@operation
+def pass_span(sampling: Any, m: int, position: float, last: int, rng: Generator) -> float:
+    """The first record from `last` on that takes part, given the one at `position` (−1 before the first).
+
+    It makes the draws of all those before. A result of m or more means that there is none.
+    """
 
 
 def permutes(sampling: Any) -> bool:
@@ -104,17 +125,39 @@ class Poisson(NamedTuple):
         return False
 
 
+@register_jitable
+def _rate(batch, m):
+    return -np.log1p(-batch / m) if batch < m else np.inf
+
+
+@register_jitable
+def _following(position, rate, rng):
+    """Skips between participants are geometric: ⌊E/λ⌋ for E ~ Exp(1) and λ = −log(1 − B/m)."""
+    return np.floor(position) + 1.0 + rng.standard_exponential() / rate
+
+
+@implements(draw_span, Poisson)
+def _(sampling, m, position, first, last, rng, drawn):
+    rate = _rate(sampling.batch, m)
+    found = 0
+    while position < last:
+        drawn[found] = int(position) - first
+        found += 1
+        position = _following(position, rate, rng)
+    return found
+
+
+@implements(pass_span, Poisson)
+def _(sampling, m, position, last, rng):
+    rate = _rate(sampling.batch, m)
+    while position < last:
+        position = _following(position, rate, rng)
+    return position
+
+
 @implements(draw, Poisson)
 def _(sampling, t, m, order, rng, drawn):
-    # Skips between participants are geometric: ⌊E/λ⌋ for E ~ Exp(1) and λ = −log(1 − B/m).
-    rate = -np.log1p(-sampling.batch / m) if sampling.batch < m else np.inf
-    found = 0
-    position = rng.standard_exponential() / rate
-    while position < m:
-        drawn[found] = int(position)
-        found += 1
-        position = np.floor(position) + 1.0 + rng.standard_exponential() / rate
-    return found
+    return draw_span(sampling, m, pass_span(sampling, m, -1.0, 0, rng), 0, m, rng, drawn)
 
 
 @traits(fixed=True)  # never more than `batch` records a step
@@ -171,8 +214,18 @@ class Full(NamedTuple):
         return False
 
 
+@implements(draw_span, Full)
+def _(sampling, m, position, first, last, rng, drawn):
+    for k in range(last - first):
+        drawn[k] = k
+    return last - first
+
+
+@implements(pass_span, Full)
+def _(sampling, m, position, last, rng):
+    return float(last)
+
+
 @implements(draw, Full)
 def _(sampling, t, m, order, rng, drawn):
-    for k in range(m):
-        drawn[k] = k
-    return m
+    return draw_span(sampling, m, 0.0, 0, m, rng, drawn)

@@ -4,6 +4,7 @@ import math
 import pickle
 import re
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -112,6 +113,10 @@ def test_no_more_is_certified_than_was_asked_for(epsilon, delta):
         assert PrivateScaler(epsilon, delta, random_state=0).fit(X).statement_.certified <= epsilon
 
 
+def learn(table, std, noise):
+    return scaler._learn(partial(scaler.balances, table), *table.shape, std, noise)
+
+
 def test_the_noise_is_whole_and_as_large_as_stated(monkeypatch):
     """A false alarm has a chance of 1e-9: the variance of the draws is χ² (rounding adds 1/12)."""
     drawn = []
@@ -134,7 +139,7 @@ def test_the_noise_is_whole_and_as_large_as_stated(monkeypatch):
     monkeypatch.setattr(scaler, "balances", known)
     monkeypatch.setattr(scaler, "search", listening)
     n, std = 1000, 40.0
-    scaler._learn(np.random.default_rng(5).standard_normal((n, 400)), std, Generator(SFC64(5)))
+    learn(np.random.default_rng(5).standard_normal((n, 400)), std, Generator(SFC64(5)))
     assert len(drawn) == scaler.QUESTIONS
     noise = (np.array(answers) - 0.5) * 2 * n - np.array(drawn[: len(answers)])
     assert noise.shape == (scaler.QUESTIONS - scaler._CHECKS, 400)
@@ -155,7 +160,7 @@ def attack(cut, runs=8000):
     even = np.repeat([-1.0, 1.0], n // 2)
     uneven = np.where(np.arange(n) == 0, 1.0, even)
     centers = [
-        scaler._learn(np.repeat(column[:, np.newaxis], runs, axis=1), std / cut, Generator(SFC64(seed))).center
+        learn(np.repeat(column[:, np.newaxis], runs, axis=1), std / cut, Generator(SFC64(seed))).center
         for seed, column in enumerate((even, uneven))
     ]
     return clopper_pearson_bound(*centers, delta, confidence=1 - 1e-6).lower_bound, gaussian.epsilon(mu, delta)

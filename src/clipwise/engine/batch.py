@@ -7,7 +7,7 @@ which its row is added to the sum.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import overload
@@ -40,6 +40,14 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _ROUNDING = 2.0**-51
+
+
+class Summed(NamedTuple):
+    """In place of a table of records: what a step makes of them, summed elsewhere (`clipwise.engine.chunked`)."""
+
+    v: Array
+    kept: Array
+    width: int
 
 
 @kernel
@@ -85,6 +93,8 @@ def _add_batch(
     features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
     moved, written, gradient_i, numbers, rng,
 ):  # fmt: skip
+    if getattr(features, "instance_class", None) is Summed:
+        return _as_summed
     if not _only_multiplies(loss, response, clip, feedback):
         return _record_by_record
     return _by_margins if _has_margin(loss) else _by_scores
@@ -105,6 +115,16 @@ def _has_margin(loss: Any) -> bool:
     """Whether the loss's gradient follows from its slope, and is not one of its own."""
     kind = loss.instance_class
     return implementation(slope, kind) is not None and kind not in implemented(gradient)
+
+
+def _as_summed(
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, numbers, rng,
+):  # fmt: skip
+    for j in range(v.size):
+        v[j] += features.v[j]
+    for j in range(kept.size):
+        kept[j] += features.kept[j]
 
 
 def _record_by_record(

@@ -104,7 +104,7 @@ def run(
     settings = {"steps": steps, "start": theta.tolist(), "replicates": replicates, "seed": seed}
     file = _Checkpoint(checkpoint, problem, rule, {**settings, "record": iterations.tolist()}, work)
     _run_all(problem, rule, steps, seed, threads, Progress(progress, rule.name, steps * replicates), file, work)
-    return _trace(rule, seed, work)
+    return trace_of(rule, seed, work)
 
 
 def recorded_iterations(record: Any, steps: int) -> NDArray[np.int64]:
@@ -190,13 +190,13 @@ def _run_all(
         stop.set()
         pool.shutdown()
         file.save()
-        raise Interrupted(_trace(rule, seed, work)) from None
+        raise Interrupted(trace_of(rule, seed, work)) from None
     finally:
         stop.set()
         pool.shutdown()
     for r, replicate in enumerate(work):
         if replicate.diverged:
-            raise DivergenceError(r, _trace(rule, seed, work))
+            raise DivergenceError(r, trace_of(rule, seed, work))
     file.save()
 
 
@@ -214,7 +214,8 @@ def _watch(jobs: list[Future[None]], work: list[Replicate], progress: Progress, 
             file.save(only_if_due=True)
 
 
-def _trace(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
+def trace_of(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
+    """What the replicates recorded until now."""
     return Trace(
         rule=rule.name,
         seed=seed,

@@ -61,6 +61,12 @@ def team(problem: Problem, rule: Rule, threads: int, remembered: int) -> Team:
     )
 
 
+def alone(dimension: int, remembered: int) -> Team:
+    """Room for one thread that is handed the sums of its steps."""
+    post, drawn = np.zeros(2 * _LINE, dtype=np.int64), np.empty(0, dtype=np.int64)
+    return Team(post, drawn, np.empty((1, dimension)), np.empty((1, remembered)), members=1)
+
+
 def _spans(batch: int) -> int:
     """A power of two, so that spans are about equal for the usual numbers of threads."""
     spans = 1

@@ -3,44 +3,56 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, _clone_parametrized
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from clipwise import checks
 from clipwise.engine import run
-from clipwise.estimators import family, methods
+from clipwise.engine.chunked import Distant
+from clipwise.estimators import chunks, family, methods
 from clipwise.estimators.methods import Budget, Choices, Plan
+from clipwise.estimators.targets import Labels
 from clipwise.losses.base import label_kind
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
+from clipwise.rows import with_ones
 
 Array = NDArray[np.float64]
 
 _PARALLEL = "partial_fit: a record must be in one call only; this is the call that spends most (parallel composition)."
 
 
-class Targets(NamedTuple):
-    """What the loss sees of y."""
+class Reading(NamedTuple):
+    """How y is read."""
 
-    labels: Array
-    weights: Array | None  # one a record; None for ones
+    read: Callable[[Any, Array | None], Labels]  # from y and weights to what the loss sees
     learnt: tuple[str, ...]  # what was learnt from the records without budget, in sentences
+
+
+class Trained(NamedTuple):
+    """What a run leaves behind."""
+
+    theta: Array
+    plan: Plan
+    records: int
+    learnt: tuple[str, ...]
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """The shared fit. A class says how y becomes labels, which loss they have, and what θ means.
 
-    A fit is four steps, each callable by itself: `_validated` (X and weights) and `_targets` (y); `_plan` (a calibrated
-    rule); `train` (θ); `_publish` (the attributes).
+    A fit is five steps, in memory (`_train_on_tables`) or where Dask's chunks are (`_train_on_chunks`): check the
+    records and take the `_tally` of y; `_read` it (how y becomes labels); `_plan` (a calibrated rule); train (θ);
+    `_account` for it and `_publish` the attributes.
     """
 
     # The parameters, which the classes' own constructors set.
@@ -71,7 +83,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array, data frame or sparse matrix of numbers, one row a record.
+        X : array, data frame or sparse matrix of numbers, one row a record; or a Dask array or data frame, which stays
+            where it is (docs/dask.md).
         y : one target a record.
         sample_weight : weights of at least 0, which multiply a record's loss before it is clipped, so that they change
             nothing about its privacy.
@@ -84,16 +97,34 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 "fit_intercept must be False with a response: the column of ones would react to the model, too."
             )
+        train_on = self._train_on_chunks if chunks.is_chunked(X) else self._train_on_tables
+        trained = train_on(X, y, sample_weight, known, afresh)
+        self._account(trained.plan, trained.records, trained.learnt, afresh)
+        self.theta_ = trained.theta
+        self._publish(trained.theta)
+        return self
+
+    def _train_on_tables(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Trained:
         features, y, weights = self._validated(X, y, sample_weight, afresh)
-        targets = self._targets(y, weights, known)
+        read, learnt = self._read(self._tally()(y, weights), known)
+        labels, weights = read(y, weights)
         loss = self._loss()
-        problem = Problem(features, targets.labels, loss=loss, response=self.response, weights=targets.weights)
+        problem = Problem(features, labels, loss=loss, response=self.response, weights=weights)
         plan = self._plan(problem.records, features.shape[1], kind(loss))
         theta = train(problem, plan, *self._beginning(afresh), self.n_jobs, self.progress)
-        self._account(plan, problem.records, targets.learnt, afresh)
-        self.theta_ = theta
-        self._publish(theta)
-        return self
+        return Trained(theta, plan, problem.records, learnt)
+
+    def _train_on_chunks(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Trained:
+        data = chunks.chunked(X, y, sample_weight)
+        validate_data(self, data.sample, reset=afresh, skip_check_array=True)
+        sizes, tally = chunks.survey(data, self._tally(), self._numeric_targets())
+        read, learnt = self._read(tally, known)
+        loss, columns = self._loss(), data.sample.shape[1] + self.fit_intercept
+        problem = Distant(sum(sizes), columns, loss=loss, response=self.response)
+        plan = self._plan(problem.records, columns, kind(loss))
+        how = problem, plan, *self._beginning(afresh), self.progress
+        theta = chunks.train(data, sizes, read, self.fit_intercept, *how)
+        return Trained(theta, plan, problem.records, learnt)
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -116,8 +147,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """What the user told about y: its classes or its range, or None."""
         raise NotImplementedError
 
-    def _targets(self, y: Any, weights: Array | None, known: Any) -> Targets:
-        """The labels of the loss; sets what is needed to read its predictions."""
+    def _tally(self) -> Callable[[Any, Array | None], Any]:
+        """What counts y, or a chunk of it, for `_read`."""
+        raise NotImplementedError
+
+    def _read(self, tally: Any, known: Any) -> Reading:
+        """How y becomes labels; sets what is needed to read predictions."""
         raise NotImplementedError
 
     def _loss(self) -> Any:
@@ -196,12 +231,6 @@ def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: An
     last, threads = [plan.steps], effective_n_jobs(n_jobs)
     trace = run(problem, plan.rule, plan.steps, start, seed=seed, record=last, n_jobs=threads, progress=progress)
     return np.array(trace.output[0])
-
-
-def with_ones(X: Any) -> Any:
-    """The features and a last column of ones, for the intercept."""
-    ones = np.ones((X.shape[0], 1), dtype=X.dtype)
-    return sparse.hstack([X, sparse.csr_matrix(ones)], format="csr") if sparse.issparse(X) else np.hstack([X, ones])
 
 
 def seed_of(random_state: Any) -> int | None:

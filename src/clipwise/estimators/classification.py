@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
 
 from clipwise import checks
-from clipwise.estimators.base import Array, PrivateEstimator, Targets
+from clipwise.estimators.base import Array, PrivateEstimator, Reading
+from clipwise.estimators.chunks import chunkwise
+from clipwise.estimators.targets import Census, as_places, census, settled
 from clipwise.losses import Logistic, Softmax
 
 
@@ -96,16 +98,19 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         known, afresh = first_classes(self, classes)
         return self._learn(X, y, sample_weight, known, afresh)
 
+    @chunkwise
     def decision_function(self, X: Any) -> Array:
         """⟨x, coef_⟩ + intercept_, of the second of two classes or of each of several."""
         scores = self._scores(X)
         return scores.ravel() if len(self.classes_) == 2 else scores
 
+    @chunkwise
     def predict(self, X: Any) -> Any:
         """The likeliest class of each row."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
+    @chunkwise
     def predict_proba(self, X: Any) -> Array:
         """The chance of each class, in the order of classes_."""
         scores = self.decision_function(X)
@@ -119,14 +124,17 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _known(self) -> Any:
         return self.classes
 
-    def _targets(self, y: Any, weights: Array | None, known: Any) -> Targets:
-        self.classes_, labels, learnt = encoded(y, weights, known)
-        if self.class_weight is None:
-            return Targets(labels, weights, learnt)
+    def _tally(self) -> Any:
+        return census
+
+    def _read(self, tally: Census, known: Any) -> Reading:
+        self.classes_, learnt = settled(tally, known)
+        of_class = None
+        if self.class_weight is not None:
+            of_class = _class_weights(self.class_weight, self.classes_, tally)
         if isinstance(self.class_weight, str):
             learnt += ("class_weight='balanced' looked at the frequencies of the classes without budget.",)
-        of_class = _class_weights(self.class_weight, self.classes_, y, labels)
-        return Targets(labels, of_class[labels.astype(int)] * (1.0 if weights is None else weights), learnt)
+        return Reading(partial(as_places, self.classes_, of_class), learnt)
 
     def _loss(self) -> Any:
         several = len(self.classes_)
@@ -153,33 +161,11 @@ def first_classes(estimator: Any, classes: Any) -> tuple[Any, bool]:
     return known, True
 
 
-def encoded(y: Any, weights: Array | None, known: Any) -> tuple[Any, Array, tuple[str, ...]]:
-    """The classes, the place of each label among them, and what was learnt for it without budget."""
-    check_classification_targets(y)
-    learnt: tuple[str, ...] = ()
-    if known is None:
-        known = y if weights is None else y[weights > 0]
-        learnt = ("The classes were learnt from y without budget; give them as classes=.",)
-    classes = np.unique(known)
-    if len(classes) < 2:
-        raise ValueError(f"y must hold at least two classes with weight, got one class: {classes.tolist()}.")
-    return classes, _places(y, classes), learnt
-
-
-def _places(y: Any, classes: Any) -> Array:
-    """The place of each label among the classes."""
-    values, inverse = np.unique(y, return_inverse=True)
-    place = {label: float(k) for k, label in enumerate(classes.tolist())}
-    for value in values.tolist():
-        if value not in place:
-            raise ValueError(f"y must hold the classes {classes.tolist()} only, got {value!r}.")
-    return np.array([place[value] for value in values.tolist()])[inverse]
-
-
-def _class_weights(class_weight: Any, classes: Any, y: Any, labels: Array) -> Array:
+def _class_weights(class_weight: Any, classes: Any, tally: Census) -> Array:
     """The weight of each class, in the order of `classes`."""
     if isinstance(class_weight, dict):
-        return np.asarray(compute_class_weight(class_weight, classes=classes, y=y))
+        return np.asarray(compute_class_weight(class_weight, classes=classes, y=tally.labels))
     checks.choice("class_weight", class_weight, {"balanced": None})
-    counts = np.bincount(labels.astype(int), minlength=len(classes))
-    return len(labels) / (len(classes) * np.maximum(counts, 1))
+    counts = np.zeros(len(classes))
+    counts[np.searchsorted(classes, tally.labels)] = tally.counts
+    return np.asarray(counts.sum() / (len(classes) * np.maximum(counts, 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 
-from clipwise.estimators.base import Array, PrivateEstimator, Targets
-from clipwise.estimators.classification import encoded, first_classes
+from clipwise.estimators.base import Array, PrivateEstimator, Reading
+from clipwise.estimators.chunks import chunkwise
+from clipwise.estimators.classification import first_classes
+from clipwise.estimators.targets import as_places, census, in_units, settled, spread
 from clipwise.losses import SquaredError
 from clipwise.losses.base import is_linear, label_kind
 
@@ -105,10 +108,12 @@ class PrivateGLM(PrivateEstimator):
         return self._learn(X, y, sample_weight, known, afresh)
 
     @available_if(_classifies)  # type: ignore[untyped-decorator]
+    @chunkwise
     def decision_function(self, X: Any) -> Array:
         """⟨x, coef_⟩ + intercept_: above 0 for the second class."""
         return self._scores(X).ravel()
 
+    @chunkwise
     def predict(self, X: Any) -> Any:
         """The class of each row, or its margin ⟨x, coef_⟩ + intercept_."""
         scores = self._scores(X)
@@ -125,18 +130,21 @@ class PrivateGLM(PrivateEstimator):
     def _known(self) -> Any:
         return self.classes
 
-    def _targets(self, y: Any, weights: Array | None, known: Any) -> Targets:
+    def _tally(self) -> Any:
+        return census if _classifies(self) else spread
+
+    def _read(self, tally: Any, known: Any) -> Reading:
         if not _classifies(self):
             if known is not None:
                 raise ValueError(f"classes must be left out for a loss of real targets, got {known!r}.")
-            return Targets(np.asarray(y, dtype=np.float64), weights, ())
-        self.classes_, labels, learnt = encoded(y, weights, known)
+            return Reading(partial(in_units, 0.0, 1.0), ())
+        self.classes_, learnt = settled(tally, known)
         if len(self.classes_) > 2:
             raise ValueError(
                 "Only binary classification is supported. PrivateLogisticRegression takes more than two classes, got "
                 f"{len(self.classes_)}."
             )
-        return Targets(labels, weights, learnt)
+        return Reading(partial(as_places, self.classes_, None), learnt)
 
     def _loss(self) -> Any:
         loss = SquaredError() if self.loss is None else self.loss

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
 from clipwise import checks
-from clipwise.estimators.base import Array, PrivateEstimator, Targets
+from clipwise.estimators.base import Array, PrivateEstimator, Reading
+from clipwise.estimators.chunks import chunkwise
+from clipwise.estimators.targets import Spread, in_units, spread
 from clipwise.losses import Huber, SquaredError
 
 _LOSSES = {"squared": SquaredError, "huber": Huber}
@@ -96,6 +99,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
             return self._learn(X, y, sample_weight, self.target_range_, afresh=False)
         return self.fit(X, y, sample_weight)
 
+    @chunkwise
     def predict(self, X: Any) -> Array:
         """⟨x, coef_⟩ + intercept_ of each row."""
         return self._scores(X)
@@ -106,14 +110,16 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
     def _known(self) -> Any:
         return self.target_range
 
-    def _targets(self, y: Any, weights: Array | None, known: Any) -> Targets:
+    def _tally(self) -> Any:
+        return spread
+
+    def _read(self, tally: Spread, known: Any) -> Reading:
         learnt: tuple[str, ...] = ()
         if known is None:
-            known = _learnt_range(y)
+            known = _learnt_range(tally)
             learnt = ("The range of the targets was learnt from y without budget; give it as target_range=.",)
         self.target_range_ = _checked_range(known)
-        middle, unit = self._units()
-        return Targets((y - middle) / unit, weights, learnt)
+        return Reading(partial(in_units, *self._units()), learnt)
 
     def _units(self) -> tuple[float, float]:
         """The middle of the range, and a quarter of its width."""
@@ -129,9 +135,9 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self.coef_, self.intercept_ = unit * coefficients, middle + unit * intercept
 
 
-def _learnt_range(y: Array) -> tuple[float, float]:
-    mean, spread = float(np.mean(y)), float(np.std(y)) or 1.0
-    return mean - 2 * spread, mean + 2 * spread
+def _learnt_range(tally: Spread) -> tuple[float, float]:
+    deviation = float(np.sqrt(tally.variance)) or 1.0
+    return tally.mean - 2 * deviation, tally.mean + 2 * deviation
 
 
 def _checked_range(known: Any) -> tuple[float, float]:

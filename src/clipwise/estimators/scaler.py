@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +16,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipwise import checks
 from clipwise.engine.streams import spawn
+from clipwise.estimators.chunks import chunked, chunkwise, count_rows, is_chunked, total_balances
 from clipwise.estimators.quantiles import Belief, balances, search, values
 from clipwise.privacy import gaussian, profiles
 from clipwise.privacy.certificate import ADJACENCIES, Certificate
 from clipwise.privacy.statement import Statement
 
 Array = NDArray[np.float64]
+Count = Callable[[Array, Array | None], NDArray[np.int64]]
 
 _CENTER_QUESTIONS = 18  # the sign, 7 for the octave, 8 within it, 2 for the outskirts
 _SCALE_QUESTIONS = 11
@@ -77,33 +81,44 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
         """Learn centres and scales from the records, or take them from the bounds."""
         delta = checks.open_fraction("delta", self.delta)
         checks.choice("adjacency", self.adjacency, ADJACENCIES)
-        records = self._records(X, reset=True)
+        n, columns, count = self._counted(X)
         if self.bounds is not None:
-            found = _from_bounds(self.bounds, records.shape[1])
-            self._keep(found, len(records), 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
+            found = _from_bounds(self.bounds, columns)
+            self._keep(found, n, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
             return self
         mu = gaussian.largest_mu(_budget(self.epsilon), delta)
         noise = spawn(self.random_state, 1)[0].noise
-        std = noise_std(mu, records.shape[1], self.adjacency)
-        if _error(std, len(records)) > _WORST_ERROR:
+        std = noise_std(mu, columns, self.adjacency)
+        if _error(std, n) > _WORST_ERROR:
             reasons = ["So few records for so small a budget tell nothing: no column was looked at, no budget spent."]
-            self._keep(_nothing(records.shape[1]), len(records), 0.0, reasons)
+            self._keep(_nothing(columns), n, 0.0, reasons)
         else:
-            found = _learn(records, std, noise)
-            self._keep(found, len(records), mu, _terms(mu, self.random_state is not None, found.told))
+            found = _learn(count, n, columns, std, noise)
+            self._keep(found, n, mu, _terms(mu, self.random_state is not None, found.told))
         if not self.learnt_.all():
             warnings.warn(_advice(self.learnt_), UserWarning, stacklevel=2)
         return self
 
+    @chunkwise
     def transform(self, X: Any) -> Array:
         """The records, centred and scaled."""
         check_is_fitted(self)
         return np.asarray((self._records(X, reset=False) - self.center_) / self.scale_)
 
+    @chunkwise
     def inverse_transform(self, X: Any) -> Array:
         """The records whose scaled values these are."""
         check_is_fitted(self)
         return np.asarray(checks.records("X", X) * self.scale_ + self.center_)
+
+    def _counted(self, X: Any) -> tuple[int, int, Count]:
+        """The numbers of records and columns, and what counts values below thresholds, in memory or on Dask."""
+        if is_chunked(X):
+            data = chunked(X)
+            validate_data(self, data.sample, reset=True, skip_check_array=True)
+            return count_rows(data), data.sample.shape[1], partial(total_balances, data)
+        records = self._records(X, reset=True)
+        return *records.shape, partial(balances, np.asfortranarray(records))
 
     def _records(self, X: Any, reset: bool) -> Array:
         table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
@@ -128,15 +143,14 @@ def _error(std: float, records: int) -> float:
     return float(np.hypot(std, 0.3) / (2 * records))  # 0.3: what rounding adds
 
 
-def _learn(records: Array, std: float, noise: Generator) -> _Learnt:
+def _learn(count: Count, n: int, columns: int, std: float, noise: Generator) -> _Learnt:
     """Search the medians, then how far from them most values are."""
-    n, columns = records.shape
-    error, table = _error(std, n), np.asfortranarray(records)
+    error = _error(std, n)
 
     def share_below(thresholds: Array, center: Array | None = None) -> Array:
         # Balances are whole numbers, and so is the noise once rounded: no digits give either away.
         drawn = np.rint(std * noise.standard_normal(columns))
-        return np.asarray(0.5 + (balances(table, thresholds, center) + drawn) / (2 * n))
+        return np.asarray(0.5 + (count(thresholds, center) + drawn) / (2 * n))
 
     middle, place = search(share_below, columns, 0.5, error, _CENTER_QUESTIONS, lowest=-1.0)
     center = values(place)

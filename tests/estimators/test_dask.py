@@ -1,0 +1,455 @@
+"""On Dask, a fit is the fit in memory, wherever its chunks are and whatever becomes of the workers."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas
+import pytest
+from distributed import Client, LocalCluster, wait
+from scipy import sparse
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+import clipwise as cw
+from clipwise.engine import chunked
+from clipwise.engine.progress import Progress
+from clipwise.estimators import (
+    METHODS,
+    PrivateGLM,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateScaler,
+    chunks,
+)
+
+RNG = np.random.default_rng(11)
+N = 1200
+X = RNG.normal(size=(N, 3))
+MARGIN = X @ [2.0, -1.0, 0.5]
+BINARY = (MARGIN + RNG.logistic(size=N) > 0).astype(int)
+WORDS = np.array(["high", "low", "middle"])[np.digitize(MARGIN, [-1.0, 1.0])]
+REAL = 10.0 + 3.0 * MARGIN + RNG.normal(size=N)
+WEIGHTS = RNG.uniform(0.0, 2.0, size=N)
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two workers, each a process of one thread."""
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers:
+        yield workers
+
+
+@pytest.fixture
+def client(cluster):
+    with Client(cluster) as client:
+        yield client
+
+
+def logistic(**more):
+    """A new one every time: copies of one estimator would warn of each other."""
+    return PrivateLogisticRegression(**{"random_state": 3, "classes": [0, 1], "epochs": STEPS} | more)
+
+
+def poisson(**more):
+    return logistic(**{"batch": 60, "epochs": STEPS * 60 / N} | more)
+
+
+def split(rows, *tables):
+    return [da.from_array(table, chunks=(rows, *table.shape[1:])) for table in tables]
+
+
+def assert_same(found, expected):
+    """To rounding: sums are added in another order."""
+    np.testing.assert_allclose(found.theta_, expected.theta_, rtol=1e-9, atol=1e-12)
+    assert found.n_iter_ == expected.n_iter_
+    assert str(found.statement_) == str(expected.statement_)
+
+
+# -- without a cluster: Dask's threads ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [logistic, poisson])
+@pytest.mark.parametrize("rows", [N, 100, 7, (1, 0, 999, 200)], ids=str)
+def test_chunks_of_any_size_give_the_fit_in_memory(make, rows):
+    assert_same(make().fit(*split(rows, X, BINARY)), make().fit(X, BINARY))
+
+
+@pytest.mark.parametrize("kind", ["float32", "sparse", "integers", "Fortran", "columns apart"])
+def test_tables_of_any_kind(kind):
+    of_kind = {
+        "float32": lambda: X.astype(np.float32),
+        "sparse": lambda: sparse.csr_array(np.where(np.abs(X) < 1, 0.0, X)),
+        "integers": lambda: np.rint(2 * X).astype(int),
+        "Fortran": lambda: np.asfortranarray(X),
+        "columns apart": lambda: X,
+    }
+    table = of_kind[kind]()
+    dense = table.toarray() if kind == "sparse" else table
+    dX = da.from_array(dense, chunks=(250, 1 if kind == "columns apart" else 3))
+    if kind == "sparse":
+        dX = dX.map_blocks(sparse.csr_array)
+    assert_same(poisson().fit(dX, da.from_array(BINARY, chunks=400)), poisson().fit(table, BINARY))
+
+
+@pytest.mark.parametrize("make", [logistic, poisson])
+def test_data_frames_of_unknown_length(make):
+    frame = pandas.DataFrame(X, columns=["a", "b", "c"]).assign(y=BINARY, w=WEIGHTS)
+    ddf = dd.from_pandas(frame, npartitions=5)
+    ddf = ddf[ddf["a"] > -1.0]
+    kept = frame[frame["a"] > -1.0]
+    found = make().fit(ddf[["a", "b", "c"]], ddf["y"], ddf["w"])
+    assert_same(found, make().fit(kept[["a", "b", "c"]], kept["y"], kept["w"]))
+    assert list(found.feature_names_in_) == ["a", "b", "c"]
+    assert found.n_features_in_ == 3
+    predicted = found.predict(ddf[["a", "b", "c"]])
+    np.testing.assert_array_equal(predicted.compute(), found.predict(kept[["a", "b", "c"]]))
+    with pytest.raises(ValueError, match="feature names should match"):
+        found.predict(ddf[["a", "b", "w"]])
+
+
+def rule(**parts):
+    return cw.Rule("own", cw.steps.Power(0.5, 0.5), cw.clipping.Norm(0.8), **parts)
+
+
+OWN = {
+    "deployed every third step": cw.DPSGD(cw.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full", deploy_every=3),
+    "average": rule(sampling=cw.sampling.Poisson(50), noise=cw.noise.Gaussian(1.0), output=cw.outputs.Average()),
+}
+BY_SUMS = [name for name in METHODS if not name.startswith("ldp")]
+
+
+@pytest.mark.parametrize("method", ["dice", "noisy-selection"])
+@pytest.mark.parametrize("batch", [None, 60])
+def test_feedback_and_selection(method, batch):
+    how = {"method": method, "batch": batch if method == "dice" else None}
+    assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("method", [*BY_SUMS, *OWN])
+@pytest.mark.parametrize("batch", [None, 60])
+def test_every_method(method, batch):
+    how = {"method": OWN.get(method, method), "fit_intercept": False}
+    if batch is not None:
+        try:
+            logistic(**how, batch=batch).fit(X, BINARY)
+        except ValueError:
+            pytest.skip("has no batch")
+        how["batch"] = batch
+    if method in OWN:
+        how["response"] = cw.responses.BestResponse(0.3)
+    assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
+
+
+def test_lazy_deployment_and_reactions():
+    how = {"method": OWN["deployed every third step"], "response": cw.responses.BestResponse(0.3)}
+    found = logistic(fit_intercept=False, **how).fit(*split(130, X, BINARY))
+    assert_same(found, logistic(fit_intercept=False, **how).fit(X, BINARY))
+    how["method"] = cw.DPSGD(cw.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full")
+    greedy = logistic(fit_intercept=False, **how).fit(X, BINARY)
+    assert np.abs(greedy.theta_ - found.theta_).max() > 1e-4, "deployment makes a difference here"
+
+
+def test_several_classes_weights_and_balance():
+    def make():
+        return PrivateLogisticRegression(random_state=3, epochs=STEPS, class_weight="balanced")
+
+    # A class that no weighted record has is unknown, and so refused; here all classes have weight.
+    with pytest.warns(cw.PrivacyWarning) as heard:
+        found = make().fit(*split(170, X, WORDS, WEIGHTS))
+    assert len(heard) == 2
+    with pytest.warns(cw.PrivacyWarning):
+        expected = make().fit(X, WORDS, WEIGHTS)
+    assert_same(found, expected)
+    assert list(found.classes_) == ["high", "low", "middle"]
+
+
+def test_a_learnt_range_of_targets():
+    def make(**more):
+        return PrivateLinearRegression(random_state=3, epochs=STEPS, loss="huber", **more)
+
+    with pytest.warns(cw.PrivacyWarning, match="range of the targets"):
+        found = make().fit(*split(170, X, REAL))
+    with pytest.warns(cw.PrivacyWarning):
+        expected = make().fit(X, REAL)
+    np.testing.assert_allclose(found.target_range_, expected.target_range_, rtol=1e-12)
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-9)
+    given = {"target_range": (0, 20)}
+    assert_same(make(**given).fit(*split(170, X, REAL)), make(**given).fit(X, REAL))
+
+
+def test_a_general_loss_and_a_second_call():
+    first, second = split(170, X, BINARY), split(300, X[::-1], BINARY[::-1])
+
+    def make():
+        return PrivateGLM(cw.losses.Savage(), random_state=3, epochs=STEPS, classes=[0, 1])
+
+    found, expected = make().partial_fit(*first), make().partial_fit(X, BINARY)
+    assert_same(found, expected)
+    assert_same(found.partial_fit(*second), expected.partial_fit(X[::-1], BINARY[::-1]))
+
+
+def test_predictions_are_lazy_and_the_same():
+    (dX,) = split(170, X)
+    model = logistic().fit(X, BINARY)
+    for method in ("predict", "predict_proba", "decision_function"):
+        found = getattr(model, method)(dX)
+        assert isinstance(found, da.Array)
+        expected = getattr(model, method)(X)
+        assert found.shape == expected.shape
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found.compute(), expected, rtol=1e-12)
+    with pytest.raises(NotFittedError):
+        logistic().predict(dX)
+    with pytest.raises(ValueError, match="features"):
+        model.predict(dX[:, :2])
+
+
+def test_the_scaler_is_that_in_memory_to_the_bit():
+    table = np.exp(X) * [1.0, 1e4, 1e-3]
+    (dX,) = split(170, table)
+    found, expected = (PrivateScaler(5.0, random_state=1).fit(data) for data in (dX, table))
+    np.testing.assert_array_equal(found.center_, expected.center_)
+    np.testing.assert_array_equal(found.scale_, expected.scale_)
+    assert str(found.statement_) == str(expected.statement_)
+    scaled = found.transform(dX)
+    assert isinstance(scaled, da.Array)
+    np.testing.assert_array_equal(scaled.compute(), expected.transform(table))
+    np.testing.assert_allclose(found.inverse_transform(scaled).compute(), table, rtol=1e-9)
+    bounded = PrivateScaler(bounds=(-1, 1)).fit(dX)
+    assert bounded.statement_.certified == 0
+
+
+def with_one(table, row, value):
+    table = table.copy()
+    table[row] = value
+    return table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "message"),
+    [
+        ((with_one(X, 900, np.nan), BINARY), {}, "NaN"),
+        ((X, with_one(BINARY, 900, 7)), {}, r"y must hold the classes \[0, 1\] only, got 7"),
+        ((X, 0 * BINARY), {"classes": None}, "at least two classes"),
+        ((X, MARGIN), {"classes": None}, "Unknown label type"),
+        ((X, BINARY[:-1]), {}, "y must have one entry for each of 1200 rows of X, got 1199"),
+        ((X, BINARY, -WEIGHTS), {}, "Negative values"),
+        ((X.ravel(), BINARY), {}, "X must be a Dask array or data frame of two dimensions"),
+        ((X, BINARY[:, np.newaxis]), {}, "y must be a Dask array or series of one dimension"),
+        ((X[:0], BINARY[:0]), {}, "at least one row"),
+        ((X, BINARY), {"batch": 5000}, "batch must be at most"),
+        ((X, BINARY), {"method": cw.PCSGD(cw.steps.Constant(0.1), 1.0, 1.0)}, "sampling must be Poisson or Full"),
+    ],
+)
+def test_refusals(arguments, more, message):
+    tables = [da.from_array(table, chunks=(250, *table.shape[1:])) for table in arguments]
+    with pytest.raises(ValueError, match=message):
+        logistic(**more).fit(*tables)
+
+
+def test_more_refusals():
+    dX, dy = split(250, X, BINARY)
+    with pytest.raises(ValueError, match=r"y must be a Dask array or series of one dimension, .* got ndarray"):
+        logistic().fit(dX, BINARY)
+    with pytest.raises(ValueError, match="y must have as many chunks as X"):
+        logistic().fit(dd.from_pandas(pandas.DataFrame(X), npartitions=4), dy)
+    with pytest.raises(ValueError, match="finite"):
+        PrivateScaler().fit(da.from_array(with_one(X, 900, np.inf), chunks=(250, 3)))
+    local = PrivateGLM(cw.losses.MallowsLogistic(), method="ldpsgd", adjacency="replace-one", classes=[0, 1])
+    with pytest.raises(ValueError, match="sampling must be Poisson or Full"):
+        local.fit(dX, dy)
+
+
+def test_random_reactions_are_refused():
+    problem = chunked.Distant(100, 3, loss=cw.losses.Logistic(), response=cw.responses.Identity())
+    problem.response = type("Drawing", (), {"random": True})()
+    with pytest.raises(ValueError, match="response must not draw at random"):
+        chunked.check_chunked(problem, cw.DPGD(cw.steps.Constant(1.0), 1.0, 1.0))
+
+
+def test_divergence_is_told():
+    linear = PrivateLinearRegression(1e9, random_state=0, target_range=(0, 20), clip=1e200, step=1e200)
+    with pytest.raises(cw.DivergenceError, match="try a smaller step"):
+        linear.fit(*split(250, X, REAL))
+
+
+def test_ctrl_c_keeps_the_trace(monkeypatch):
+    def press(self, done):
+        if done == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "show", press)
+    with pytest.raises(cw.Interrupted) as stopped:
+        logistic().fit(*split(250, X, BINARY))
+    assert stopped.value.trace.steps_done.tolist() == [4]
+
+
+def test_only_sums_come_back(monkeypatch):
+    """What a step brings to the driver is d numbers, and d more with feedback, however many records there are."""
+    received = []
+    real = chunks._compute
+    monkeypatch.setattr(chunks, "_compute", lambda tasks: received.append(real(tasks)) or received[-1])
+    poisson(method="dice").fit(*split(20, X, BINARY))
+    survey, *steps = received
+    assert len(survey) == N // 20
+    assert len(steps) == STEPS
+    for ((v, kept),) in steps:
+        assert v.shape == kept.shape == (4,)
+
+
+def test_dask_is_imported_only_where_it_is_used():
+    code = "import sys, clipwise, clipwise.estimators; assert not {'dask', 'distributed'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- draws ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [5, None])
+@pytest.mark.parametrize("sampling", [cw.sampling.Poisson(30), cw.sampling.Poisson(200), cw.sampling.Full()], ids=str)
+@pytest.mark.parametrize("sizes", [[200], [1, 0, 150, 49], [2] * 100], ids=lambda sizes: str(len(sizes)))
+def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
+    (streams,) = cw.engine.streams.spawn(seed, 1)
+    copy = streams.copy()
+    copy.restore(streams.state())
+    job = chunked.Job(None, None, None, None, sampling, 200)
+    firsts = [0, *np.cumsum(sizes)[:-1].tolist()]
+    for t in range(20):
+        begins = chunked._begins(sampling, 200, firsts, streams.records)
+        found = [begin.first + chunked.drawn_of(job, begin, size) for begin, size in zip(begins, sizes, strict=True)]
+        drawn = np.empty(200, dtype=np.int64)
+        count = cw.sampling.draw(sampling, t, 200, np.empty(0, dtype=np.int64), copy.records, drawn)
+        np.testing.assert_array_equal(np.concatenate(found), drawn[:count])
+
+
+# -- on a cluster ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [logistic, poisson])
+@pytest.mark.parametrize("persisted", [True, False])
+def test_two_workers_give_the_fit_in_memory(client, make, persisted):
+    tables = split(150, X, BINARY, WEIGHTS)
+    if persisted:
+        tables = dask.persist(*tables)
+        wait(tables)
+    found = make().fit(*tables)
+    assert_same(found, make().fit(X, BINARY, WEIGHTS))
+    np.testing.assert_array_equal(found.predict(tables[0]).compute(), found.predict(X))
+
+
+def test_the_number_of_workers_does_not_matter_to_the_bit(client):
+    tables = split(150, X, BINARY)
+    found = poisson(method="dice").fit(*tables)
+    with dask.config.set(scheduler="synchronous"):
+        alone = poisson(method="dice").fit(*tables)
+    np.testing.assert_array_equal(found.theta_, alone.theta_)
+
+
+def killing(monkeypatch, victim, after, delay):
+    """Have SIGKILL sent to a worker once so many steps are done, from a thread; tells at which step it was."""
+    steps = []
+
+    def show(self, done):
+        steps.append(done)
+        if done == after:
+            threading.Timer(delay, kill).start()
+
+    def kill():
+        os.kill(victim, signal.SIGKILL)
+        killed.append(steps[-1])
+
+    killed = []
+    monkeypatch.setattr(Progress, "show", show)
+    return killed
+
+
+@pytest.mark.parametrize("make", [logistic, poisson])
+@pytest.mark.parametrize("persisted", [True, False])
+def test_a_killed_worker_changes_no_bit(client, monkeypatch, make, persisted):
+    undisturbed = make().fit(*split(150, X, BINARY))
+
+    def slowly(block):  # a function of this function, so that it is sent along
+        time.sleep(0.02)
+        return block
+
+    dX, dy = split(150, X, BINARY)
+    if persisted:
+        dX, dy = dask.persist(dX, dy)
+    dX = dX.map_blocks(slowly, dtype=dX.dtype)
+    before = client.run(os.getpid)
+    killed = killing(monkeypatch, next(iter(before.values())), after=3, delay=0.05)
+    found = make().fit(dX, dy)
+    assert killed, "a worker was killed"
+    assert 3 <= killed[0] < STEPS, "in the middle of the fit"
+    np.testing.assert_array_equal(found.theta_, undisturbed.theta_)
+    client.wait_for_workers(2)
+    assert set(client.run(os.getpid).values()) != set(before.values())
+
+
+def test_ctrl_c_gives_up_the_tasks(client, monkeypatch):
+    def slowly(block):
+        time.sleep(0.5)
+        return block
+
+    def show(self, done):
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()  # during the second step
+
+    dX, dy = split(600, X, BINARY)
+    monkeypatch.setattr(Progress, "show", show)
+    with pytest.raises(cw.Interrupted) as stopped:
+        logistic().fit(dX.map_blocks(slowly, dtype=dX.dtype), dy)
+    assert stopped.value.trace.steps_done.tolist() == [1]
+    time.sleep(1.0)  # what has begun is not stopped
+    assert not any(client.processing().values())
+
+
+def test_searches_run_on_the_cluster_unchanged(client):
+    """Through joblib's Dask backend; the warning that a search spends budget is heard as ever."""
+    from joblib import parallel_backend
+
+    def scores():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cw.PrivacyWarning)
+            search = GridSearchCV(logistic(), {"clip": [0.5, 1.0]}, cv=2).fit(X, BINARY)
+            return [*search.cv_results_["mean_test_score"], *cross_val_score(poisson(), X, BINARY, cv=3)]
+
+    expected = scores()
+    with parallel_backend("dask"):
+        found = scores()
+    assert found == expected
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("batch", [None, 20_000])
+def test_data_larger_than_memory(tmp_path, batch):
+    """1.2 GB in a file, for two workers with 400 MB each: what is not summed at once is read again."""
+    rows, columns, size = 1_500_000, 100, 30_000
+    path = tmp_path / "x.npy"
+    table = np.lib.format.open_memmap(path, "w+", np.float64, (rows, columns))
+    for first in range(0, rows, size):
+        table[first : first + size] = np.random.default_rng(first).standard_normal((size, columns))
+    y = (table[:, 0] > 0).astype(int)
+    table.flush()
+
+    def read(place):
+        first = place[0] * size
+        return np.array(np.load(path, mmap_mode="r")[first : first + size])
+
+    blocks = da.arange(rows // size, chunks=1)
+    dX = blocks.map_blocks(read, dtype=float, chunks=((size,) * (rows // size), (columns,)), new_axis=1)
+    how = {"epochs": 3, "random_state": 0, "classes": [0, 1], "batch": batch}
+    limit = {"memory_limit": "400MB", "n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with LocalCluster(processes=True, **limit) as workers, Client(workers):
+        found = PrivateLogisticRegression(**how).fit(dX, da.from_array(y, chunks=size))
+    assert_same(found, PrivateLogisticRegression(**how).fit(table, y))
