@@ -287,8 +287,8 @@ def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: 
 def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: int) -> bool:
     """Whether the certificate of a method is, as the estimators will run it: with a column of ones."""
     loss = "logistic" if kind == "logistic" else "squared"
-    rule, steps = estimator_methods.plan(method, Choices(), budget, records, columns + 1, loss)
-    profile = account(rule, records, steps, budget.delta, budget.adjacency).certificate.profile
+    plan = estimator_methods.plan(method, Choices(), budget, records, columns + 1, loss)
+    profile = account(plan.rule, records, plan.steps, budget.delta, budget.adjacency).certificate.profile
     return profile is not None and profile.mu is not None
 
 

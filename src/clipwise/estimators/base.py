@@ -17,7 +17,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from clipwise import checks
 from clipwise.engine import run
 from clipwise.engine.chunked import Distant
-from clipwise.estimators import chunks, family, methods
+from clipwise.estimators import chunks, family, length, methods
+from clipwise.estimators.length import another_seed
 from clipwise.estimators.methods import Budget, Choices, Plan
 from clipwise.estimators.targets import Labels
 from clipwise.losses.base import label_kind
@@ -25,6 +26,7 @@ from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
 from clipwise.rows import with_ones
+from clipwise.rule import Rule
 
 Array = NDArray[np.float64]
 
@@ -165,7 +167,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """The calibrated rule for so many records, and how long it runs."""
         choices = Choices(self.clip, self.batch, self.epochs, self.step)
         budget = Budget(self.epsilon, self.delta, self.adjacency)
-        return methods.plan(self.method, choices, budget, records, columns, loss)
+        return methods.plan(self.method, choices, budget, records, columns, loss, self._has_length())
+
+    def _has_length(self) -> bool:
+        """Whether a factor of θ would change nothing but probabilities, and the data says which is right."""
+        return False
 
     def _beginning(self, afresh: bool) -> tuple[int | None, Any]:
         """The seed and θ_0; a later call gets a seed of its own, since the same noise twice would not average out."""
@@ -173,14 +179,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if afresh:
             return seed, 0.0
         if seed is not None:
-            seed = int(np.random.SeedSequence((seed, self.n_iter_)).generate_state(1)[0])
+            seed = another_seed(seed, self.n_iter_)
         return seed, self.theta_
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
     def _account(self, plan: Plan, records: int, learnt: tuple[str, ...], afresh: bool) -> None:
         """Set the statement, and warn of what it does not cover."""
-        call = account(plan.rule, records, plan.steps, self.delta, self.adjacency)
+        call = account(plan.rule, records, plan.all_steps, self.delta, self.adjacency)
+        if plan.closing is not None:
+            call = replace(call, reasons=(*call.reasons, length.NOTE.format(plan.closing_steps)))
         notes = learnt + (_together(family.fitted(self, self.epsilon, self.delta)) if afresh else ())
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
@@ -188,7 +196,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             notes = tuple(dict.fromkeys((*self._notes, *notes, _PARALLEL)))
             call = max(call, self._call, key=lambda statement: statement.certified)
         self._call, self._notes = call, notes
-        self.n_iter_ = plan.steps if afresh else self.n_iter_ + plan.steps
+        self.n_iter_ = plan.all_steps if afresh else self.n_iter_ + plan.all_steps
         self.statement_ = replace(call, reasons=(*call.reasons, *notes))
 
     def __sklearn_clone__(self) -> Any:
@@ -228,9 +236,19 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
 def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:
     """θ of one run; `n_jobs` is as scikit-learn has it, where None is one thread."""
-    last, threads = [plan.steps], effective_n_jobs(n_jobs)
-    trace = run(problem, plan.rule, plan.steps, start, seed=seed, record=last, n_jobs=threads, progress=progress)
-    return np.array(trace.output[0])
+    threads = effective_n_jobs(n_jobs)
+
+    def released(case: Problem, rule: Rule, steps: int, seed: int | None, start: Any) -> Array:
+        trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=threads, progress=progress)
+        return np.array(trace.output[0])
+
+    theta = released(problem, plan.rule, plan.steps, seed, start)
+    if plan.closing is None or not theta.any():
+        return theta
+    margins = np.asarray(problem.features @ length.direction(theta))
+    along = Problem(margins, problem.labels, loss=problem.loss, weights=problem.weights)
+    found = released(along, plan.closing, plan.closing_steps, another_seed(seed, plan.steps), 0.0)
+    return length.stretched(theta, found[0])
 
 
 def seed_of(random_state: Any) -> int | None:

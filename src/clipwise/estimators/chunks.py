@@ -29,10 +29,13 @@ from clipwise.engine.chunked import (
     no_sums,
     run_chunked,
 )
+from clipwise.estimators import length
+from clipwise.estimators.length import another_seed
 from clipwise.estimators.methods import Plan
 from clipwise.estimators.quantiles import balances
 from clipwise.estimators.targets import Labels, together
 from clipwise.rows import with_ones
+from clipwise.rule import Rule
 
 Array = NDArray[np.float64]
 
@@ -139,33 +142,43 @@ def train(
     """θ of one run on the chunks."""
     import dask
 
-    rule = plan.rule
-    job = Job(problem.loss, problem.response, rule.clip, rule.feedback, rule.sampling, problem.records)
     # A number or two a record: the workers keep them, so that y is read and looked up once.
     labels = dask.persist(*_map(partial(_labelled, read), chunks.y, chunks.weights))
 
-    def sum_up(step: Step) -> Sums:
-        shares = [partial(_share, job, ones, step.theta, step.deployed, begin) for begin in step.begins]
-        parts = [_call(share, x, own) for share, x, own in zip(shares, chunks.X, labels, strict=True)]
-        v, kept = _reduced(add_up, parts)
-        return v, kept
+    def released(case: Distant, rule: Rule, steps: int, seed: int | None, start: Any, along: Array | None) -> Array:
+        job = Job(case.loss, case.response, rule.clip, rule.feedback, rule.sampling, case.records)
 
-    trace = run_chunked(problem, rule, plan.steps, start, seed, progress, sizes, sum_up)
-    return np.array(trace.output[0])
+        def sum_up(step: Step) -> Sums:
+            shares = [partial(_share, job, ones, along, step.theta, step.deployed, begin) for begin in step.begins]
+            parts = [_call(share, x, own) for share, x, own in zip(shares, chunks.X, labels, strict=True)]
+            v, kept = _reduced(add_up, parts)
+            return v, kept
+
+        return np.array(run_chunked(case, rule, steps, start, seed, progress, sizes, sum_up).output[0])
+
+    theta = released(problem, plan.rule, plan.steps, seed, start, None)
+    if plan.closing is None or not theta.any():
+        return theta
+    line, later = Distant(problem.records, 1, loss=problem.loss, response=None), another_seed(seed, plan.steps)
+    found = released(line, plan.closing, plan.closing_steps, later, 0.0, length.direction(theta))
+    return length.stretched(theta, found[0])
 
 
 def _labelled(read: Callable[[Any, Any], Labels], y: Any, weights: Any) -> Labels:
     return read(column_or_1d(y), None if weights is None else np.asarray(weights, dtype=np.float64))
 
 
-def _share(job: Job, ones: bool, theta: Array, deployed: Array, begin: Begin, x: Any, own: Labels) -> Sums:
-    """What the records of one chunk add to a step."""
+def _share(
+    job: Job, ones: bool, along: Array | None, theta: Array, deployed: Array, begin: Begin, x: Any, own: Labels
+) -> Sums:
+    """What the records of one chunk add to a step; only what they have of them `along` a direction, if there is one."""
     labels, weights = own
     sums, drawn = no_sums(job, theta.size), drawn_of(job, begin, labels.size)
     x = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0)
     for first in range(0, drawn.size, _AT_ONCE):
         rows = _as_slice(drawn[first : first + _AT_ONCE])
         features = with_ones(x[rows]) if ones else x[rows]
+        features = features if along is None else np.asarray(features @ along)[:, np.newaxis]
         add_records(job, theta, deployed, features, labels[rows], None if weights is None else weights[rows], sums)
     return sums
 

@@ -136,6 +136,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             learnt += ("class_weight='balanced' looked at the frequencies of the classes without budget.",)
         return Reading(partial(as_places, self.classes_, of_class), learnt)
 
+    def _has_length(self) -> bool:
+        return len(self.classes_) == 2 and self.l2 == 0 and self.response is None
+
     def _loss(self) -> Any:
         several = len(self.classes_)
         return Logistic(self.l2) if several == 2 else Softmax(several, self.l2)

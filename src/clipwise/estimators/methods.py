@@ -9,9 +9,11 @@ from math import inf, sqrt
 from typing import Any, NamedTuple
 
 from clipwise import checks, presets
+from clipwise.estimators import length
 from clipwise.estimators.defaults import Settings, defaults
 from clipwise.outputs import Last
 from clipwise.privacy.calibration import calibrate
+from clipwise.privacy.gaussian import largest_mu
 from clipwise.rule import Rule
 from clipwise.sampling import expected_batch
 from clipwise.steps import Constant, Power
@@ -32,10 +34,17 @@ METHODS: dict[str, Callable[..., Rule]] = {
 
 
 class Plan(NamedTuple):
-    """A rule with the noise for its budget, and how long it runs."""
+    """A rule with the noise for its budget, and how long it runs; what sets the length of θ afterwards, if anything."""
 
     rule: Rule
     steps: int
+    closing: Rule | None = None
+    closing_steps: int = 0
+
+    @property
+    def all_steps(self) -> int:
+        """How many steps spend the budget."""
+        return self.steps + self.closing_steps
 
 
 class Choices(NamedTuple):
@@ -55,8 +64,13 @@ class Budget(NamedTuple):
     adjacency: str
 
 
-def plan(method: Any, choices: Choices, budget: Budget, records: int, columns: int, loss: str) -> Plan:
-    """The calibrated rule of a method for so many records and columns, and a loss "logistic" or "squared"."""
+def plan(
+    method: Any, choices: Choices, budget: Budget, records: int, columns: int, loss: str, has_length: bool = False
+) -> Plan:
+    """The calibrated rule of a method for so many records and columns, and a loss "logistic" or "squared".
+
+    `has_length` says that one factor of θ would make the model's probabilities right.
+    """
     settings = defaults(records, columns, budget.epsilon, budget.delta, loss)
     epochs = settings.steps * (settings.batch or records) / records
     if choices.epochs is not None:
@@ -68,7 +82,11 @@ def plan(method: Any, choices: Choices, budget: Budget, records: int, columns: i
         settings = _with_choices(settings, choices, method, epochs, records)
         rule = _rule(preset, settings, epochs, records, budget)
     steps = _steps(rule, epochs, records)
-    return Plan(calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency), steps)
+    rule = calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency)
+    automatic = method == "dpsgd" and choices.clip is None and choices.step is None
+    if has_length and automatic and records * largest_mu(budget.epsilon, budget.delta) >= length.ENOUGH:
+        return Plan(*length.split(rule, steps))
+    return Plan(rule, steps)
 
 
 def _given(rule: Rule, choices: Choices) -> Rule:
