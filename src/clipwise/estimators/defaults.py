@@ -43,7 +43,7 @@ class _Scale(NamedTuple):
 
 # A classifier's margin may be wrong by a factor, a regression's may not; but it has less far to go, to targets of unit
 # order. Its clip is where residuals are: a smaller one would find medians.
-_SCALES = {"logistic": _Scale(0.03, 2.5, 10_000.0), "squared": _Scale(0.5, 0.5, 1_000.0)}
+_SCALES = {"logistic": _Scale(0.05, 2.5, 10_000.0), "squared": _Scale(0.5, 0.5, 1_000.0)}
 
 _STEPS = 1000
 _EPOCHS = 40  # of data too large for all records at every step
