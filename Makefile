@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test check verify bench format clean
+.PHONY: demo test check verify bench quality format clean
 
 demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in clipwise-demo/
 	$(BIN)/clipwise demo
@@ -23,8 +23,13 @@ verify: $(READY)  ## the heavier statistical checks
 
 bench: $(READY)  ## speed, as ratios to peers in the same run
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/glm.py
+	$(BIN)/python benchmarks/clusters.py
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/local.py --whole
+
+quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
+	$(BIN)/python benchmarks/quality.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -48,13 +48,13 @@ def test_every_method_keeps_to_its_budget(method, batch, adjacency):
         with pytest.raises(ValueError, match=reason):
             made(method, choices, budget)
         return
-    rule, steps = made(method, choices, budget)
+    rule, steps, *_ = made(method, choices, budget)
     assert 0.98 * 3.0 <= cw.account(rule, RECORDS, steps, 1e-5, adjacency).certified <= 3.0
     assert steps == (RECORDS if method in LOCAL else 5 if batch is None else 50)
 
 
 def test_choices_are_followed():
-    rule, steps = made("dpsgd", Choices(clip=0.3, batch=100, epochs=2.5, step=0.7))
+    rule, steps, *_ = made("dpsgd", Choices(clip=0.3, batch=100, epochs=2.5, step=0.7))
     assert (rule.clip, rule.sampling, rule.step, steps) == ((0.3,), (100,), (0.7,), 10)
     assert type(rule.sampling) is cw.sampling.Poisson
     assert made("dpsgd", Choices(step=cw.steps.Power(1, 0.5))).rule.step == (1, 0.5)
@@ -64,7 +64,7 @@ def test_choices_are_followed():
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_without_choices_the_default_rule_is_followed(loss):
     settings = defaults(RECORDS, COLUMNS, 3.0, 1e-5, loss)
-    rule, steps = made("dpsgd", loss=loss)
+    rule, steps, *_ = made("dpsgd", loss=loss)
     assert (rule.clip.threshold, rule.output, steps) == (settings.clip, settings.output, settings.steps)
     assert rule.step.gamma == pytest.approx(settings.step.gamma)
 
@@ -80,10 +80,10 @@ def test_default_steps_move_as_far_with_another_clip_and_no_farther_if_there_are
 
 
 def test_another_clip_or_batch_takes_theta_no_farther():
-    rule, steps = made("dpsgd")
+    rule, steps, *_ = made("dpsgd")
     travel = rule.clip.threshold * rule.step.gamma * steps
     for choices in (Choices(clip=7.0), Choices(batch=40), Choices(clip=0.01, batch=100)):
-        other, more = made("dpsgd", choices)
+        other, more, *_ = made("dpsgd", choices)
         assert other.clip.threshold * other.step.gamma * more == pytest.approx(travel)
 
 
@@ -96,7 +96,7 @@ def test_the_capped_error_costs_as_much_as_the_clipped_gradients():
 
 def test_a_rule_of_ones_own_gets_its_noise_only():
     own = cw.DiceSGD(cw.steps.Power(1, 0.5), 0.5, 0.6, 1.0, residual_cap=0.7, batch=20, sampling="epochs")
-    rule, steps = made(own, Choices(epochs=3))
+    rule, steps, *_ = made(own, Choices(epochs=3))
     assert steps == 60
     assert rule == replace(own, noise=rule.noise)
     assert cw.account(rule, RECORDS, steps, 1e-5, "zero-out").certified <= 3.0
