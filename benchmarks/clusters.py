@@ -4,7 +4,7 @@
 
 Two workers on this machine. A step has one task a chunk, and one for every sixteen parts that are added up. What comes
 before the first step is left out: the time of a long fit less that of a short one, over the steps between. The peer is
-as many tasks of `client.map` as a step has, whose results are gathered. Medians over interleaved repeats.
+the same tree of tasks, submitted by hand, which do nothing. Medians over interleaved repeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.table import Table
 from clipwise.estimators import PrivateLogisticRegression
 from clipwise.estimators.chunks import _FAN
 
-REPEATS = 7
+REPEATS = 5
 ROWS, COLUMNS = 10, 5
 SHORT, LONG = 5, 35
 
@@ -56,14 +56,21 @@ def tasks_of(chunks: int) -> int:
     return tasks
 
 
-def nothing(number: int) -> int:
+def nothing(*parts: Any) -> None:
     """What the peer's tasks do."""
-    return number
 
 
-def peer_seconds(client: Client, tasks: int, steps: int = 10) -> float:
-    """How long as many empty tasks take."""
-    return seconds(lambda: [client.gather(client.map(nothing, range(tasks), pure=False)) for _ in range(steps)]) / steps
+def empty_step(client: Client, chunks: int) -> None:
+    """The tasks of a step, without what they do."""
+    parts = client.map(nothing, range(chunks), pure=False)
+    while len(parts) > 1:
+        parts = [client.submit(nothing, *parts[k : k + _FAN], pure=False) for k in range(0, len(parts), _FAN)]
+    parts[0].result()
+
+
+def peer_seconds(client: Client, chunks: int, steps: int = 20) -> float:
+    """How long a step of empty tasks takes."""
+    return seconds(lambda: [empty_step(client, chunks) for _ in range(steps)]) / steps
 
 
 def measure(client: Client, chunks: int) -> tuple[float, float]:
@@ -72,23 +79,22 @@ def measure(client: Client, chunks: int) -> tuple[float, float]:
     X, y = dask.persist(da.from_array(table, (ROWS, COLUMNS)), da.from_array((table[:, 0] > 0).astype(int), ROWS))
     wait([X, y])
     fit(X, y, SHORT)
-    taken = [(step_seconds(X, y), peer_seconds(client, tasks_of(chunks))) for _ in range(REPEATS)]
+    taken = [(step_seconds(X, y), peer_seconds(client, chunks)) for _ in range(REPEATS)]
     ours, peers = (1e3 * statistics.median(each) / tasks_of(chunks) for each in zip(*taken, strict=True))
     return ours, peers
 
 
 def main() -> None:
     """Measure, and print one table."""
-    table = Table(
-        "chunks", "tasks a step", "ms a task (wanted: at most 5)", "ms an empty task", title="Dask: two workers"
-    )
+    columns = "chunks", "tasks a step", "ms a task (wanted: at most 5)", "ms an empty task", "ratio"
+    table = Table(*columns, title="Dask: two workers")
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         for chunks in (2, 8, 32, 128):
             ours, peer = measure(client, chunks)
-            table.add_row(str(chunks), str(tasks_of(chunks)), f"{ours:.2f}", f"{peer:.2f}")
+            table.add_row(str(chunks), str(tasks_of(chunks)), f"{ours:.2f}", f"{peer:.2f}", f"{ours / peer:.2f}")
     Console().print(table)
 
 

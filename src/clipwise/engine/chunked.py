@@ -108,7 +108,7 @@ def no_sums(job: Job, dimension: int) -> Sums:
     return np.zeros(dimension), np.zeros(dimension if remembers(job.feedback) else 0)
 
 
-def add_up(parts: list[Sums]) -> Sums:
+def add_up(*parts: Sums) -> Sums:
     """The sums of several parts, added in their order."""
     v, kept = (part.copy() for part in parts[0])
     for part in parts[1:]:

@@ -208,7 +208,11 @@ def _numbers(x: Any) -> Array:
 
 def total_balances(chunks: Chunks, thresholds: Array, center: Array | None) -> NDArray[np.int64]:
     """`quantiles.balances` of all chunks."""
-    return np.asarray(_reduced(sum, _map(partial(_balances, thresholds, center), chunks.X)))
+    return np.asarray(_reduced(_added, _map(partial(_balances, thresholds, center), chunks.X)))
+
+
+def _added(*parts: NDArray[np.int64]) -> Any:
+    return sum(parts)
 
 
 def _balances(thresholds: Array, center: Array | None, x: Any) -> NDArray[np.int64]:
@@ -261,10 +265,10 @@ def _map(function: Callable[..., Any], *columns: list[Any]) -> list[Any]:
     return [_call(function, *arguments) for arguments in zip(*columns, strict=True)]
 
 
-def _reduced(add: Callable[[list[Any]], Any], parts: list[Any]) -> Any:
+def _reduced(add: Callable[..., Any], parts: list[Any]) -> Any:
     """The sum of the parts, in an order that depends on their number only."""
     while len(parts) > 1:
-        parts = [_call(add, parts[k : k + _FAN]) for k in range(0, len(parts), _FAN)]
+        parts = [_call(add, *parts[k : k + _FAN]) for k in range(0, len(parts), _FAN)]
     return _compute(parts)[0]
 
 
