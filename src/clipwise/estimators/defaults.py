@@ -63,7 +63,7 @@ def defaults(records: int, columns: int, epsilon: float, delta: float, loss: str
     clip = scale.clip * sqrt(columns)
     travel = scale.noise * min(records * mu, scale.enough) / sqrt(columns)
     step = Constant(travel / (clip * _STEPS))
-    return Settings(clip, _batch(records, columns), _STEPS, step, Average(1.0))
+    return Settings(clip, _batch(records, columns), _STEPS, step, Average(3.0))
 
 
 def _batch(records: int, columns: int) -> int | None:
