@@ -45,6 +45,7 @@ class _Scale(NamedTuple):
 # order. Its clip is where residuals are: a smaller one would find medians.
 _SCALES = {"logistic": _Scale(0.05, 2.5, 10_000.0), "squared": _Scale(0.5, 0.5, 1_000.0)}
 
+_LEAST_NOISE = 1.0  # where there is less than one effective record a column
 _STEPS = 1000
 _EPOCHS = 40  # of data too large for all records at every step
 _FEW = 1000  # records that are no work
@@ -61,7 +62,9 @@ def defaults(records: int, columns: int, epsilon: float, delta: float, loss: str
     scale = checks.choice("loss", loss, _SCALES)
     mu = largest_mu(checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta))
     clip = scale.clip * sqrt(columns)
-    travel = scale.noise * min(records * mu, scale.enough) / sqrt(columns)
+    effective = records * mu
+    noise = min(scale.noise, max(_LEAST_NOISE, effective / columns))
+    travel = noise * min(effective, scale.enough) / sqrt(columns)
     step = Constant(travel / (clip * _STEPS))
     return Settings(clip, _batch(records, columns), _STEPS, step, Average(3.0))
 
