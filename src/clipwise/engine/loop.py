@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clipwise.engine.batch import add_batch, room
 from clipwise.engine.cache import kernel
 from clipwise.engine.prefetch import AHEAD, fetch_record
-from clipwise.engine.team import Team, announce, clear, sum_span, wait_for
+from clipwise.engine.team import Team, announce, clear, wait_for
 from clipwise.engine.world import World
 from clipwise.feedback import recall, remembers, settle
 from clipwise.noise import add_noise
@@ -100,14 +100,15 @@ def advance(
             fetch_record(features, labels, soon)
         post[1] = taking_part
         announce(post, 0, t + 1)
-        clear(v)
-        clear(kept)
-        add_batch(
-            features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, 0, taking_part // spans,
-            weight, v, kept, moved, written, gradient_i, numbers, response_rng,
-        )  # fmt: skip
-        for span in range(1, spans // members):
-            sum_span(world, update, theta, deployed, shared, span, weight, response_rng)
+        for span in range(spans // members):
+            into, kept_into = (v, kept) if span == 0 else (sums[span], kept_sums[span])
+            clear(into)
+            clear(kept_into)
+            first, last = span * taking_part // spans, (span + 1) * taking_part // spans
+            add_batch(
+                features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight,
+                into, kept_into, moved, written, gradient_i, numbers, response_rng,
+            )  # fmt: skip
         for member in range(1, members):
             wait_for(post, member, t + 1)
         for span in range(1, spans):
