@@ -176,7 +176,7 @@ def run(problem, rule, steps, start, seed):
     streams = spawn(seed, 1)[0]
     features = problem.features.toarray() if hasattr(problem.features, "toarray") else problem.features
     features = features.astype(float)
-    weights = np.ones(problem.records) if problem.weights is None else problem.weights
+    own = np.ones(problem.records) if problem.weights is None else problem.weights
     theta = np.full(problem.dimension, float(start))
     e = np.zeros_like(theta)
     m1, m2, total = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
@@ -190,7 +190,7 @@ def run(problem, rule, steps, start, seed):
             deployed = theta
         drawn = list(sampler.batch(t))
         gradients = [
-            weights[i] * gradient(problem.loss, theta, respond(problem.response, deployed, features[i],
+            own[i] * gradient(problem.loss, theta, respond(problem.response, deployed, features[i],
                                                                problem.labels[i], streams.response), problem.labels[i])
             for i in drawn
         ]  # fmt: skip
