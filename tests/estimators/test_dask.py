@@ -62,12 +62,13 @@ def client(cluster):
 
 
 def logistic(**more):
-    """A new one every time: copies of one estimator would warn of each other."""
-    return PrivateLogisticRegression(**{"random_state": 3, "classes": [0, 1], "epochs": STEPS} | more)
+    """All records at every step. (A new one every time: copies of one estimator would warn of each other.)"""
+    how = {"method": "clipped-dpgd", "random_state": 3, "classes": [0, 1], "epochs": STEPS}
+    return PrivateLogisticRegression(**how | more)
 
 
 def poisson(**more):
-    return logistic(**{"batch": 60, "epochs": STEPS * 60 / N} | more)
+    return logistic(**{"method": "dpsgd", "batch": 60, "epochs": STEPS * 60 / N} | more)
 
 
 def split(rows, *tables):
@@ -87,7 +88,9 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("make", [logistic, poisson])
 @pytest.mark.parametrize("rows", [N, 100, 7, (1, 0, 999, 200)], ids=str)
 def test_chunks_of_any_size_give_the_fit_in_memory(make, rows):
-    assert_same(make().fit(*split(rows, X, BINARY)), make().fit(X, BINARY))
+    found = make().fit(*split(rows, X, BINARY))
+    assert_same(found, make().fit(X, BINARY))
+    assert found.n_iter_ == STEPS
 
 
 @pytest.mark.parametrize("kind", ["float32", "sparse", "integers", "Fortran", "columns apart"])
@@ -138,6 +141,14 @@ def test_feedback_and_selection(method, batch):
 def test_every_method(method, batch):
     how = {"method": method, "batch": batch}
     assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
+
+
+def test_a_run_of_two_parts():
+    """With defaults and records enough, the last steps are about the length of θ."""
+    how = {"method": "dpsgd", "epsilon": 200.0, "epochs": 30, "batch": None}
+    found = logistic(**how).fit(*split(130, X, BINARY))
+    assert_same(found, logistic(**how).fit(X, BINARY))
+    assert np.abs(found.theta_ - logistic(**how, clip=0.1).fit(X, BINARY).theta_).max() > 0.01, "not one part"
 
 
 def test_averages():
@@ -247,7 +258,7 @@ def with_one(table, row, value):
         ((X.ravel(), BINARY), {}, "X must be a Dask array or data frame of two dimensions"),
         ((X, BINARY[:, np.newaxis]), {}, "y must be a Dask array or series of one dimension"),
         ((X[:0], BINARY[:0]), {}, "at least one row"),
-        ((X, BINARY), {"batch": 5000}, "batch must be at most"),
+        ((X, BINARY), {"method": "dpsgd", "batch": 5000}, "batch must be at most"),
         ((X, BINARY), {"method": cw.PCSGD(cw.steps.Constant(0.1), 1.0, 1.0)}, "sampling must be Poisson or Full"),
     ],
 )
@@ -457,7 +468,8 @@ def test_data_larger_than_memory(batch):
         blocks = da.arange(rows // size, chunks=1)
         dX = blocks.map_blocks(read, dtype=float, chunks=((size,) * (rows // size), (columns,)), new_axis=1)
         dy = blocks.map_blocks(lambda place: (read(place)[:, 0] > 0).astype(int), dtype=int, chunks=(dX.chunks[0],))
-        how = {"epochs": 3 * (batch or rows) / rows, "random_state": 0, "classes": [0, 1], "batch": batch}
+        how = {"epochs": 3 * (batch or rows) / rows, "batch": batch, "clip": 1.0, "random_state": 0, "classes": [0, 1]}
+        how["method"] = "clipped-dpgd" if batch is None else "dpsgd"
         limit = {"memory_limit": "700MB", "n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
         with LocalCluster(processes=True, **limit) as workers, Client(workers):
             found = PrivateLogisticRegression(**how).fit(dX, dy)
