@@ -51,6 +51,7 @@ def test_most_steps_go_as_far_as_all_would():
         (16_000, Choices(step=1.0), "dpsgd", True),
         (16_000, Choices(), "pcsgd", True),
         (1_000, Choices(), "dpsgd", True),  # n·μ below 500
+        (16_000, Choices(epochs=0.1, batch=200), "dpsgd", True),  # eight steps
         (16_000, Choices(), "dpsgd", False),
     ],
 )

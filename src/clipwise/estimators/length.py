@@ -24,6 +24,7 @@ from clipwise.steps import Constant
 
 Array = NDArray[np.float64]
 
+FEWEST = 100  # steps, of which the last ten can tell a length
 ENOUGH = 500.0  # n·μ from which on noise leaves the length to be told
 NOTE = "The last {} steps set the length of θ alone: a clip of their own, and the noise multiplier of the others."
 _SHARE = 10  # one step in so many

@@ -84,7 +84,8 @@ def plan(
     steps = _steps(rule, epochs, records)
     rule = calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency)
     automatic = method == "dpsgd" and choices.clip is None and choices.step is None
-    if has_length and automatic and records * largest_mu(budget.epsilon, budget.delta) >= length.ENOUGH:
+    enough = steps >= length.FEWEST and records * largest_mu(budget.epsilon, budget.delta) >= length.ENOUGH
+    if has_length and automatic and enough:
         return Plan(*length.split(rule, steps))
     return Plan(rule, steps)
 
