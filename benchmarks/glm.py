@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,7 @@ def growth(lines: list[tuple[str, float, str]], quick: bool) -> None:
 
 def main() -> None:
     """Measure, and print one table."""
+    warnings.simplefilter("ignore", cw.PrivacyWarning)  # many fits of random records
     lines: list[tuple[str, float, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         against_opacus(lines, Path(folder))

@@ -81,6 +81,7 @@ def test_a_broken_file_in_the_cache_is_removed_and_fetched_again(monkeypatch, em
     assert cw.datasets.fetch_credit() == empty_cache
 
 
+@pytest.mark.verify  # needs the user's own files
 def test_cod_rna_has_the_published_counts():
     if not os.environ.get(cod_rna.FOLDER):
         pytest.skip(f"{cod_rna.FOLDER} names no folder with the data")

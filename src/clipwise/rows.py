@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
+from numba import njit, types
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 from scipy import sparse
@@ -179,15 +179,20 @@ def _add_row(features, i, rate, total, first):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
+@njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)  # not inlined: it is hardly ever needed
+def _careful_norm(vector):
+    return norm(vector)
+
+
 @overload(length, jit_options=_FAST)
 def _length(features, i, square):
     def of_row(features, i, square):
-        return np.sqrt(square) if 1e-280 < square < 1e280 else norm(features[i])
+        return np.sqrt(square) if 1e-280 < square < 1e280 else _careful_norm(features[i])
 
     def of_entries(features, i, square):
         if 1e-280 < square < 1e280:
             return np.sqrt(square)
-        return norm(features.entries[features.starts[i] : features.starts[i + 1]])
+        return _careful_norm(features.entries[features.starts[i] : features.starts[i + 1]])
 
     return of_row if isinstance(features, types.Array) else of_entries
 
