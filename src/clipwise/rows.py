@@ -179,9 +179,9 @@ def _add_row(features, i, rate, total, first):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)  # not inlined: it is hardly ever needed
-def _careful_norm(vector):
-    return norm(vector)
+@njit(nogil=True, error_model="numpy")  # not inlined: it is hardly ever needed
+def _careful_norm(vector: Array) -> float:
+    return float(norm(vector))
 
 
 @overload(length, jit_options=_FAST)
