@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -49,7 +50,7 @@ class Trained(NamedTuple):
     learnt: tuple[str, ...]
 
 
-class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """The shared fit. A class says how y becomes labels, which loss they have, and what θ means.
 
     A fit is five steps, in memory (`_train_on_tables`) or where Dask's chunks are (`_train_on_chunks`): check the
@@ -141,25 +142,25 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         return (with_ones(X) if self.fit_intercept else X), y, weights
 
+    @abstractmethod
     def _numeric_targets(self) -> bool:
         """Whether y must be numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _known(self) -> Any:
         """What the user told about y: its classes or its range, or None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _tally(self) -> Callable[[Any, Array | None], Any]:
         """What counts y, or a chunk of it, for `_read`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, tally: Any, known: Any) -> Reading:
         """How y becomes labels; sets what is needed to read predictions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _loss(self) -> Any:
         """The loss, once the targets are known."""
-        raise NotImplementedError
 
     # -- rule ---------------------------------------------------------------------------------------------------------
 
@@ -176,11 +177,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _beginning(self, afresh: bool) -> tuple[int | None, Any]:
         """The seed and θ_0; a later call gets a seed of its own, since the same noise twice would not average out."""
         seed = seed_of(self.random_state)
-        if afresh:
-            return seed, 0.0
-        if seed is not None:
-            seed = another_seed(seed, self.n_iter_)
-        return seed, self.theta_
+        return (seed, 0.0) if afresh else (another_seed(seed, self.n_iter_), self.theta_)
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
@@ -213,9 +210,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _publish(self, theta: Array) -> None:
         """Set coef_ and intercept_ from θ."""
-        raise NotImplementedError
 
     def _scores(self, X: Any) -> Array:
         """⟨x, coef_⟩ + intercept_."""
