@@ -235,17 +235,15 @@ def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: An
     """θ of one run; `n_jobs` is as scikit-learn has it, where None is one thread."""
     threads = effective_n_jobs(n_jobs)
 
-    def released(case: Problem, rule: Rule, steps: int, seed: int | None, start: Any) -> Array:
+    def released(rule: Rule, steps: int, seed: int | None, start: Any, along: Array | None) -> Array:
+        case = problem
+        if along is not None:
+            margins = np.asarray(problem.features @ along)
+            case = Problem(margins, problem.labels, loss=problem.loss, weights=problem.weights)
         trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=threads, progress=progress)
         return np.array(trace.output[0])
 
-    theta = released(problem, plan.rule, plan.steps, seed, start)
-    if plan.closing is None or not theta.any():
-        return theta
-    margins = np.asarray(problem.features @ length.direction(theta))
-    along = Problem(margins, problem.labels, loss=problem.loss, weights=problem.weights)
-    found = released(along, plan.closing, plan.closing_steps, another_seed(seed, plan.steps), 0.0)
-    return length.stretched(theta, found[0])
+    return methods.carried_out(plan, released, seed, start)
 
 
 def seed_of(random_state: Any) -> int | None:

@@ -29,9 +29,7 @@ from clipwise.engine.chunked import (
     no_sums,
     run_chunked,
 )
-from clipwise.estimators import length
-from clipwise.estimators.length import another_seed
-from clipwise.estimators.methods import Plan
+from clipwise.estimators.methods import Plan, carried_out
 from clipwise.estimators.quantiles import balances
 from clipwise.estimators.targets import Labels, together
 from clipwise.rows import with_ones
@@ -145,7 +143,8 @@ def train(
     # A number or two a record: the workers keep them, so that y is read and looked up once.
     labels = dask.persist(*_map(partial(_labelled, read), chunks.y, chunks.weights))
 
-    def released(case: Distant, rule: Rule, steps: int, seed: int | None, start: Any, along: Array | None) -> Array:
+    def released(rule: Rule, steps: int, seed: int | None, start: Any, along: Array | None) -> Array:
+        case = problem if along is None else Distant(problem.records, 1, loss=problem.loss, response=None)
         job = Job(case.loss, case.response, rule.clip, rule.feedback, rule.sampling, case.records)
 
         def sum_up(step: Step) -> Sums:
@@ -156,12 +155,7 @@ def train(
 
         return np.array(run_chunked(case, rule, steps, start, seed, progress, sizes, sum_up).output[0])
 
-    theta = released(problem, plan.rule, plan.steps, seed, start, None)
-    if plan.closing is None or not theta.any():
-        return theta
-    line, later = Distant(problem.records, 1, loss=problem.loss, response=None), another_seed(seed, plan.steps)
-    found = released(line, plan.closing, plan.closing_steps, later, 0.0, length.direction(theta))
-    return length.stretched(theta, found[0])
+    return carried_out(plan, released, seed, start)
 
 
 def _labelled(read: Callable[[Any, Any], Labels], y: Any, weights: Any) -> Labels:

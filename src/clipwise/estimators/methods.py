@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from clipwise import checks, presets
 from clipwise.estimators import length
 from clipwise.estimators.defaults import Settings, defaults
+from clipwise.estimators.length import Array
 from clipwise.outputs import Last
 from clipwise.privacy.calibration import calibrate
 from clipwise.privacy.gaussian import largest_mu
@@ -88,6 +89,15 @@ def plan(
     if has_length and automatic and enough:
         return Plan(*length.split(rule, steps))
     return Plan(rule, steps)
+
+
+def carried_out(plan: Plan, released: Callable[..., Array], seed: int | None, start: Any) -> Array:
+    """θ of a plan; `released(rule, steps, seed, start, along)` runs a rule, on margins `along` a direction if given."""
+    theta = released(plan.rule, plan.steps, seed, start, None)
+    if plan.closing is None or not theta.any():
+        return theta
+    later, along = length.another_seed(seed, plan.steps), length.direction(theta)
+    return length.stretched(theta, released(plan.closing, plan.closing_steps, later, 0.0, along)[0])
 
 
 def _given(rule: Rule, choices: Choices) -> Rule:
