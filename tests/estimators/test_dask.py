@@ -50,8 +50,10 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two workers, each a process of one thread."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as workers:
+    """Two workers, each a process of one thread, with time to start on a machine that is busy."""
+    patient = dask.config.set({"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"})
+    many = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with patient, LocalCluster(**many) as workers:
         yield workers
 
 
@@ -145,8 +147,8 @@ def test_every_method(method, batch):
 
 def test_a_run_of_two_parts():
     """With defaults and records enough, the last steps are about the length of θ."""
-    how = {"method": "dpsgd", "epsilon": 200.0, "epochs": 30, "batch": None}
-    found = logistic(**how).fit(*split(130, X, BINARY))
+    how = {"method": "dpsgd", "epsilon": 200.0, "epochs": 100, "batch": None}
+    found = logistic(**how).fit(*split(400, X, BINARY))
     assert_same(found, logistic(**how).fit(X, BINARY))
     assert np.abs(found.theta_ - logistic(**how, clip=0.1).fit(X, BINARY).theta_).max() > 0.01, "not one part"
 
