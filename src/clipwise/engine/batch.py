@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from clipwise.clipping import add_clipped, scale
 from clipwise.engine.cache import INNER, kernel
+from clipwise.engine.prefetch import fetch_start
 from clipwise.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
 from clipwise.losses.base import gradient, slope, slopes
 from clipwise.parts import implementation, implemented
@@ -150,6 +151,8 @@ def _by_margins(
     for begin in range(first, last, block):
         end = min(begin + block, last)
         measure(features, drawn, begin, end, theta, numbers)
+        for place in range(end, min(end + block, last)):
+            fetch_start(features, drawn[place])
         for k in range(end - begin):
             i, along = drawn[begin + k], numbers[0, k]
             own = weight_of(weights, i)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clipwise.engine.batch import add_batch, room
 from clipwise.engine.cache import kernel
 from clipwise.engine.prefetch import AHEAD, fetch_record
-from clipwise.engine.team import Team, announce, clear, wait_for
+from clipwise.engine.team import Team, announce, clear, span_start, wait_for
 from clipwise.engine.world import World
 from clipwise.feedback import recall, remembers, settle
 from clipwise.noise import add_noise
@@ -104,7 +104,7 @@ def advance(
             into, kept_into = (v, kept) if span == 0 else (sums[span], kept_sums[span])
             clear(into)
             clear(kept_into)
-            first, last = span * taking_part // spans, (span + 1) * taking_part // spans
+            first, last = span_start(span, spans, taking_part), span_start(span + 1, spans, taking_part)
             add_batch(
                 features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight,
                 into, kept_into, moved, written, gradient_i, numbers, response_rng,
