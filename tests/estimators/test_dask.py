@@ -95,7 +95,9 @@ def test_chunks_of_any_size_give_the_fit_in_memory(make, rows):
     assert found.n_iter_ == STEPS
 
 
-@pytest.mark.parametrize("kind", ["float32", "sparse", "integers", "Fortran", "columns apart"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("float32", marks=pytest.mark.verify), "sparse", "integers", "Fortran", "columns apart"]
+)
 def test_tables_of_any_kind(kind):
     of_kind = {
         "float32": lambda: X.astype(np.float32),
@@ -131,10 +133,9 @@ BY_SUMS = [name for name in METHODS if not name.startswith("ldp")]
 BATCHED = [name for name in BY_SUMS if "batch" in inspect.signature(METHODS[name]).parameters]
 
 
-@pytest.mark.parametrize("method", ["dice", "noisy-selection"])
-@pytest.mark.parametrize("batch", [None, 60])
+@pytest.mark.parametrize(("method", "batch"), [("dice", 60), ("noisy-selection", None)])
 def test_feedback_and_selection(method, batch):
-    how = {"method": method, "batch": batch if method == "dice" else None}
+    how = {"method": method, "batch": batch}
     assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
 
 
@@ -153,6 +154,7 @@ def test_a_run_of_two_parts():
     assert np.abs(found.theta_ - logistic(**how, clip=0.1).fit(X, BINARY).theta_).max() > 0.01, "not one part"
 
 
+@pytest.mark.verify
 def test_averages():
     averaged = cw.Rule(
         "own", cw.steps.Power(0.5, 0.5), cw.clipping.Norm(0.8), cw.sampling.Poisson(50), cw.noise.Gaussian(1.0),
@@ -162,6 +164,7 @@ def test_averages():
     assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
 
 
+@pytest.mark.verify
 def test_lazy_deployment_and_reactions():
     lazy = cw.DPSGD(cw.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full", deploy_every=3)
     how = {"method": lazy, "response": cw.responses.BestResponse(0.3)}

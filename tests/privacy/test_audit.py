@@ -65,7 +65,7 @@ def configurations(number, seed):
         records, batch = int(rng.integers(5, 40)), int(rng.integers(1, 4))
         steps = int(rng.integers(1, -(-records // batch) + 1))
         presets = registry.rules(sampling=sampling, batch=batch)
-        preset = [name for name in presets if name != "SGD"][k // 5 % 5]
+        preset = [name for name in presets if name != "SGD"][(k + k // 5) % 5]  # another one for a sampling each time
         adjacency = ["replace-one", "zero-out"][int(rng.integers(2))]
         target = float(np.exp(rng.uniform(np.log(0.5), np.log(8))))
         rule = cw.calibrate(presets[preset], target, 1e-5, records, steps, adjacency=adjacency)
@@ -82,7 +82,7 @@ def check_no_false_alarm(number, runs, seed):
 
 
 def test_no_audit_exceeds_a_certificate():
-    check_no_false_alarm(25, 300, seed=1)
+    check_no_false_alarm(10, 300, seed=1)
 
 
 @pytest.mark.verify
