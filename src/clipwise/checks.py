@@ -54,6 +54,13 @@ def fraction(name: str, value: Any) -> float:
     return result
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
+
+
 def instance(name: str, value: Any, kind: type) -> None:
     """An object of the given class."""
     if not isinstance(value, kind):
@@ -149,14 +156,20 @@ def records(name: str, value: Any) -> Any:
 def _sparse_records(name: str, value: Any) -> Any:
     if value.ndim != 2 or 0 in value.shape:
         raise ValueError(f"{name} must be a non-empty table of rows, got shape {value.shape}.")
-    table = sparse.csr_array(value)
-    if not table.has_canonical_format:  # entries in order, none twice; never changed in place
-        table = table.copy()
-        table.sum_duplicates()
+    table = compressed(sparse.csr_array(value))
     if table.dtype != np.float32:
         table = sparse.csr_array((floats(name, table.data), table.indices, table.indptr), shape=table.shape)
     _finite(name, table.data)
     return table
+
+
+def compressed(table: Any) -> Any:
+    """A table of compressed rows with its entries in order, and none twice: ‖x‖² is taken entry by entry."""
+    own = sparse.csr_array((table.data, table.indices, table.indptr), shape=table.shape)  # trusts no flag of the table
+    if not own.has_canonical_format:
+        own = own.copy()
+        own.sum_duplicates()
+    return own
 
 
 def weights(name: str, value: Any, size: int) -> Array:

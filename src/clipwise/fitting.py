@@ -288,7 +288,7 @@ def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: 
     """Whether the certificate of a method is, as the estimators will run it: with a column of ones."""
     loss = "logistic" if kind == "logistic" else "squared"
     plan = estimator_methods.plan(method, Choices(), budget, records, columns + 1, loss)
-    profile = account(plan.rule, records, plan.steps, budget.delta, budget.adjacency).certificate.profile
+    profile = account(plan.rule, records, plan.all_steps, budget.delta, budget.adjacency).certificate.profile
     return profile is not None and profile.mu is not None
 
 

@@ -181,8 +181,7 @@ def _estimator(kind: str, content: dict[str, Any], columns: int) -> Any:
     estimator.n_features_in_ = columns
     estimator.n_iter_ = checks.count("steps", content["steps"])
     (_set_classifier if kind == "logistic" else _set_regressor)(estimator, content, columns)
-    estimator.statement_ = estimator._call = _statement(content["statement"])
-    estimator._notes = ()  # the statement has them already
+    estimator.statement_ = _statement(content["statement"])
     return estimator
 
 
@@ -226,4 +225,5 @@ def _statement(content: dict[str, Any]) -> Statement:
         claim_holds=content["claim_holds"],
         reasons=reasons,
         certificate=Certificate(profile, reasons),
+        notes=tuple(map(str, content.get("notes", ()))),
     )

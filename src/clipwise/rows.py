@@ -13,7 +13,7 @@ from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 from scipy import sparse
 
-from clipwise.checks import frozen
+from clipwise.checks import compressed, frozen
 from clipwise.vectors import norm
 
 Array = NDArray[np.float64]
@@ -34,6 +34,7 @@ class Sparse(NamedTuple):
 def stored(features: Any) -> Any:
     """The arrays of a table, read-only. (Unpickling forgets that arrays are read-only, and so does joblib.)"""
     if sparse.issparse(features):
+        features = compressed(features)
         arrays = (frozen(features.data), frozen(features.indices), frozen(features.indptr))
         return Sparse(*arrays, int(features.shape[1]))
     return frozen(features)

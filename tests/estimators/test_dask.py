@@ -114,6 +114,39 @@ def test_tables_of_any_kind(kind):
     assert_same(poisson().fit(dX, da.from_array(BINARY, chunks=400)), poisson().fit(table, BINARY))
 
 
+@pytest.mark.parametrize("make", [logistic, poisson])
+def test_entries_that_are_stored_twice_are_one(make):
+    """Else the parts of a long row would look shorter than the row, and pass the clip."""
+    entries, columns, starts = [3.0] * 40 * N, [0] * 40 * N, np.arange(0, 40 * N + 1, 40)
+    twice = sparse.csr_matrix((entries, columns, starts), shape=(N, 3))
+    assert not twice.has_canonical_format
+    found = make().fit(da.from_array(twice, chunks=(130, 3)), *split(130, BINARY))
+    assert_same(found, make().fit(twice.toarray(), BINARY))
+
+
+def test_weights_of_nothing_in_a_chunk():
+    weights = np.ones(N)
+    weights[:300] = 0.0
+    found = logistic().fit(*split((100, 0, N - 100), X, BINARY, weights))
+    assert_same(found, logistic().fit(X, BINARY, weights))
+    with pytest.raises(ValueError, match="at least one weight above 0"):
+        logistic().fit(*split(130, X, BINARY, np.zeros(N)))
+    with pytest.raises(ValueError, match="sample_weight must be at least 0, got -1"):
+        logistic().fit(*split(130, X, BINARY, -np.ones(N)))
+
+
+def test_a_source_that_changes_is_found_out():
+    calls = []
+
+    def rows(block):
+        calls.append(len(block))
+        return block if len(calls) < 3 else block[:-1]
+
+    changing = da.from_array(X, chunks=(N, 3)).map_blocks(rows, dtype=float, meta=np.empty((0, 3)))
+    with pytest.raises(ValueError, match="X must be the same at every step"):
+        logistic().fit(changing, *split(N, BINARY))
+
+
 def test_data_frames_of_unknown_length():
     frame = pandas.DataFrame(X, columns=["a", "b", "c"]).assign(y=BINARY, w=WEIGHTS)
     ddf = dd.from_pandas(frame, npartitions=5)
@@ -259,7 +292,7 @@ def with_one(table, row, value):
         ((X, 0 * BINARY), {"classes": None}, "at least two classes"),
         ((X, MARGIN), {"classes": None}, "Unknown label type"),
         ((X, BINARY[:-1]), {}, "y must have one entry for each of 1200 rows of X, got 1199"),
-        ((X, BINARY, -WEIGHTS), {}, "Negative values"),
+        ((X, BINARY, -WEIGHTS), {}, "sample_weight must be at least 0"),
         ((X.ravel(), BINARY), {}, "X must be a Dask array or data frame of two dimensions"),
         ((X, BINARY[:, np.newaxis]), {}, "y must be a Dask array or series of one dimension"),
         ((X[:0], BINARY[:0]), {}, "at least one row"),

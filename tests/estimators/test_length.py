@@ -28,7 +28,7 @@ def multiplier(rule, records):
 @pytest.mark.parametrize("records", [700, 16_000])
 def test_all_steps_are_one_mechanism(records):
     budget = Budget(3.0, 1e-5, "zero-out")
-    made = plan("dpsgd", Choices(), budget, records, 4, "logistic", has_length=True)
+    made = plan("dpsgd", Choices(), budget, records, 4, "logistic", stretches=True)
     assert made.closing is not None
     assert made.closing.sampling == made.rule.sampling
     assert type(made.closing.sampling) is type(made.rule.sampling)
@@ -39,13 +39,13 @@ def test_all_steps_are_one_mechanism(records):
 
 def test_most_steps_go_as_far_as_all_would():
     whole = plan("dpsgd", Choices(), BUDGET, 16_000, 4, "logistic")
-    made = plan("dpsgd", Choices(), BUDGET, 16_000, 4, "logistic", has_length=True)
+    made = plan("dpsgd", Choices(), BUDGET, 16_000, 4, "logistic", stretches=True)
     assert made.all_steps == whole.steps
     np.testing.assert_allclose(made.steps * made.rule.step.gamma, whole.steps * whole.rule.step.gamma, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("records", "choices", "method", "has_length"),
+    ("records", "choices", "method", "stretches"),
     [
         (16_000, Choices(clip=1.0), "dpsgd", True),
         (16_000, Choices(step=1.0), "dpsgd", True),
@@ -55,8 +55,8 @@ def test_most_steps_go_as_far_as_all_would():
         (16_000, Choices(), "dpsgd", False),
     ],
 )
-def test_otherwise_every_step_is_like_the_others(records, choices, method, has_length):
-    assert plan(method, choices, BUDGET, records, 4, "logistic", has_length).closing is None
+def test_otherwise_every_step_is_like_the_others(records, choices, method, stretches):
+    assert plan(method, choices, BUDGET, records, 4, "logistic", stretches).closing is None
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])

@@ -11,7 +11,7 @@ from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
 import clipwise as cw
-from clipwise.estimators import PrivacyWarning, PrivateScaler, total_privacy
+from clipwise.estimators import PrivacyWarning, PrivateLogisticRegression, PrivateScaler, total_privacy
 
 X = np.random.default_rng(0).standard_normal((5000, 4))
 
@@ -111,3 +111,12 @@ def test_a_step_that_certifies_nothing_makes_the_total_infinite():
     rule = cw.DPSGD(cw.steps.Constant(0.5), clip=1.0, noise_std=0.0, batch=250)
     other.statement_ = cw.account(rule, records=5000, steps=50, delta=1e-5, adjacency="zero-out")
     assert total_privacy([step, other]).epsilon == math.inf
+
+
+def test_what_the_statements_do_not_cover_is_repeated():
+    model = PrivateLogisticRegression(random_state=0, class_weight="balanced")
+    with pytest.warns(PrivacyWarning):
+        model.fit(X, X[:, 0] > 0)
+    reasons = " ".join(total_privacy([scaler(1.0).fit(X), model]).reasons)
+    assert "classes were learnt from y without budget" in reasons
+    assert "frequencies of the classes" in reasons

@@ -23,6 +23,8 @@ from clipwise.estimators.length import another_seed
 from clipwise.estimators.methods import Budget, Choices, Plan
 from clipwise.estimators.targets import Labels
 from clipwise.losses.base import label_kind
+from clipwise.privacy.certificate import Certificate
+from clipwise.privacy.profiles import worst
 from clipwise.privacy.statement import Statement, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
@@ -47,7 +49,7 @@ class Trained(NamedTuple):
     theta: Array
     plan: Plan
     records: int
-    learnt: tuple[str, ...]
+    notes: tuple[str, ...]  # what its statement does not cover, in sentences
 
 
 class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
@@ -78,8 +80,6 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     intercept_: Any
     n_iter_: int
     statement_: Statement
-    _call: Statement  # of the call that spends most, without the notes
-    _notes: tuple[str, ...]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model to one release of the records.
@@ -96,26 +96,44 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Any:
         """Fit, afresh or from the present θ, with what is known of y beforehand."""
-        if self.fit_intercept and self.response is not None:
-            raise ValueError(
-                "fit_intercept must be False with a response: the column of ones would react to the model, too."
-            )
-        train_on = self._train_on_chunks if chunks.is_chunked(X) else self._train_on_tables
-        trained = train_on(X, y, sample_weight, known, afresh)
-        self._account(trained.plan, trained.records, trained.learnt, afresh)
+        self._check_settings(afresh)
+        before = dict(vars(self))
+        try:
+            train_on = self._train_on_chunks if chunks.is_chunked(X) else self._train_on_tables
+            trained = train_on(X, y, sample_weight, known, afresh)
+        except BaseException:  # the model stays what it was
+            self.__dict__ = before
+            raise
+        self._account(trained, afresh)
         self.theta_ = trained.theta
         self._publish(trained.theta)
         return self
 
+    def _check_settings(self, afresh: bool) -> None:
+        """Refuse settings that do not go together, or not with those of an earlier call."""
+        checks.flag("fit_intercept", self.fit_intercept)
+        threads(self.n_jobs)
+        if self.fit_intercept and self.response is not None:
+            raise ValueError(
+                "fit_intercept must be False with a response: the column of ones would react to the model, too."
+            )
+        for name in () if afresh else ("delta", "adjacency"):
+            now, first = getattr(self, name), getattr(self.statement_, name)
+            if now != first:
+                raise ValueError(f"{name} must stay what it was at the first call of partial_fit ({first}), got {now}.")
+
     def _train_on_tables(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Trained:
         features, y, weights = self._validated(X, y, sample_weight, afresh)
         read, learnt = self._read(self._tally()(y, weights), known)
+        weighted = weights is not None
         labels, weights = read(y, weights)
         loss = self._loss()
         problem = Problem(features, labels, loss=loss, response=self.response, weights=weights)
-        plan = self._plan(problem.records, features.shape[1], kind(loss))
-        theta = train(problem, plan, *self._beginning(afresh), self.n_jobs, self.progress)
-        return Trained(theta, plan, problem.records, learnt)
+        plan = self._plan(problem.records, features.shape[1], kind(loss), weighted)
+        beginning = self._beginning(afresh, problem.dimension)
+        notes = learnt + self._count(afresh)
+        theta = train(problem, plan, *beginning, self.n_jobs, self.progress)
+        return Trained(theta, plan, problem.records, notes)
 
     def _train_on_chunks(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Trained:
         data = chunks.chunked(X, y, sample_weight)
@@ -124,10 +142,11 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         read, learnt = self._read(tally, known)
         loss, columns = self._loss(), data.sample.shape[1] + self.fit_intercept
         problem = Distant(sum(sizes), columns, loss=loss, response=self.response)
-        plan = self._plan(problem.records, columns, kind(loss))
-        how = problem, plan, *self._beginning(afresh), self.progress
+        plan = self._plan(problem.records, columns, kind(loss), sample_weight is not None)
+        how = problem, plan, *self._beginning(afresh, problem.dimension), self.progress
+        notes = learnt + self._count(afresh)
         theta = chunks.train(data, sizes, read, self.fit_intercept, *how)
-        return Trained(theta, plan, problem.records, learnt)
+        return Trained(theta, plan, problem.records, notes)
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -164,37 +183,49 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     # -- rule ---------------------------------------------------------------------------------------------------------
 
-    def _plan(self, records: int, columns: int, loss: str) -> Plan:
+    def _plan(self, records: int, columns: int, loss: str, weighted: bool) -> Plan:
         """The calibrated rule for so many records, and how long it runs."""
         choices = Choices(self.clip, self.batch, self.epochs, self.step)
         budget = Budget(self.epsilon, self.delta, self.adjacency)
-        return methods.plan(self.method, choices, budget, records, columns, loss, self._has_length())
+        weight = self._largest_weight() or (1.0 if weighted else None)
+        return methods.plan(self.method, choices, budget, records, columns, loss, self._stretches(), weight)
 
-    def _has_length(self) -> bool:
-        """Whether a factor of θ would change nothing but probabilities, and the data says which is right."""
+    def _stretches(self) -> bool:
+        """Whether a factor of θ would change nothing but probabilities, so that the last steps may look for it."""
         return False
 
-    def _beginning(self, afresh: bool) -> tuple[int | None, Any]:
+    def _largest_weight(self) -> float | None:
+        """The largest weight of a class; None if classes have none."""
+        return None
+
+    def _beginning(self, afresh: bool, dimension: int) -> tuple[int | None, Any]:
         """The seed and θ_0; a later call gets a seed of its own, since the same noise twice would not average out."""
         seed = seed_of(self.random_state)
-        return (seed, 0.0) if afresh else (another_seed(seed, self.n_iter_), self.theta_)
+        if afresh:
+            return seed, 0.0
+        if self.theta_.size != dimension:
+            raise ValueError("fit_intercept and loss must stay what they were at the first call of partial_fit.")
+        return another_seed(seed, self.n_iter_), self.theta_
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
-    def _account(self, plan: Plan, records: int, learnt: tuple[str, ...], afresh: bool) -> None:
+    def _count(self, afresh: bool) -> tuple[str, ...]:
+        """Count a fit before it runs: one that is interrupted spends, too. A sentence if there are more than one."""
+        return _together(family.fitted(self, self.epsilon, self.delta)) if afresh else ()
+
+    def _account(self, trained: Trained, afresh: bool) -> None:
         """Set the statement, and warn of what it does not cover."""
-        call = account(plan.rule, records, plan.all_steps, self.delta, self.adjacency)
+        plan, notes = trained.plan, trained.notes
+        call = account(plan.rule, trained.records, plan.all_steps, self.delta, self.adjacency)
         if plan.closing is not None:
             call = replace(call, reasons=(*call.reasons, length.NOTE.format(plan.closing_steps)))
-        notes = learnt + (_together(family.fitted(self, self.epsilon, self.delta)) if afresh else ())
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
         if not afresh:
-            notes = tuple(dict.fromkeys((*self._notes, *notes, _PARALLEL)))
-            call = max(call, self._call, key=lambda statement: statement.certified)
-        self._call, self._notes = call, notes
+            notes = tuple(dict.fromkeys((*self.statement_.notes, *notes, _PARALLEL)))
+            call = _either(call, self.statement_)
         self.n_iter_ = plan.all_steps if afresh else self.n_iter_ + plan.all_steps
-        self.statement_ = replace(call, reasons=(*call.reasons, *notes))
+        self.statement_ = replace(call, reasons=(*call.reasons, *notes), notes=notes)
 
     def __sklearn_clone__(self) -> Any:
         """A copy that knows its family: `clipwise.estimators.family` counts what their fits spend together."""
@@ -233,17 +264,26 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
 def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:
     """θ of one run; `n_jobs` is as scikit-learn has it, where None is one thread."""
-    threads = effective_n_jobs(n_jobs)
+    workers = threads(n_jobs)
 
     def released(rule: Rule, steps: int, seed: int | None, start: Any, along: Array | None) -> Array:
         case = problem
         if along is not None:
-            margins = np.asarray(problem.features @ along)
+            margins = length.margins(problem.features, along)
             case = Problem(margins, problem.labels, loss=problem.loss, weights=problem.weights)
-        trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=threads, progress=progress)
+        trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=workers, progress=progress)
         return np.array(trace.output[0])
 
     return methods.carried_out(plan, released, seed, start)
+
+
+def threads(n_jobs: Any) -> int:
+    """The number of threads; None is one, and −1 all processors."""
+    if n_jobs is None:
+        return 1
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
+        raise ValueError(f"n_jobs must be None or a whole number other than 0, got {n_jobs!r}.")
+    return int(effective_n_jobs(int(n_jobs)))
 
 
 def seed_of(random_state: Any) -> int | None:
@@ -258,6 +298,16 @@ def seed_of(random_state: Any) -> int | None:
 def kind(loss: Any) -> str:
     """Which of the default rules a loss goes by: that for classes, or that for numbers."""
     return "logistic" if label_kind(loss) in ("binary", "class") else "squared"
+
+
+def _either(call: Statement, earlier: Statement) -> Statement:
+    """What holds for the records of a call and of those before it, each in one of them only; without the notes."""
+    reasons = tuple(reason for reason in earlier.reasons if reason not in earlier.notes)
+    larger = max(call, replace(earlier, reasons=reasons), key=lambda statement: statement.certified)
+    curves = [statement.certificate.profile for statement in (call, earlier)]
+    if curves[0] is None or curves[1] is None:
+        return larger
+    return replace(larger, certificate=Certificate(worst(curves[0], curves[1]), larger.certificate.reasons))
 
 
 def _together(spent: family.Spent) -> tuple[str, ...]:

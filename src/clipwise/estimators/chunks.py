@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_array, check_X_y
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from clipwise import checks
 from clipwise.engine.chunked import (
@@ -29,6 +29,7 @@ from clipwise.engine.chunked import (
     no_sums,
     run_chunked,
 )
+from clipwise.estimators.length import margins
 from clipwise.estimators.methods import Plan, carried_out
 from clipwise.estimators.quantiles import balances
 from clipwise.estimators.targets import Labels, together
@@ -110,17 +111,21 @@ def _sample(X: Any) -> Any:
 def survey(chunks: Chunks, tally: Callable[[Any, Any], Any], numeric: bool) -> Survey:
     """Check every chunk as scikit-learn checks tables, and take the tally of y."""
     found = _compute(_map(partial(_examine, tally, numeric), chunks.X, chunks.y, chunks.weights))
-    tallies = [tally for _, tally in found if tally is not None]
+    tallies = [tally for _, tally, _ in found if tally is not None]
     if not tallies:
         raise ValueError("X must have at least one row, got none in any chunk.")
-    return Survey([rows for rows, _ in found], together(tallies))
+    if not any(weighs for _, _, weighs in found):
+        raise ValueError("sample_weight must have at least one weight above 0, got none.")
+    return Survey([rows for rows, _, _ in found], together(tallies))
 
 
-def _examine(tally: Callable[[Any, Any], Any], numeric: bool, x: Any, y: Any, weights: Any) -> tuple[int, Any]:
+def _examine(tally: Callable[[Any, Any], Any], numeric: bool, x: Any, y: Any, weights: Any) -> tuple[int, Any, bool]:
+    """The number of rows, the tally of y if there are any, and whether any has weight."""
     x, y = check_X_y(x, y, **_TABLES, y_numeric=numeric, ensure_min_samples=0)
+    rows = x.shape[0]
     if weights is not None:
-        weights = _check_sample_weight(weights, x, dtype=np.float64, ensure_non_negative=True)
-    return x.shape[0], tally(y, weights) if x.shape[0] else None
+        weights = checks.weights("sample_weight", weights, rows)
+    return rows, tally(y, weights) if rows else None, bool(rows if weights is None else (weights > 0).any())
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -169,10 +174,12 @@ def _share(
     labels, weights = own
     sums, drawn = no_sums(job, theta.size), drawn_of(job, begin, labels.size)
     x = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0)
+    if x.shape[0] != labels.size:
+        raise ValueError(f"X must be the same at every step, got a chunk of {x.shape[0]} rows that had {labels.size}.")
     for first in range(0, drawn.size, _AT_ONCE):
         rows = _as_slice(drawn[first : first + _AT_ONCE])
         features = with_ones(x[rows]) if ones else x[rows]
-        features = features if along is None else np.asarray(features @ along)[:, np.newaxis]
+        features = features if along is None else margins(features, along)[:, np.newaxis]
         add_records(job, theta, deployed, features, labels[rows], None if weights is None else weights[rows], sums)
     return sums
 

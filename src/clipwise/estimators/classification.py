@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_class_weight
 
 from clipwise import checks
 from clipwise.estimators.base import Array, PrivateEstimator, Reading
@@ -42,7 +41,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     ----------
     coef_, intercept_, classes_, n_iter_, n_features_in_, feature_names_in_ : as of scikit-learn's LogisticRegression.
     statement_ : what the fit spends, a `clipwise.Statement`.
-    theta_ : the model as `clipwise.run` releases it.
+    theta_ : coefficients and intercept in one vector.
 
     >>> import numpy as np
     >>> from clipwise.estimators import PrivateLogisticRegression
@@ -129,15 +128,18 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _read(self, tally: Census, known: Any) -> Reading:
         self.classes_, learnt = settled(tally, known)
-        of_class = None
+        self._of_class = None
         if self.class_weight is not None:
-            of_class = _class_weights(self.class_weight, self.classes_, tally)
+            self._of_class = _class_weights(self.class_weight, self.classes_, tally)
         if isinstance(self.class_weight, str):
             learnt += ("class_weight='balanced' looked at the frequencies of the classes without budget.",)
-        return Reading(partial(as_places, self.classes_, of_class), learnt)
+        return Reading(partial(as_places, self.classes_, self._of_class), learnt)
 
-    def _has_length(self) -> bool:
+    def _stretches(self) -> bool:
         return len(self.classes_) == 2 and self.l2 == 0 and self.response is None
+
+    def _largest_weight(self) -> float | None:
+        return self._of_class if self._of_class is None else float(self._of_class.max())
 
     def _loss(self) -> Any:
         several = len(self.classes_)
@@ -157,6 +159,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 def first_classes(estimator: Any, classes: Any) -> tuple[Any, bool]:
     """The classes that `partial_fit` goes by, and whether it starts afresh."""
     if hasattr(estimator, "theta_"):
+        if classes is not None and not np.array_equal(np.unique(classes), estimator.classes_):
+            raise ValueError(
+                f"classes must be those of the first call ({estimator.classes_.tolist()}) or left out, got {classes!r}."
+            )
         return estimator.classes_, False
     known = estimator.classes if classes is None else classes
     if known is None:
@@ -164,10 +170,22 @@ def first_classes(estimator: Any, classes: Any) -> tuple[Any, bool]:
     return known, True
 
 
+def _told_weights(class_weight: dict[Any, Any], classes: list[Any]) -> Array:
+    """Those that the user gives; 1 for the others."""
+    weights = np.ones(len(classes))
+    for label, weight in class_weight.items():
+        if label not in classes:
+            raise ValueError(f"class_weight must be for the classes {classes}, got {label!r}.")
+        weights[classes.index(label)] = checks.nonnegative(f"class_weight[{label!r}]", weight)
+    if not weights.any():
+        raise ValueError(f"class_weight must leave some class a weight above 0, got {class_weight!r}.")
+    return weights
+
+
 def _class_weights(class_weight: Any, classes: Any, tally: Census) -> Array:
     """The weight of each class, in the order of `classes`."""
     if isinstance(class_weight, dict):
-        return np.asarray(compute_class_weight(class_weight, classes=classes, y=tally.labels))
+        return _told_weights(class_weight, classes.tolist())
     checks.choice("class_weight", class_weight, {"balanced": None})
     counts = np.zeros(len(classes))
     counts[np.searchsorted(classes, tally.labels)] = tally.counts

@@ -3,7 +3,8 @@
 For columns of unit order, so that rows are about √d long. docs/defaults.md has the reasons and the evidence.
 
 - **Clip** at a small multiple of √d. What noise does to θ depends on the clip only through the travel below, so a small
-  clip costs nothing, and it bounds what outliers do.
+  clip costs nothing, and it bounds what outliers do. With weights it is as large as the gradients are, because weights
+  do not count where all gradients are cut to one length.
 - **Travel** L = clip·(sum of the steps): the farthest that θ can get. Noise moves every entry of θ by about L/(n·μ),
   where μ is the Gaussian privacy of (ε, δ), and so a margin by √d·L/(n·μ). L keeps that at a fixed size, up to a limit
   from which on noise is not what hurts.
@@ -45,6 +46,7 @@ class _Scale(NamedTuple):
 # order. Its clip is where residuals are: a smaller one would find medians.
 _SCALES = {"logistic": _Scale(0.05, 2.5, 10_000.0), "squared": _Scale(0.5, 0.5, 1_000.0)}
 
+_WEIGHTED_CLIP = 0.5  # times the largest weight: a clip that cuts all gradients to one length leaves weights no say
 _LEAST_NOISE = 1.0  # where there is less than one effective record a column
 _STEPS = 1000
 _EPOCHS = 40  # of data too large for all records at every step
@@ -52,16 +54,18 @@ _FEW = 1000  # records that are no work
 _WORK = 1e9  # records × columns × steps
 
 
-def defaults(records: int, columns: int, epsilon: float, delta: float, loss: str = "logistic") -> Settings:
+def defaults(
+    records: int, columns: int, epsilon: float, delta: float, loss: str = "logistic", weight: float | None = None
+) -> Settings:
     """Settings for so many records and columns (with the intercept) of unit order, and a loss "logistic" or "squared".
 
     "logistic" is for losses of a label's margin, which have bounded slopes; "squared" for errors of targets that are
-    of unit order, squared or Huber's.
+    of unit order, squared or Huber's. `weight` is the largest that a record can have, None where records have none.
     """
     records, columns = checks.count("records", records), checks.count("columns", columns)
     scale = checks.choice("loss", loss, _SCALES)
     mu = largest_mu(checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta))
-    clip = scale.clip * sqrt(columns)
+    clip = (scale.clip if weight is None else _WEIGHTED_CLIP * weight) * sqrt(columns)
     effective = records * mu
     noise = min(scale.noise, max(_LEAST_NOISE, effective / columns))
     travel = noise * min(effective, scale.enough) / sqrt(columns)

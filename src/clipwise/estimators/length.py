@@ -30,6 +30,7 @@ NOTE = "The last {} steps set the length of θ alone: a clip of their own, and t
 _SHARE = 10  # one step in so many
 _CLIP = 1.0  # few records have a longer slope·⟨x, θ⟩/‖θ‖, for columns of unit order
 _STEP = 8.0
+_AT_ONCE = 4096  # rows
 _LEAST = 1e-3  # of the length that was found before: noise must not turn θ around
 
 
@@ -42,13 +43,21 @@ def split(rule: Rule, steps: int) -> tuple[Rule, int, Rule, int]:
     return replace(rule, step=longer), first, replace(rule, clip=Norm(_CLIP), step=Constant(_STEP), noise=noise), last
 
 
+def margins(features: Any, along: Array) -> Array:
+    """⟨x, along⟩ of each row, in float64 without a copy of the table; finite, however long a row is."""
+    rows = [slice(first, first + _AT_ONCE) for first in range(0, features.shape[0], _AT_ONCE)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [np.asarray(features[some].astype(np.float64) @ along) for some in rows]
+    return np.asarray(np.nan_to_num(np.concatenate(found)))  # the clip cuts what is too large in any case
+
+
 def direction(theta: Array) -> Array:
-    """Θ at length one."""
+    """The unit vector of θ."""
     return theta / np.linalg.norm(theta)
 
 
 def stretched(theta: Array, length: Any) -> Array:
-    """Θ at another length."""
+    """The vector θ at another length."""
     return direction(theta) * max(float(length), _LEAST * float(np.linalg.norm(theta)))
 
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from math import inf, sqrt
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from clipwise import checks, presets
 from clipwise.estimators import length
 from clipwise.estimators.defaults import Settings, defaults
@@ -41,6 +43,7 @@ class Plan(NamedTuple):
     steps: int
     closing: Rule | None = None
     closing_steps: int = 0
+    keeps_length: bool = False  # of a θ to go on from, because this run cannot tell it
 
     @property
     def all_steps(self) -> int:
@@ -66,13 +69,21 @@ class Budget(NamedTuple):
 
 
 def plan(
-    method: Any, choices: Choices, budget: Budget, records: int, columns: int, loss: str, has_length: bool = False
+    method: Any,
+    choices: Choices,
+    budget: Budget,
+    records: int,
+    columns: int,
+    loss: str,
+    stretches: bool = False,
+    weight: float | None = None,
 ) -> Plan:
     """The calibrated rule of a method for so many records and columns, and a loss "logistic" or "squared".
 
-    `has_length` says that one factor of θ would make the model's probabilities right.
+    `stretches` says that one factor of θ would make the model's probabilities right; `weight` is the largest that a
+    class has, or 1 if there are other weights, or None if there are none at all.
     """
-    settings = defaults(records, columns, budget.epsilon, budget.delta, loss)
+    settings = defaults(records, columns, budget.epsilon, budget.delta, loss, weight)
     epochs = settings.steps * (settings.batch or records) / records
     if choices.epochs is not None:
         epochs = checks.positive("epochs", choices.epochs)
@@ -86,18 +97,20 @@ def plan(
     rule = calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency)
     automatic = method == "dpsgd" and choices.clip is None and choices.step is None
     enough = steps >= length.FEWEST and records * largest_mu(budget.epsilon, budget.delta) >= length.ENOUGH
-    if has_length and automatic and enough:
-        return Plan(*length.split(rule, steps))
-    return Plan(rule, steps)
+    if not (stretches and automatic and weight is None):
+        return Plan(rule, steps)
+    return Plan(*length.split(rule, steps)) if enough else Plan(rule, steps, keeps_length=True)
 
 
 def carried_out(plan: Plan, released: Callable[..., Array], seed: int | None, start: Any) -> Array:
     """θ of a plan; `released(rule, steps, seed, start, along)` runs a rule, on margins `along` a direction if given."""
-    theta = released(plan.rule, plan.steps, seed, start, None)
-    if plan.closing is None or not theta.any():
+    theta, before = released(plan.rule, plan.steps, seed, start, None), float(np.linalg.norm(start))
+    if not theta.any():
         return theta
+    if plan.closing is None:
+        return length.stretched(theta, before) if plan.keeps_length and before > 0 else theta
     later, along = length.another_seed(seed, plan.steps), length.direction(theta)
-    return length.stretched(theta, released(plan.closing, plan.closing_steps, later, 0.0, along)[0])
+    return length.stretched(theta, released(plan.closing, plan.closing_steps, later, before, along)[0])
 
 
 def _given(rule: Rule, choices: Choices) -> Rule:

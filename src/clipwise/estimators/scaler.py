@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipwise import checks
 from clipwise.engine.streams import spawn
+from clipwise.estimators.base import seed_of
 from clipwise.estimators.chunks import chunked, chunkwise, count_rows, is_chunked, total_balances
 from clipwise.estimators.quantiles import Belief, balances, search, values
 from clipwise.privacy import gaussian, profiles
@@ -87,7 +88,7 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
             self._keep(found, n, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
             return self
         mu = gaussian.largest_mu(_budget(self.epsilon), delta)
-        noise = spawn(self.random_state, 1)[0].noise
+        noise = spawn(seed_of(self.random_state), 1)[0].noise
         std = noise_std(mu, columns, self.adjacency)
         if _error(std, n) > _WORST_ERROR:
             reasons = ["So few records for so small a budget tell nothing: no column was looked at, no budget spent."]

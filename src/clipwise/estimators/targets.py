@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
+from clipwise.checks import floats
+
 Array = NDArray[np.float64]
 Labels = tuple[Array, Array | None]  # what the loss sees of y, and weights
 
@@ -56,6 +58,7 @@ def census(y: Any, weights: Array | None) -> Census:
 
 def spread(y: Any, weights: Array | None) -> Spread:
     """The tally of numbers."""
+    y = floats("y", y)
     return Spread(len(y), float(np.mean(y)), float(np.var(y)))
 
 
@@ -70,14 +73,23 @@ def settled(tally: Census, known: Any) -> tuple[Any, tuple[str, ...]]:
     if known is None:
         known = tally.labels[tally.weighted > 0]
         learnt = ("The classes were learnt from y without budget; give them as classes=.",)
-    classes = np.unique(known)
-    if len(classes) < 2:
-        raise ValueError(f"y must hold at least two classes with weight, got one class: {classes.tolist()}.")
+        if len(known) < 2:
+            raise ValueError(f"y must hold at least two classes with weight, got one class: {known.tolist()}.")
+    classes = _distinct(known)
     allowed = set(classes.tolist())
     for label in tally.labels.tolist():
         if label not in allowed:
             raise ValueError(f"y must hold the classes {classes.tolist()} only, got {label!r}.")
     return classes, learnt
+
+
+def _distinct(known: Any) -> Any:
+    """The classes in order, each once; refuse what is no list of two or more."""
+    given = np.asarray(known)
+    mixed = given.dtype.kind in "US" and not all(isinstance(label, str | bytes) for label in known)
+    if given.ndim != 1 or mixed or len(np.unique(given)) < 2:
+        raise ValueError(f"classes must be a list of two or more labels of one kind, got {known!r}.")
+    return np.unique(given)
 
 
 def as_places(classes: Any, of_class: Array | None, y: Any, weights: Array | None) -> Labels:

@@ -33,8 +33,9 @@ def total_privacy(steps: Any, delta: float | None = None) -> TotalPrivacy:
 
     Formal guarantee: the outputs of all steps together are (epsilon, delta)-private under the adjacency of their
     statements. Gaussian steps compose exactly, μ² = Σμ_i²; then ε and δ add up. Without `delta` it is the sum of the
-    statements' own. A step that learnt from the data without a statement raises a `PrivacyWarning`, and nothing is
-    certified then; if its data were public, list the other steps alone.
+    statements' own. The reasons repeat the notes of the statements: what those do not cover, this does not either. A
+    step that learnt from the data without a statement raises a `PrivacyWarning`, and nothing is certified then; if its
+    data were public, list the other steps alone.
     """
     parts = list(_parts(steps))
     spent = [part.statement_ for part in parts if hasattr(part, "statement_")]
@@ -47,6 +48,7 @@ def total_privacy(steps: Any, delta: float | None = None) -> TotalPrivacy:
     own = sum(statement.delta for statement in spent)
     level = checks.open_fraction("delta", own if delta is None else delta)
     epsilon, reasons = _compose(spent, level / own)
+    reasons += [f"{statement.rule}: {note}" for statement in spent for note in statement.notes]
     if silent:
         epsilon, reasons = math.inf, [*reasons, f"Learnt from the data without budget: {', '.join(silent)}."]
         warnings.warn(f"{reasons[-1]} Nothing is certified.", PrivacyWarning, stacklevel=2)

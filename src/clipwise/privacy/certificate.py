@@ -80,7 +80,9 @@ def _radial(released: Release, scale: float, adjacency: str) -> Certificate:
     """Noise of Gamma length: a step is ε0 = bound/(B·scale) private for a record that is in it (docs/privacy.md)."""
     known = type(released.sampling) is Poisson and adjacency != "replace-one" and released.feedback is None
     if not known or not np.isfinite(released.bound):
-        reason = "Nothing can be certified: Gamma noise is, for Poisson batches of clipped gradients, add-remove only."
+        reason = (
+            "Nothing can be certified: Gamma noise is for Poisson batches of clipped gradients, not for replace-one."
+        )
         return Certificate(None, (reason,))
     multiplier = released.batch * scale / released.bound
     reason = f"Gamma noise: each step is {1 / multiplier:.4g}-private for those in it; subsampled and composed exactly."

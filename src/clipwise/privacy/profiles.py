@@ -109,6 +109,17 @@ def point(epsilon: float, delta: float) -> Profile:
     return Profile(partial(_from, epsilon, delta, 1.0), partial(_from, delta, epsilon, math.inf))
 
 
+def worst(one: Profile, other: Profile) -> Profile:
+    """What holds for a record that is in one of two runs, nobody knows which: at each point the worse."""
+    if one.mu is not None and other.mu is not None:
+        return gaussian(max(one.mu, other.mu))
+    return Profile(partial(_larger, one.delta, other.delta), partial(_larger, one.epsilon, other.epsilon))
+
+
+def _larger(one: Callable[[float], float], other: Callable[[float], float], place: float) -> float:
+    return max(one(place), other(place))
+
+
 def _from(border: float, value: float, below: float, place: float) -> float:
     return value if place >= border else below
 

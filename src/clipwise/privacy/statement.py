@@ -36,6 +36,7 @@ class Statement:
     claim_holds: bool | None  # None without a claim
     reasons: tuple[str, ...]
     certificate: Certificate = field(repr=False)
+    notes: tuple[str, ...] = ()  # those of the reasons that tell what is not covered, such as classes learnt from y
 
     def epsilon(self, delta: float) -> float:
         """The certified ε at another δ."""
@@ -68,6 +69,7 @@ class Statement:
             "claimed_epsilon": self.claimed if self.claimed is not None and np.isfinite(self.claimed) else None,
             "claim_holds": self.claim_holds,
             "reasons": list(self.reasons),
+            "notes": list(self.notes),
         }
 
     def to_json(self) -> str:
