@@ -54,18 +54,24 @@ def bias(lab: Lab) -> Result:
     means = np.reshape([trace.output.mean() for trace in lab.sweep(runs)], (len(rules), len(clips)))
     found = dict(zip(rules, means, strict=True))
     exact = np.array([case.clipped for case in cases])
-    printed = np.array([(math.ceil(clip) + 1) / (math.ceil(clip) + 1 + clip) for clip in clips])
+    printed = np.array([_printed_point(clip) for clip in clips])
     findings = [_stays(found, exact), _printed(found, printed), _removed(found)]
     clipped, dice = found["clipped SGD", _SIZES[-1]], found["DiceSGD", _SIZES[-1]]
+    grid = np.linspace(0.05, 8.0, 160)  # both points jump where C passes a whole number
     series = [
         Series("clipped SGD", clips, clipped, kind="points"),
         Series("DiceSGD", clips, dice, kind="points"),
-        Series("−(C' − C)/C'", clips, exact, kind="dashed"),
-        Series("printed: C'/(C' + C)", clips, printed, kind="dashed"),
+        Series("−(C' − C)/C'", grid, [constant_bias(clip).clipped for clip in grid], kind="dashed"),
+        Series("printed: C'/(C' + C)", grid, [_printed_point(clip) for clip in grid], kind="dashed"),
     ]
-    rows = [[f"C = {row[0]:g}", *row[1:]] for row in zip(clips, clipped, exact, printed, dice, strict=True)]
+    rows = [[f"C = {row[0]:g}", *map(float, row[1:])] for row in zip(clips, clipped, exact, printed, dice, strict=True)]
     table = Table("Where runs end", ["clip", "clipped SGD", "exact", "printed", "DiceSGD"], rows)
     return Result(findings, [Chart("Where runs end", "clip C", "x (the minimum is 0)", series)], [table])
+
+
+def _printed_point(clip: float) -> float:
+    outer = math.ceil(clip) + 1
+    return outer / (outer + clip)
 
 
 def _clipped(size: float, clip: float) -> Rule:
