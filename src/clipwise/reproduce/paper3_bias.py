@@ -99,7 +99,7 @@ def _printed(found: Ends, printed: np.ndarray) -> Finding:
         "It stops at C'/(C' + C), at least ½ away for any C.",
         f"it ends up to {off:.2f} from there, and is only {least:.2f} away from the minimum at the largest C",
         off < _CLOSE and least > 0.5 - _CLOSE,
-        "The point is −(C' − C)/C': at least ½ away for C ≤ 1.5, and less by 1/C beyond. That a bias remains is right "
+        "The point is −(C' − C)/C': at least ½ away for C ≤ 1.5, and like 1/C beyond. That a bias remains is right "
         "(errata, item 18).",
     )
 

@@ -27,7 +27,7 @@ _BATCH, _EPOCHS, _DELTA = 250, 10, 1e-5
 _COLUMNS = (9, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _FEW_COLUMNS = (9, 10_000)
-_FEW_RATES = (0.2, 2.0, 20.0, 50.0)
+_FEW_RATES = (0.2, 2.0, 20.0, 100.0)
 _NOISES = ("Gaussian", "Gamma")
 _RANK = 9  # columns that are not zero
 
