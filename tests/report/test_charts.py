@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -75,6 +77,21 @@ def test_series_of_one_chart_have_different_colours():
     assert len(colours(Chart("", "x", "y", [Series(str(k), [], []) for k in range(20)]))) == 20
 
 
+def luminance(colour):
+    """Relative luminance of the Web Content Accessibility Guidelines 2."""
+    part = np.array([int(colour[k : k + 2], 16) for k in (1, 3, 5)]) / 255
+    return np.where(part <= 0.03928, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_colours_stand_out_from_the_card(dark):
+    style = files("clipwise.report").joinpath("assets", "page.css").read_text(encoding="utf-8")
+    card = luminance(re.findall(r"--card: (#\w+)", style)[dark])
+    for colour in PALETTE.values() if dark else PALETTE:
+        low, high = sorted((luminance(colour), card))
+        assert (high + 0.05) / (low + 0.05) >= 3, colour  # what the guidelines ask of graphics
+
+
 def test_band_is_mean_and_quantiles():
     series = band("a", [0], np.arange(11.0)[:, None], kind="points")
     assert (series.y, series.low, series.high, series.kind) == ([5.0], [1.0], [9.0], "points")
@@ -103,15 +120,15 @@ def test_csv_of_tables_comes_back():
 def test_json_has_everything(results):
     experiment = made_up.EXPERIMENTS[0]
     result = results[experiment.name]
-    files = result_files(experiment, result)
-    whole = json.loads(files["made-up-curves/result.json"])
+    written = result_files(experiment, result)
+    whole = json.loads(written["made-up-curves/result.json"])
     assert whole["verdict"] == "holds with a remark"
     assert [finding["verdict"] for finding in whole["findings"]] == ["holds", "holds with a remark"]
     assert whole["story"].startswith("Look at θ_PS")
     points = whole["charts"][0]["series"]
     np.testing.assert_array_equal(points[0]["y"], result.charts[0].series[0].y)  # to the last digit
     assert points[3]["y"] == [1.0, 0.0, None, "inf"]
-    kinds = {name.rsplit("/")[1] for name in files}
+    kinds = {name.rsplit("/")[1] for name in written}
     assert kinds == {f"chart-{k}.{form}" for k in (1, 2) for form in ("svg", "png", "csv")} | {
         "table-1.csv",
         "result.json",

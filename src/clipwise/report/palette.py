@@ -9,15 +9,15 @@ PALETTE = {
     "#0072b2": "#56aaf0",  # blue
     "#d55e00": "#ff8b45",  # vermilion
     "#009e73": "#35c79b",  # green
-    "#cc79a7": "#ea9dc8",  # pink
+    "#c2669a": "#ea9dc8",  # pink
     "#b58900": "#e5bd48",  # ochre
-    "#3aa0d8": "#9adbff",  # sky
+    "#2b8cc4": "#9adbff",  # sky
     "#7f7f7f": "#a9afb7",  # grey
     "#5b4bb7": "#a99cf5",  # violet
 }
 
 # Rules look the same in every picture.
-COLOURS = {"SGD": "#7f7f7f", "PCSGD": "#d55e00", "DPSGD": "#cc79a7", "DiceSGD": "#0072b2"}
+COLOURS = {"SGD": "#7f7f7f", "PCSGD": "#d55e00", "DPSGD": "#c2669a", "DiceSGD": "#0072b2"}
 
 
 def colours(chart: Chart) -> list[str]:
