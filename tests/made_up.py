@@ -58,10 +58,13 @@ def curves(lab):
 
 
 def nothing(lab):
-    """A chart without a point."""
-    empty = Chart("Empty", "x", "y", [Series("zeros", [0.0, 0.0], [0.0, np.nan])], x_log=True, y_log=True)
+    """Charts with hardly a point."""
+    zeros = Chart("Zeros", "x", "y", [Series("zeros", [0.0, 0.0], [0.0, np.nan])], x_log=True, y_log=True)
+    empty = Chart("Empty", "x", "y", [Series("none", [1.0, -1.0], [np.nan, 3.0])], x_log=True, y_log=True)
     single = Chart("One point", "x", "y", [Series("one", [5.0], [7.0])], y_log=True)
-    return Result([Finding(f"Nothing {EVIL}", "0 of 1", False)], [empty, single, Chart("No series", "x", "y", [])])
+    return Result(
+        [Finding(f"Nothing {EVIL}", "0 of 1", False)], [zeros, empty, single, Chart("No series", "x", "y", [])]
+    )
 
 
 EXPERIMENTS = [

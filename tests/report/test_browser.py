@@ -37,9 +37,9 @@ def test_every_figure_is_drawn_and_nothing_sticks_out(browser, report, width, da
         "[document.querySelectorAll('figure').length,"
         " [...document.querySelectorAll('figure svg[viewBox]')].map(svg => svg.querySelectorAll('.line, .dot').length)]"
     )
-    assert figures == len(drawn) == 5
+    assert figures == len(drawn) == 6
     assert drawn[:2] == [4, 6]  # three lines and a point; a line of two pieces with its four points
-    assert drawn[2:] == [0, 2, 0]
+    assert drawn[2:] == [2, 0, 2, 0]
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
     ink, paper = browser.run(
         "['color', 'backgroundColor'].map(key => getComputedStyle(document.body)[key].match(/\\d+/g).map(Number)[0])"
@@ -52,7 +52,9 @@ def test_every_figure_is_drawn_and_nothing_sticks_out(browser, report, width, da
 
 
 def test_errors_would_be_seen(browser, tmp_path):
-    (tmp_path / "broken.html").write_text("<p style='width: 500px'>a</p><script>console.error('b'); none()</script><img src=c.png>")
+    (tmp_path / "broken.html").write_text(
+        "<p style='width: 500px'>a</p><script>console.error('b'); none()</script><img src=c.png>"
+    )
     browser.open(tmp_path / "broken.html", 390)
     assert len(browser.errors) == 3
     assert len(browser.requests) == 2
@@ -156,7 +158,7 @@ def test_links_lead_somewhere(browser, report):
         )
         assert 0 <= browser.run(f"document.getElementById('{name}').getBoundingClientRect().top") < 900
     links = browser.run("[...document.querySelectorAll('a.svg, a.png')].map(link => link.href)")
-    assert len(links) == 10
+    assert len(links) == 12
     size = "new Promise(end => {{ const i = new Image(); i.onload = () => end(i.naturalWidth); i.onerror = () => end(0); i.src = '{}' }})"
     assert all(browser.run(size.format(link)) > 300 for link in links)
 
@@ -164,6 +166,6 @@ def test_links_lead_somewhere(browser, report):
 def test_without_scripts_there_are_pictures(browser, report):
     browser.open(report / "index.html", scripts=False)
     widths = browser.run("[...document.images].map(image => image.naturalWidth)")
-    assert len(widths) == 5
+    assert len(widths) == 6
     assert min(widths) > 300
     assert browser.errors == []

@@ -43,8 +43,9 @@ def test_axes_show_what_they_can(results):
     assert axes.lines[2].get_linestyle() == "--"
     assert len(axes.collections) == 2  # the bands
     assert draw(signs).axes[0].get_yscale() == "linear"
-    empty = draw(results["made-up-nothing"].charts[0]).axes[0]
-    assert empty.get_yscale() == "linear"  # a logarithmic axis without a number is an error of matplotlib's
+    zeros, empty = (draw(chart).axes[0] for chart in results["made-up-nothing"].charts[:2])
+    assert zeros.get_yscale() == "linear"  # a logarithmic axis without a number is an error of matplotlib's
+    assert zeros.lines[0].get_ydata()[0] == 0
     assert empty.texts[0].get_text() == "nothing to draw"
 
 

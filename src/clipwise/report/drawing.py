@@ -27,6 +27,7 @@ def draw(chart: Chart) -> Figure:
     """The chart on white paper; what an axis cannot show (NaN, zero on a logarithmic one) leaves a gap."""
     figure = Figure(figsize=(6.4, 4.3), layout="constrained")
     axes = figure.subplots()
+    chart = _with_possible_axes(chart)
     drawn = [drawable(series, chart) for series in chart.series]
     for series, colour in zip(drawn, colours(chart), strict=True):
         _draw_series(axes, series, colour)
@@ -40,6 +41,12 @@ def draw(chart: Chart) -> Figure:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out once for all forms
     return figure
+
+
+def _with_possible_axes(chart: Chart) -> Chart:
+    """Logarithmic axes only where there is a number above zero."""
+    above = {key: any(np.nanmax(_places(getattr(s, key), False), initial=0) > 0 for s in chart.series) for key in "xy"}
+    return chart._replace(x_log=chart.x_log and above["x"], y_log=chart.y_log and above["y"])
 
 
 def drawable(series: Series, chart: Chart) -> Series:
