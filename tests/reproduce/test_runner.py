@@ -134,6 +134,22 @@ def test_choose(shelf):
         runner.choose(["xyz"])
 
 
+def test_experiments_stand_as_in_the_papers(monkeypatch):
+    places = [
+        (1, "Fig. 1, first panel"),
+        (1, "Fig. 1, second panel"),
+        (1, "Fig. 1, fourth panel"),
+        (1, "Fig. 2"),
+        (1, "Fig. 10"),
+        (3, "App. B.1"),
+        (3, "Table 1"),
+        (None, "claims"),
+    ]
+    made = [Experiment(str(k), paper, where, "", {}, made_up.nothing) for k, (paper, where) in enumerate(places)]
+    monkeypatch.setattr(runner, "EXPERIMENTS", {each.name: each for each in reversed(made)})
+    assert runner.catalogue() == made
+
+
 def test_every_experiment_of_the_package_can_be_listed():
     experiments = runner.catalogue()
     papers = [each.paper or 99 for each in experiments]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,13 +16,21 @@ from clipwise.reproduce.base import EXPERIMENTS, Experiment, Lab
 from clipwise.reproduce.page import page
 
 _LAST = 99  # where those that are in no paper stand
+_ORDINALS = {"first": "1", "second": "2", "third": "3", "fourth": "4"}
 
 
 def catalogue() -> list[Experiment]:
-    """All experiments of the package, those of the papers first."""
+    """All experiments of the package, as the papers have them, and then those that are in none."""
     for module in pkgutil.walk_packages(clipwise.reproduce.__path__, "clipwise.reproduce."):
         importlib.import_module(module.name)
-    return sorted(EXPERIMENTS.values(), key=lambda each: each.paper or _LAST)
+    return sorted(EXPERIMENTS.values(), key=_place)
+
+
+def _place(experiment: Experiment) -> tuple[int, list[tuple[int, str]]]:
+    """Where it stands: the paper, then words and numbers in their order."""
+    words = re.findall(r"\d+|[^\W\d]+", experiment.where)
+    numbers = [_ORDINALS.get(word, word) for word in words]
+    return experiment.paper or _LAST, [(int(word), "") if word.isdigit() else (-1, word) for word in numbers]
 
 
 def choose(names: Sequence[str]) -> list[Experiment]:
