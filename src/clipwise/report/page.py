@@ -74,8 +74,8 @@ def chart_figure(key: str, chart: Chart) -> str:
     return f'<figure data-chart="data-{html.escape(key)}">{inside}</figure>'
 
 
-def table_sheet(table: Table, key: str | None = None) -> str:
-    """A table, and a link to its CSV file if there is one under that key."""
+def table_sheet(key: str, table: Table) -> str:
+    """A table, and a link to its CSV file; `key` is the file's path, up to the dot."""
     wordy = [_wordy(table, k) for k in range(len(table.columns))]
     head = "".join(
         element("th", name, scope="col", class_="words" if wordy[k] else "") for k, name in enumerate(table.columns)
@@ -83,9 +83,9 @@ def table_sheet(table: Table, key: str | None = None) -> str:
     rows = "".join(wrapped("tr", "".join(_cell(cell, k, wordy[k]) for k, cell in enumerate(row))) for row in table.rows)
     inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
     scroll = wrapped("div", wrapped("table", inside, aria_label=table.title), class_="wide", tabindex="0")
-    files = "" if key is None else link(f"{key}.csv", "CSV", download=key.replace("/", "-") + ".csv", class_="csv")
+    file = link(f"{key}.csv", "CSV", download=key.replace("/", "-") + ".csv", class_="csv")
     return wrapped(
-        "div", element("p", table.title, class_="name") + scroll + wrapped("div", files, class_="bar"), class_="sheet"
+        "div", wrapped("div", element("span", table.title, class_="name") + file, class_="top") + scroll, class_="sheet"
     )
 
 

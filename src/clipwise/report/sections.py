@@ -9,7 +9,7 @@ from typing import NamedTuple
 from clipwise.report.page import chart_data, chart_figure, element, link, table_sheet, wrapped
 from clipwise.reproduce.base import VERDICTS, Experiment, Finding, Result
 
-SIGNS = dict(zip(VERDICTS, (("good", "✓"), ("fair", "✓ •"), ("bad", "✗")), strict=True))
+SIGNS = dict(zip(VERDICTS, (("good", "✓"), ("fair", "✓"), ("bad", "✗")), strict=True))
 
 
 class Done(NamedTuple):
@@ -106,7 +106,7 @@ def section(done: Done, command: str) -> str:
         element("p", experiment.story) if experiment.story else "",
         data,
         wrapped("div", figures + findings, class_=_layout(len(result.charts))),
-        *(table_sheet(table, f"{experiment.name}/table-{k}") for k, table in enumerate(result.tables, start=1)),
+        *(table_sheet(f"{experiment.name}/table-{k}", table) for k, table in enumerate(result.tables, start=1)),
         wrapped("ul", settings, class_="settings") if settings else "",
         wrapped("div", wrapped("code", command), class_="command"),
     ]
