@@ -183,7 +183,7 @@ def test_ctrl_c_ends_it_at_once_and_keeps_what_is_complete(tmp_path, n_jobs):
     running = threading.active_count()
 
     def interrupt():
-        while not contents(tmp_path):
+        while not list(tmp_path.glob("*.npz")):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -227,7 +227,7 @@ def test_a_laboratory_keeps_what_functions_return(tmp_path, monkeypatch):
     path.write_bytes(whole[:-1] + b"!")
     assert lab.keep(cw.clipping_bias, PROBLEM, 0.5) == first  # a damaged file is written anew
     assert path.read_bytes() == whole
-    monkeypatch.setattr("clipwise.points.clipped_path", None)  # any computation would fail
+    monkeypatch.setattr("clipwise.points._point", None)  # any computation would fail
     assert lab.keep(cw.clipping_bias, PROBLEM, 0.5) == first
     for other in ((PROBLEM.on(PROBLEM.features * 2), 0.5), (PROBLEM, 0.6)):
         with pytest.raises(TypeError):

@@ -1,0 +1,105 @@
+"""Paper 1's two problems, and what several of its figures measure."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipwise import losses, regions, responses
+from clipwise.datasets import bernoulli, credit
+from clipwise.datasets.base import Dataset
+from clipwise.datasets.give_me_some_credit import PAPER_ROWS
+from clipwise.engine import Trace
+from clipwise.points import stable_point
+from clipwise.presets import PCSGD, DiceSGD
+from clipwise.privacy.calibration import calibrate
+from clipwise.problem import Problem
+from clipwise.rule import Rule
+from clipwise.steps import InverseTime
+from clipwise.sweep import Run
+
+Array = NDArray[np.float64]
+
+RECORDS = 100_000  # m of the quadratic problem
+COLOURS = {"PCSGD": "#d55e00", "DiceSGD": "#0072b2"}
+
+
+def quadratic(beta: float, a: float = 10.0, b: float = 1.0) -> Problem:
+    """Minimise E(θ + a·z)²/2 over |θ| ≤ 10, where z is b or 0 and reacts by −βθ (section 6, first problem)."""
+    data = bernoulli(RECORDS, p=0.1, scale=b)
+    return Problem(data, loss=losses.Quadratic(a), response=responses.LocationShift(beta), region=regions.Box(-10, 10))
+
+
+@cache
+def credit_data() -> tuple[Dataset, Dataset, bool]:
+    """Training and test part, 7 : 3, of the rows that paper 1 took; and whether they are the real ones."""
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")  # that it is a stand-in is said in every remark
+        data = credit()
+    train, test = data.first(PAPER_ROWS).standardised().split(0.7)
+    return train, test, data.real
+
+
+def credit_problem(beta: float) -> Problem:
+    """Logistic regression whose applicants answer the model (Example 2.3), on the training part; η = 100/m."""
+    train = credit_data()[0]
+    loss = losses.Logistic(l2=100 / PAPER_ROWS, positive_weight=2.0)
+    return Problem(train.features, train.labels, loss=loss, response=responses.BestResponse(beta))
+
+
+def test_problem(beta: float) -> Problem:
+    """The same on the test part."""
+    test = credit_data()[1]
+    return credit_problem(beta).on(test.features, test.labels)
+
+
+def stand_in() -> str:
+    """A remark where the credit data is not the real one, else nothing."""
+    return "" if credit_data()[2] else "The credit data is a generated stand-in: the real one could not be downloaded."
+
+
+def papers_rules(step: Any, clip: float, epsilon: float, records: int, steps: int) -> dict[str, Rule]:
+    """PCSGD and DiceSGD with C1 = C2 = `clip` and the noise that paper 1 prescribes at δ = 1/m: σ_DP and √96·σ_DP."""
+    rules = (PCSGD(step, clip, 1.0), DiceSGD(step, clip, clip, 1.0))
+    about = (epsilon, 1 / records, records, steps)
+    return {rule.name: calibrate(rule, *about, how="paper") for rule in rules}
+
+
+def slope(iterations: Any, values: Array, first: float) -> float:
+    """The exponent of a power of t that fits the values best from iteration `first` on."""
+    late = np.asarray(iterations) >= first
+    return float(np.polyfit(np.log(np.asarray(iterations)[late]), np.log(values[late]), 1)[0])
+
+
+def densely(steps: int, count: int = 200) -> list[int]:
+    """Iterations from 1 to `steps` in equal ratios."""
+    return sorted({round(t) for t in np.geomspace(1, steps, count)})
+
+
+def decade_means(iterations: Any, values: Array, first: int = 100) -> list[float]:
+    """Means of the values over each decade from iteration `first` on, the last one up to the end."""
+    times = np.asarray(iterations)
+    decades = range(round(math.log10(first)), math.ceil(math.log10(times[-1])))
+    means = [values[(times >= 10**k) & (times <= 10 ** (k + 1))].mean() for k in decades]
+    return [float(mean) for mean in means]
+
+
+def resting(problem: Problem, clip: float) -> Run:
+    """DiceSGD with θ held at θ_PS: its error settles at the level that it has once a run has converged."""
+    rule = DiceSGD(InverseTime(1e-30, 0), clip, clip, 0.0)  # the kernel that the other runs have compiled
+    return Run(problem, rule, 20_000, stable_point(problem).theta, 100, record=list(range(10_000, 20_001, 100)))
+
+
+def resting_level(trace: Trace) -> float:
+    """The mean of ‖e‖² of such a run."""
+    return float(np.mean(trace.error_norm() ** 2))
+
+
+def listed(values: Any, digits: int = 3) -> str:
+    """Numbers in a sentence."""
+    return ", ".join(f"{value:.{digits}g}" for value in values)
