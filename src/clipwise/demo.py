@@ -21,7 +21,7 @@ from clipwise.problem import Problem
 from clipwise.report.charts import Chart, Series, Table, band
 from clipwise.report.files import result_files, write_files
 from clipwise.report.page import element, frame
-from clipwise.report.sections import Chapter, Done, footer, header, section, told
+from clipwise.report.sections import Chapter, Done, footer, glance, header, section, told
 from clipwise.report.text import shown
 from clipwise.reproduce.base import Experiment, Finding, Lab, Result
 from clipwise.rule import Rule
@@ -182,7 +182,7 @@ def _experiment(name: str, case: Case) -> Experiment:
 def page(done: Sequence[Done], source: str) -> str:
     """The short page."""
     body = [header(TITLE, LEAD, done), *(told(chapter, done) for chapter in _story(done[0].result))]
-    body += [element("h2", "The two problems"), *(section(each, "clipwise demo") for each in done)]
+    body += [element("h2", "The two problems", id="verdicts"), glance(done), *(section(each, "clipwise demo") for each in done)]
     return frame(TITLE, [*body, footer(MADE.format(source=source))])
 
 

@@ -49,10 +49,10 @@ def test_axes_show_what_they_can(results):
     assert empty.texts[0].get_text() == "nothing to draw"
 
 
-def test_a_band_that_reaches_zero_stays_on_a_logarithmic_axis():
+def test_a_band_that_reaches_zero_does_not_decide_a_logarithmic_axis():
     series = Series("a", [1, 2], [1.0, 2.0], [0.0, -1.0], [3.0, 4.0])
     paths = draw(Chart("", "x", "y", [series], y_log=True)).axes[0].collections[0].get_paths()
-    assert paths[0].vertices[:, 1].min() == 1.0
+    assert paths[0].vertices[:, 1].min() == 0.01  # a hundredth of the least of the line
     assert paths[0].vertices[:, 1].max() == 4.0
 
 
@@ -173,6 +173,8 @@ def test_cells(value, read, kept):
         ("‖θ_t − θ_PS‖²", "‖θ<sub>t</sub> − θ<sub>PS</sub>‖²", "‖θ$_{\\mathrm{t}}$ − θ$_{\\mathrm{PS}}$‖²"),
         ("θ_{t+1} and θ_∞", "θ<sub>t+1</sub> and θ<sub>∞</sub>", "θ$_{\\mathrm{t+1}}$ and θ$_{\\mathrm{∞}}$"),
         ("`residual_cap` of n_jobs", "<code>residual_cap</code> of n_jobs", "`residual_cap` of n_jobs"),
+        ("n^(−2(1−α)), t^−0.9.", "n<sup>−2(1−α)</sup>, t<sup>−0.9</sup>.", "n^(−2(1−α)), t^−0.9."),
+        ("‖θ*‖_M", "‖θ*‖<sub>M</sub>", "‖θ*‖$_{\\mathrm{M}}$"),
         ("5 $ <b>", "5 $ &lt;b&gt;", "5 \\$ <b>"),
     ],
 )

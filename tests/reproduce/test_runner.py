@@ -173,7 +173,7 @@ def test_command(shelf, tmp_path, monkeypatch):
     first, second = done.stderr.splitlines()
     assert re.fullmatch(r"\[1/2\] made-up-curves: holds with a remark, about \d+ s left", first)
     assert second == "[2/2] made-up-nothing: does not hold"
-    assert "does not hold" in done.stdout
+    assert "│ does not hold " in done.stdout  # no mark-up is left
     assert done.stdout.endswith(f"wrote {out / 'index.html'}\n")
     assert "clipwise reproduce made-up-curves --quick" in (out / "index.html").read_text(encoding="utf-8")
     assert command("made-up-nothing", "--quiet", "--output", str(out)).stderr == ""

@@ -20,6 +20,7 @@ from clipwise.report.text import shown, typeset
 Array = NDArray[np.float64]
 
 FEW = 15  # a line of so few points shows them
+DEPTH = 100  # how far below its line a band is drawn on a logarithmic axis
 _KINDS = ("line", "dashed", "points")
 
 
@@ -58,10 +59,9 @@ def drawable(series: Series, chart: Chart) -> Series:
         raise ValueError(f"{series.name} must have an x for each y, got shapes {x.shape} and {y.shape}.")
     if series.low is None or series.high is None:
         return series._replace(x=x, y=y, low=None, high=None)
-    low, high = np.asarray(series.low, dtype=np.float64), _places(series.high, chart.y_log)
-    if chart.y_log:  # a band that reaches zero reaches the least of what is drawn
-        least = np.fmin(np.nanmin(y, initial=np.inf), np.nanmin(high, initial=np.inf))
-        low = np.where(low > 0, low, least)
+    low, high = np.array(series.low, dtype=np.float64), _places(series.high, chart.y_log)
+    if chart.y_log:  # the lower end of a band can be anywhere, or zero: it must not decide what the axis shows
+        low = np.fmax(low, np.nanmin(y, initial=np.inf) / DEPTH)
     return series._replace(x=x, y=y, low=low, high=high)
 
 

@@ -62,16 +62,19 @@ def chart_data(key: str, chart: Chart) -> str:
     return f'<script type="application/json" id="data-{html.escape(key)}">{harmless}</script>'
 
 
-def chart_figure(key: str, chart: Chart) -> str:
+def chart_figure(key: str, chart: Chart, caption: str) -> str:
     """A chart to touch; without scripts, the picture beside the page. `key` is the path of its files, up to the dot."""
     links = " ".join(
         link(f"{key}.{form}", form.upper(), download=key.replace("/", "-") + f".{form}", class_=form)
         for form in ("svg", "png", "csv")
     )
-    words = html.escape(f"{chart.title}: {chart.y} against {chart.x}")
+    words = html.escape(f"{chart.title or key}: {chart.y} against {chart.x}")
     image = f'<noscript><img alt="{words}" src="{html.escape(key)}.svg"></noscript>'
-    inside = wrapped("figcaption", element("span", chart.title)) + image + wrapped("span", links, class_="links")
-    return f'<figure data-chart="data-{html.escape(key)}">{inside}</figure>'
+    return wrapped(
+        "figure",
+        wrapped("figcaption", caption) + image + wrapped("span", links, class_="links"),
+        data_chart=f"data-{key}",
+    )
 
 
 def table_sheet(key: str, table: Table) -> str:

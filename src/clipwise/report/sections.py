@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from clipwise.report.charts import Chart
 from clipwise.report.page import chart_data, chart_figure, element, link, table_sheet, wrapped
 from clipwise.reproduce.base import VERDICTS, Experiment, Finding, Result
 
@@ -50,11 +51,18 @@ def source(experiment: Experiment) -> str:
 
 def told(chapter: Chapter, done: Sequence[Done]) -> str:
     """A chapter with its chart, if it is there."""
-    figures = {key: figure for each in done for key, figure in _figures(each).items()}
     words = wrapped("div", "".join(element("p", text) for text in chapter.paragraphs))
-    drawn = figures.get(chapter.chart or "", "")
-    inside = element("h2", chapter.heading) + words + drawn
-    return wrapped("section", inside, class_="tale shown" if drawn else "tale")
+    figures = (_quoted(each, key) for each in done for key in _charts(each) if key == chapter.chart)
+    drawn = next(figures, "")
+    return wrapped("section", element("h2", chapter.heading) + words + drawn, class_="tale shown" if drawn else "tale")
+
+
+def _quoted(done: Done, key: str) -> str:
+    """A figure of the story, with the way to the result that it is from."""
+    chart = _charts(done)[key]
+    title = ": ".join(filter(None, (done.experiment.title, chart.title)))
+    caption = element("span", title) + link(f"#{done.experiment.name}", source(done.experiment), class_="from")
+    return chart_figure(key, chart, caption)
 
 
 def tally(done: Sequence[Done]) -> str:
@@ -93,18 +101,19 @@ def _to(experiment: Experiment) -> str:
 def section(done: Done, command: str) -> str:
     """One experiment: what to look for, the figures, the tables, each statement beside what was measured."""
     experiment, result = done
-    kicker = element("span", source(experiment)) + badge(result.verdict)
+    kicker = element("span", source(experiment)) + badge(result.verdict) + link("#verdicts", "all verdicts ↑")
     settings = "".join(
         wrapped("li", f"{element('b', name)} {element('span', value)}") for name, value in experiment.parameters.items()
     )
-    data = "".join(chart_data(f"{experiment.name}/chart-{k}", chart) for k, chart in enumerate(result.charts, start=1))
-    figures = "".join(_figures(done).values())
+    figures = "".join(
+        chart_data(key, chart) + chart_figure(key, chart, element("span", chart.title) if chart.title else "")
+        for key, chart in _charts(done).items()
+    )
     findings = wrapped("ul", "".join(map(_finding, result.findings)), class_="findings")
     inside = [
         wrapped("div", kicker, class_="kicker"),
         element("h3", experiment.title),
         element("p", experiment.story) if experiment.story else "",
-        data,
         wrapped("div", figures + findings, class_=_layout(len(result.charts))),
         *(table_sheet(f"{experiment.name}/table-{k}", table) for k, table in enumerate(result.tables, start=1)),
         wrapped("ul", settings, class_="settings") if settings else "",
@@ -118,10 +127,9 @@ def _layout(charts: int) -> str:
     return "figures " + ("none" if charts == 0 else "one" if charts == 1 else "many")
 
 
-def _figures(done: Done) -> dict[str, str]:
-    """The figures of a result, by the keys of their charts."""
-    keyed = {f"{done.experiment.name}/chart-{k}": chart for k, chart in enumerate(done.result.charts, start=1)}
-    return {key: chart_figure(key, chart) for key, chart in keyed.items()}
+def _charts(done: Done) -> dict[str, Chart]:
+    """The charts of a result, by the paths of their files."""
+    return {f"{done.experiment.name}/chart-{k}": chart for k, chart in enumerate(done.result.charts, start=1)}
 
 
 def _finding(finding: Finding) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table as Grid
+from rich.text import Text
 
 from clipwise.report.charts import Table
 from clipwise.report.sections import SIGNS, Done, source
@@ -43,11 +44,9 @@ def verdicts(done: Sequence[Done]) -> Grid:
     grid = Grid("name", "statement", "verdict")
     for each in done:
         for k, finding in enumerate(each.result.findings):
-            style = _STYLES[SIGNS[finding.verdict][0]]
+            verdict = Text(finding.verdict, style=_STYLES[SIGNS[finding.verdict][0]])
             last = k == len(each.result.findings) - 1
-            grid.add_row(
-                "" if k else each.experiment.name, finding.says, f"[{style}]{finding.verdict}", end_section=last
-            )
+            grid.add_row("" if k else each.experiment.name, finding.says, verdict, end_section=last)
     return grid
 
 

@@ -9,19 +9,21 @@ from typing import Any
 import numpy as np
 
 # θ_PS, e_t, θ_{t+1}: a single letter with a short index. Names such as residual_cap are left alone.
-_INDEXED = re.compile(r"(?<![\w`])([^\W\d_])_(?:\{([^{}]+)\}|([^\W_]{1,3}|∞|\*)(?!\w))")
+_INDEXED = re.compile(r"(?<![\w`])([^\W\d_]|[‖)*])_(?:\{([^{}]+)\}|([^\W_]{1,3}|∞|\*)(?!\w))")
+_POWER = re.compile(r"\^(?:\(((?:[^()]|\([^()]*\))+)\)|([−-]?[\w.]*\w))")  # n^(−2(1−α)), t^−0.9
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _CODE = re.compile(r"`([^`]+)`")
 
 
 def marked_up(text: str) -> str:
-    """Plain text as HTML: escaped, with `code` and indices."""
+    """Plain text as HTML: escaped, with `code`, indices and powers."""
     pieces = _CODE.split(text)
     return "".join(f"<code>{html.escape(piece)}</code>" if k % 2 else _indices(piece) for k, piece in enumerate(pieces))
 
 
 def _indices(text: str) -> str:
-    return _INDEXED.sub(lambda found: f"{found[1]}<sub>{found[2] or found[3]}</sub>", html.escape(text))
+    lowered = _INDEXED.sub(lambda found: f"{found[1]}<sub>{found[2] or found[3]}</sub>", html.escape(text))
+    return _POWER.sub(lambda found: f"<sup>{found[1] or found[2]}</sup>", lowered)
 
 
 def typeset(text: str) -> str:

@@ -2,8 +2,9 @@
 "use strict";
 (() => {
   const SPACE = "http://www.w3.org/2000/svg"; // a name, not an address that is fetched
-  const INDEXED = /(^|[^\p{L}\p{N}_`])(\p{L})_(?:\{([^{}]+)\}|([\p{L}\p{N}]{1,3}|∞|\*)(?![\p{L}\p{N}_]))/gu;
+  const INDEXED = /(^|[^\p{L}\p{N}_`])(\p{L}|[‖)*])_(?:\{([^{}]+)\}|([\p{L}\p{N}]{1,3}|∞|\*)(?![\p{L}\p{N}_]))/gu;
   const FEW = 15; // a line of so few points shows them
+  const DEPTH = 100; // how far below its line a band is drawn on a logarithmic axis
 
   function make(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
@@ -124,7 +125,7 @@
     const state = { x: data.xLog && can.x, y: data.yLog && can.y, hidden: new Set(), at: null };
 
     const plot = make("div", { class: "plot", tabindex: 0, role: "group", "aria-roledescription": "chart" });
-    plot.setAttribute("aria-label", `${data.title}. ${data.y} against ${data.x}. Left and right arrow keys read the values.`);
+    plot.setAttribute("aria-label", `${data.title ? data.title + ". " : ""}${data.y} against ${data.x}. Left and right arrow keys read the values.`);
     const reading = make("div", { class: "reading", "aria-live": "polite", hidden: "" });
     let svg = shape("svg"), view = null;
     plot.append(svg, reading);
@@ -174,13 +175,20 @@
     const shown = () => data.series.filter((_, k) => !state.hidden.has(k));
     const inView = (series, k) => usable(series.x[k], state.x) && usable(series.y[k], state.y);
 
+    // The band at a point; its lower end can be anywhere, or zero, and must not decide what the axis shows.
+    function ends(series, k) {
+      const floor = state.y ? Math.min(...series.y.filter((value) => usable(value, true))) / DEPTH : -Infinity;
+      const low = Math.max(series.low[k] ?? series.y[k], floor);
+      return [low, usable(series.high[k], state.y) ? series.high[k] : series.y[k]];
+    }
+
     function extent(key) {
       const found = [];
       for (const series of shown())
         series.x.forEach((_, k) => {
           if (!inView(series, k)) return;
           found.push(series[key][k]);
-          if (key === "y" && series.low) found.push(...[series.low[k], series.high[k]].filter((value) => usable(value, state.y)));
+          if (key === "y" && series.low) found.push(...ends(series, k));
         });
       return found;
     }
@@ -215,12 +223,11 @@
     }
 
     function marks(series) {
-      const { x, y, bottom, top } = view, found = [];
-      const place = (k, value) => `${x.place(series.x[k]).toFixed(1)} ${Math.min(bottom, Math.max(top - 20, y.place(value))).toFixed(1)}`;
+      const { x, y } = view, found = [];
+      const place = (k, value) => `${x.place(series.x[k]).toFixed(1)} ${y.place(value).toFixed(1)}`;
       for (const part of runs(series)) {
         if (series.low) {
-          const low = (k) => place(k, usable(series.low[k], state.y) ? series.low[k] : series.low[k] === null ? series.y[k] : state.y ? 1e-300 : series.y[k]);
-          const high = (k) => place(k, usable(series.high[k], state.y) ? series.high[k] : series.y[k]);
+          const [low, high] = [0, 1].map((end) => (k) => place(k, ends(series, k)[end]));
           found.push(shape("path", { class: "band", fill: series.colour, d: `M${part.map(high).join("L")}L${[...part].reverse().map(low).join("L")}Z` }));
         }
         if (series.kind !== "points")
