@@ -8,6 +8,7 @@ import pytest
 import made_up
 from browser import Browser
 from clipwise.reproduce import runner
+from clipwise.reproduce.laboratory import Laboratory
 
 pytestmark = pytest.mark.verify
 
@@ -169,3 +170,34 @@ def test_without_scripts_there_are_pictures(browser, report):
     assert len(widths) == 6
     assert min(widths) > 300
     assert browser.errors == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The report of everything, for a look; its runs are kept in the user's store, as those of the command are."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, runner.reproduce(runner.choose([]), Laboratory(quick=True, progress=False), folder)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_real_report(browser, whole, width, dark):
+    folder, done = whole
+    browser.open(folder / "index.html", width, dark=dark)
+    assert browser.errors == []
+    assert browser.requests == [(folder / "index.html").as_uri()]
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    drawn = browser.run(
+        "[...document.querySelectorAll('.result figure')].map(figure => figure.querySelectorAll('.line, .dot').length)"
+    )
+    assert len(drawn) == sum(len(each.result.charts) for each in done)
+    assert min(drawn) > 0
+    assert "NaN" not in browser.run("[...document.querySelectorAll('.plot')].map(plot => plot.innerHTML).join()")
+    assert browser.run("document.querySelectorAll('.tale figure').length") >= 2
+    broken = "[...document.querySelectorAll('a[href^=\"#\"]')].filter(link => !document.getElementById(link.hash.slice(1))).length"
+    assert browser.run(broken) == 0
+    for axis in ("x", "y"):
+        browser.run(f"document.querySelectorAll('.axis-{axis}:enabled').forEach(button => button.click())")
+    browser.run("document.querySelectorAll('.legend button:first-child').forEach(button => button.click())")
+    assert browser.errors == []
+    assert "NaN" not in browser.run("[...document.querySelectorAll('.plot')].map(plot => plot.innerHTML).join()")

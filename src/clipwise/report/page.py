@@ -85,7 +85,14 @@ def table_sheet(key: str, table: Table) -> str:
     )
     rows = "".join(wrapped("tr", "".join(_cell(cell, k, wordy[k]) for k, cell in enumerate(row))) for row in table.rows)
     inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    scroll = wrapped("div", wrapped("table", inside, aria_label=table.title), class_="wide", tabindex="0")
+    scroll = wrapped(
+        "div",
+        wrapped("table", inside, aria_label=table.title),
+        class_="wide",
+        role="region",
+        tabindex="0",
+        aria_label=table.title,
+    )
     file = link(f"{key}.csv", "CSV", download=key.replace("/", "-") + ".csv", class_="csv")
     return wrapped(
         "div", wrapped("div", element("span", table.title, class_="name") + file, class_="top") + scroll, class_="sheet"

@@ -56,5 +56,6 @@ def reproduce(
             write_files(folder, result_files(experiment, result))
             tell(done[-1])
     finally:
-        write_files(folder, {"index.html": page(done, lab.quick).encode()})
+        if done:
+            write_files(folder, {"index.html": page(done, lab.quick).encode()})
     return done

@@ -41,8 +41,8 @@ def _of_bias(result: Result) -> str:
     weak, strong = (_ends(result, k) for k in (0, 1))
     return (
         f"In paper 1's first experiment PCSGD ends at a squared distance of {_rounded(weak['PCSGD'])} from the stable "
-        f"point θ_PS where records react little, and of {_rounded(strong['PCSGD'])} where they react five times as much. "
-        f"Both can be computed before any run: {_rounded(weak['exact clipping bias'])} and "
+        f"point θ_PS where records react little, and of {_rounded(strong['PCSGD'])} where they react five times as "
+        f"much. Both can be computed before any run: {_rounded(weak['exact clipping bias'])} and "
         f"{_rounded(strong['exact clipping bias'])}."
     )
 

@@ -1,0 +1,59 @@
+"""The story: every number in it is a result's, and what was not run is not told."""
+
+import numpy as np
+import pytest
+
+from clipwise.report.charts import Chart, Series, Table
+from clipwise.reproduce import story
+from clipwise.reproduce.base import Finding, Result
+from clipwise.reproduce.laboratory import Laboratory
+from clipwise.reproduce.runner import catalogue
+
+HELD = Finding("It stays bounded.", "The largest is 12.5.", True)
+
+
+def gap(clipped, bias, fed_back):
+    ends = {"PCSGD": clipped, "exact clipping bias": bias, "DiceSGD": fed_back}
+    return Chart("", "t", "gap", [Series(name, [1, 2], [9.0, end]) for name, end in ends.items()])
+
+
+def words(found):
+    return [" ".join(chapter.paragraphs) for chapter in story.chapters(found)]
+
+
+def test_without_results_there_are_no_numbers():
+    assert [chapter.heading for chapter in story.chapters({})] == [
+        "What clipping costs",
+        "What feedback repairs",
+        "What is really private",
+    ]
+    assert not any(character.isdigit() for text in words({}) for character in text)
+
+
+def test_numbers_are_those_of_the_results():
+    rows = [["a", 1.0, 0.9, None], ["b", 1.0, np.inf, 2.5], ["c", 0.1, 4.0, 0.05]]
+    claims = Table("", ["setting", "claimed ε", "certified ε", "audited ε"], rows)
+    found = {
+        story.GAP: Result([HELD], [gap(1.0149, 1.01, 0.5), gap(3.27, 3.26, 0.001)]),
+        story.MEMORY: Result([HELD]),
+        story.CLAIMS: Result([HELD], tables=[claims]),
+    }
+    cost, repair, private = words(found)
+    for number in ("1.01 from", "3.27 where", "1.01 and 3.26"):
+        assert number in cost
+    assert "ends at 0.001, which is 3300 times closer" in repair
+    assert "The largest is 12.5." in repair
+    assert "Of the 3 settings of the papers' experiments, 1 are proven" in private
+    assert "1 are shown by an attack not to be" in private
+
+
+@pytest.mark.verify
+def test_the_experiments_have_what_the_story_reads(tmp_path):
+    lab = Laboratory(quick=True, folder=tmp_path, progress=False)
+    names = [each for each in catalogue() if each.name in (story.GAP, story.MEMORY, story.CLAIMS, story.FRONTIER)]
+    found = {each.name: each.make(lab) for each in names}
+    assert {story.GAP, story.MEMORY} <= found.keys()
+    for chapter in story.chapters(found)[:2]:
+        name, chart = str(chapter.chart).split("/chart-")
+        assert len(found[name].charts) >= int(chart)
+        assert any(character.isdigit() for text in chapter.paragraphs for character in text)
