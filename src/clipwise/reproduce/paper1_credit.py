@@ -14,7 +14,6 @@ from clipwise.report.charts import Array, Chart, Series, band
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.performative import (
     COLOURS,
-    credit_data,
     credit_problem,
     decade_means,
     densely,
@@ -34,9 +33,9 @@ Case = tuple[str, float]  # rule and β
 
 BETAS = (0.001, 0.01, 0.1)
 STEP = InverseTime(50, 5000)
-STEPS = {"PCSGD": 50_000_000, "DiceSGD": 10_000_000}
-QUICK_STEPS = {"PCSGD": 1_000_000, "DiceSGD": 1_000_000}
-REPLICATES = {"PCSGD": 2, "DiceSGD": 10}
+CLAIMED_STEPS = 100_000  # the T for which ε = 1 is claimed, which sets the noise; runs are followed for longer
+STEPS = {"PCSGD": 50_000_000, "DiceSGD": 1_000_000}
+REPLICATES = {"PCSGD": 2, "DiceSGD": 20}
 PARAMETERS = {
     "data": "GiveMeSomeCredit, first 15,776 complete rows, 7 : 3",
     "β": "0.001, 0.01, 0.1",
@@ -44,20 +43,20 @@ PARAMETERS = {
     "ε, δ": "1, 1/m",
     "η": "100/15,776",
     "γ_t": "50/(5000 + t)",
-    "T": "5·10⁷ for PCSGD, 10⁷ for DiceSGD (quick: 10⁶)",
-    "replicates": "2 and 10",
+    "T": "noise for 10⁵ steps; followed for 5·10⁷ (PCSGD; quick: 10⁶) and 10⁶ (DiceSGD)",
+    "replicates": "2 (PCSGD), 20 (DiceSGD; quick: 10)",
 }
 
 
 def traces(lab: Lab) -> dict[Case, Trace]:
     """The run of each rule at each β. (PCSGD is slow to arrive, and its noise counts little.)"""
-    steps = QUICK_STEPS if lab.quick else STEPS
     runs = {}
     for beta in BETAS:
         problem = credit_problem(beta)
-        for name, many in steps.items():
-            rule = papers_rules(STEP, 1.0, 1.0, problem.records, many)[name]
-            runs[name, beta] = Run(problem, rule, many, 0.0, REPLICATES[name], record=densely(many))
+        for name, rule in papers_rules(STEP, 1.0, 1.0, problem.records, CLAIMED_STEPS).items():
+            steps = min(STEPS[name], 10**6 if lab.quick else STEPS[name])
+            replicates = min(REPLICATES[name], 10 if lab.quick else 20)
+            runs[name, beta] = Run(problem, rule, steps, 0.0, replicates, record=densely(steps))
     return dict(zip(runs, lab.sweep(list(runs.values())), strict=True))
 
 
@@ -77,7 +76,7 @@ def gap(lab: Lab) -> Result:
     biases = {beta: lab.keep(clipping_bias, credit_problem(beta), 1.0) for beta in BETAS}
     gaps = {(name, beta): trace.gap(goals[beta]) for (name, beta), trace in found.items()}
     flows = {beta: lab.keep(flow, beta, found["PCSGD", beta].iterations) for beta in BETAS}
-    findings = [_plateau(gaps, flows, biases), _rate(lab, found, gaps), _amplified(biases)]
+    findings = [_plateau(gaps, flows, biases), _rate(lab, found, gaps)]
     charts = [_chart(found, gaps, beta, flows[beta], biases[beta]) for beta in BETAS]
     return Result(findings, charts)
 
@@ -99,7 +98,7 @@ def _plateau(gaps: dict[Case, Array], flows: dict[float, Array], biases: dict[fl
     return Finding(
         "PCSGD reaches a steady state that is due to bias (Theorem 3.4).",
         f"It ends at {listed(ends, 4)} for β = {listed(BETAS)}, off the exact flow of the clipped gradients by at most "
-        f"{off_flow:.1%} and off that flow's end, the exact bias {listed(biases.values(), 4)}, by at most {off_bias:.1%}.",
+        f"{off_flow:.1%}, and off its end, the exact bias {listed(biases.values(), 4)}, by at most {off_bias:.1%}.",
         off_flow < 0.05,
         f"{short} {stand_in()}".strip(),
     )
@@ -111,19 +110,15 @@ def _rate(lab: Lab, found: dict[Case, Trace], gaps: dict[Case, Array]) -> Findin
         times = found["DiceSGD", beta].iterations
         slopes.append(slope(times, gaps["DiceSGD", beta].mean(axis=0), times[-1] / 10))
     exact = [min(1.0, 2 * STEP.a0 * lab.keep(slowest, beta)) for beta in BETAS]
-    remark = (
-        ""
-        if min(exact) == 1
-        else (
-            f"O(1/t) needs steps with 2·a₀·μ̃ > 1. Here the slowest direction allows t^−{listed(exact)} only; the three columns of "
-            "late payments are nearly the same."
-        )
+    slow = (
+        f"O(1/t) needs steps with 2·a₀·μ̃ > 1; the slowest direction here allows t to the power −{min(exact):.3g} only."
     )
+    remark = slow if min(exact) < 1 else ""
     return Finding(
         "DiceSGD's gap decays at O(1/t) (Theorem 4.3).",
         f"It falls as t to the power {listed(slopes)} over the last decade for β = {listed(BETAS)}, down to "
         f"{listed(float(gaps['DiceSGD', beta][:, -1].mean()) for beta in BETAS)}.",
-        all(power < 0.15 - rate for power, rate in zip(slopes, exact, strict=True)),
+        all(power < 0.2 - rate for power, rate in zip(slopes, exact, strict=True)),
         f"{remark} {stand_in()}".strip(),
     )
 
@@ -132,16 +127,6 @@ def slowest(beta: float) -> float:
     """The rate at which a deviation from θ_PS dies out in the slowest direction."""
     problem = credit_problem(beta)
     return float(decay_rates(problem, stable_point(problem).theta).min())
-
-
-def _amplified(biases: dict[float, float]) -> Finding:
-    values = list(biases.values())
-    return Finding(
-        "The bias grows with the sensitivity β (Theorem 3.5 is about another problem; section 6 does not say it of this one).",
-        f"The exact bias is {listed(values, 4)} for β = {listed(BETAS)}.",
-        bool(np.all(np.diff(values) > 0)),
-        stand_in(),
-    )
 
 
 def _chart(found: dict[Case, Trace], gaps: dict[Case, Array], beta: float, path: Array, bias: float) -> Chart:
@@ -215,6 +200,21 @@ def _late(values: dict[Case, tuple[Array, Array]], name: str) -> list[float]:
     return [float(y[:, times >= times[-1] / 3].mean()) for times, y in found]
 
 
+def _unstable(values: dict[Case, tuple[Array, Array]]) -> Finding:
+    """How much replicates differ, on average over the last decade."""
+    spread = {
+        (name, beta): float(y[:, times >= times[-1] / 10].std(axis=0).mean())
+        for (name, beta), (times, y) in values.items()
+    }
+    dice, plain = ([spread[name, beta] for beta in BETAS] for name in ("DiceSGD", "PCSGD"))
+    return Finding(
+        "The trajectory becomes more unstable as β grows.",
+        f"Over the last decade, replicates of DiceSGD scatter by {listed(dice, 2)} in their true positive rate.",
+        dice[-1] > dice[0],
+        "" if plain[-1] > plain[0] else f"PCSGD's do not: {listed(plain, 2)}.",
+    )
+
+
 @experiment(
     "paper1-fig2-second",
     paper=1,
@@ -244,14 +244,14 @@ def train_rates(lab: Lab) -> Result:
 def _rates(lab: Lab, where: str) -> Result:
     positive, negative = (curves(lab, where, what) for what in ("positive", "negative"))
     ends = {name: _late(positive, name) for name in STEPS}
-    finding = Finding(
+    lower = Finding(
         f"Increasing β leads to a lower true positive rate ({where} data).",
         "; ".join(f"{name} ends at {listed(ends[name], 4)} for β = {listed(BETAS)}" for name in STEPS) + ".",
         all(np.all(np.diff(values) < 0) for values in ends.values()),
         stand_in(),
     )
     charts = _charts(positive, f"true positive rate, {where}") + _charts(negative, f"true negative rate, {where}")
-    return Result([finding], charts)
+    return Result([lower, _unstable(positive)] if where == "test" else [lower], charts)
 
 
 @experiment(
