@@ -181,7 +181,8 @@ def _experiment(name: str, case: Case) -> Experiment:
 
 def page(done: Sequence[Done], source: str) -> str:
     """The short page."""
-    body = [header(TITLE, LEAD, done), *(told(chapter, done) for chapter in _story(done[0].result))]
+    places = {each.experiment.name: each.experiment.title for each in done}
+    body = [header(TITLE, LEAD, done, places), *(told(chapter, done) for chapter in _story(done[0].result))]
     body += [element("h2", "The two problems", id="verdicts"), glance(done)]
     body += [section(each, "clipwise demo") for each in done]
     return frame(TITLE, [*body, footer(MADE.format(source=source))])

@@ -175,6 +175,7 @@ def test_cells(value, read, kept):
         ("`residual_cap` of n_jobs", "<code>residual_cap</code> of n_jobs", "`residual_cap` of n_jobs"),
         ("n^(−2(1−α)), t^−0.9.", "n<sup>−2(1−α)</sup>, t<sup>−0.9</sup>.", "n^(−2(1−α)), t^−0.9."),
         ("‖θ*‖_M", "‖θ*‖<sub>M</sub>", "‖θ*‖$_{\\mathrm{M}}$"),
+        ("1e-05, -1.8e+05, 2-3, `-1`", "10⁻⁵, −1.8 × 10⁵, 2-3, <code>-1</code>", "1e-05, -1.8e+05, 2-3, `-1`"),
         ("5 $ <b>", "5 $ &lt;b&gt;", "5 \\$ <b>"),
     ],
 )

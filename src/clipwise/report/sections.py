@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from clipwise.report.charts import Chart
@@ -28,9 +28,10 @@ class Chapter(NamedTuple):
     chart: str | None = None
 
 
-def header(title: str, lead: str, done: Sequence[Done]) -> str:
-    """The title, what the page is, and how many statements hold."""
-    return wrapped("header", element("h1", title) + element("p", lead, class_="lead") + tally(done))
+def header(title: str, lead: str, done: Sequence[Done], places: Mapping[str, str]) -> str:
+    """The title, what the page is, how many statements hold, and links to places of the page, by their ids."""
+    ways = wrapped("nav", "".join(link(f"#{key}", text) for key, text in places.items()), aria_label="On this page")
+    return wrapped("header", element("h1", title) + element("p", lead, class_="lead") + tally(done) + ways)
 
 
 def footer(text: str) -> str:

@@ -28,12 +28,22 @@ PAPERS = {
 def page(done: Sequence[Done], quick: bool) -> str:
     """The whole page; the story tells what the results that are there can support."""
     found = {each.experiment.name: each.result for each in done}
-    body = [header(TITLE, LEAD, done), *(told(chapter, done) for chapter in chapters(found))]
+    papers = [(paper, list(group)) for paper, group in groupby(done, key=lambda each: each.experiment.paper)]
+    places = {"verdicts": "Every verdict", **{_place(paper): _short(paper) for paper, _ in papers}}
+    body = [header(TITLE, LEAD, done, places), *(told(chapter, done) for chapter in chapters(found))]
     body += [element("h2", "Every verdict", id="verdicts"), glance(done)]
-    for paper, group in groupby(done, key=lambda each: each.experiment.paper):
-        body.append(element("h2", PAPERS.get(paper, f"Paper {paper}")))
+    for paper, group in papers:
+        body.append(element("h2", PAPERS.get(paper, _short(paper)), id=_place(paper)))
         body += [section(each, command(each.experiment, quick)) for each in group]
     return frame(TITLE, [*body, footer(_made(quick))])
+
+
+def _place(paper: int | None) -> str:
+    return "others" if paper is None else f"paper-{paper}"
+
+
+def _short(paper: int | None) -> str:
+    return "Not in the papers" if paper is None else f"Paper {paper}"
 
 
 def command(experiment: Experiment, quick: bool) -> str:

@@ -41,12 +41,12 @@ def _cost(found: Results) -> Chapter:
 
 
 def _of_bias(result: Result) -> str:
-    weak, strong = (_ends(result, k) for k in (0, 1))
+    ends = [(chart.title, _ends(result, k)) for k, chart in enumerate(result.charts)]
+    found = " and ".join(f"{_rounded(end['PCSGD'])} for {title}" for title, end in ends)
+    exact = " and ".join(_rounded(end["exact clipping bias"]) for _, end in ends)
     return (
-        f"In paper 1's first experiment PCSGD ends at a squared distance of {_rounded(weak['PCSGD'])} from the stable "
-        f"point θ_PS where records react little, and of {_rounded(strong['PCSGD'])} where they react five times as "
-        f"much. Both can be computed before any run: {_rounded(weak['exact clipping bias'])} and "
-        f"{_rounded(strong['exact clipping bias'])}."
+        f"In paper 1's first experiment PCSGD ends at a squared distance from the stable point θ_PS of {found}, the "
+        f"strength of the reaction. Both can be computed before any run: {exact}."
     )
 
 
@@ -67,7 +67,7 @@ def _repair(found: Results) -> Chapter:
         "little at a time. Nothing is lost, only late."
     )
     if GAP in found:
-        ends = _ends(found[GAP], 1)
+        ends = _ends(found[GAP], -1)
         text += (
             f" On the same problem it ends at {_rounded(ends['DiceSGD'])}, which is "
             f"{_rounded(ends['PCSGD'] / ends['DiceSGD'], 2)} times closer, and is still on its way."
@@ -100,8 +100,8 @@ def _of_claims(result: Result) -> str:
     claimed, certified, audited = (_column(result, name) for name in ("claimed", "certified", "audited"))
     proven, broken = int((certified <= claimed * 1.001).sum()), int((audited > claimed).sum())
     return (
-        f" Of {len(claimed)} settings in the papers' experiments, {proven} are proven to be as private as they claim, "
-        f"and {broken} are shown by an attack not to be."
+        f" Of {len(claimed)} settings in the papers' experiments, {proven} are proven to be as private as they claim; "
+        f"{broken or 'none'} of the others {'is' if broken == 1 else 'are'} refuted by an attack."
     )
 
 
