@@ -61,7 +61,7 @@ def told(chapter: Chapter, done: Sequence[Done]) -> str:
 def _quoted(done: Done, key: str) -> str:
     """A figure of the story, with the way to the result that it is from."""
     chart = _charts(done)[key]
-    title = ": ".join(filter(None, (done.experiment.title, chart.title)))
+    title = ": ".join(dict.fromkeys(filter(None, (done.experiment.title, chart.title))))  # neither twice
     caption = element("span", title) + link(f"#{done.experiment.name}", source(done.experiment), class_="from")
     return chart_figure(key, chart, caption)
 

@@ -15,6 +15,7 @@ from clipwise.report.sections import SIGNS, Done, source
 from clipwise.report.text import shown
 from clipwise.reproduce.base import Experiment
 
+_FEW = 3  # experiments that are too few to guess from; the first ones compile
 _STYLES = {"good": "green", "fair": "yellow", "bad": "red"}
 
 
@@ -58,7 +59,7 @@ def teller(total: int) -> Callable[[Done], None]:
         nonlocal count
         count += 1
         left = (time.monotonic() - began) / count * (total - count)
-        guess = f", about {_duration(left)} left" if count < total else ""
+        guess = f", about {_duration(left)} left" if _FEW <= count < total else ""
         print(f"[{count}/{total}] {done.experiment.name}: {done.result.verdict}{guess}", file=sys.stderr, flush=True)
 
     return tell
