@@ -112,6 +112,20 @@ def test_values_can_be_read_with_the_mouse(browser, report):
     assert browser.run(f"{CURVES}.querySelector('.reading').hidden")
 
 
+def test_values_can_be_read_with_a_finger(browser, report):
+    browser.open(report / "index.html", 390)
+    browser.run(f"{CURVES}.scrollIntoView({{behavior: 'instant', block: 'center'}})")
+    x, y = browser.run(
+        f"(box => [box.right - 14, box.top + 99])({CURVES}.querySelector('.plot').getBoundingClientRect())"
+    )
+    browser.call("Emulation.setTouchEmulationEnabled", enabled=True)
+    browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+    browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    browser.call("Emulation.setTouchEmulationEnabled", enabled=False)
+    assert "100\u202f000" in browser.run(f"{CURVES}.querySelector('.reading').innerText")  # after the finger has gone
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+
+
 def test_values_can_be_read_with_the_keyboard(browser, report):
     browser.open(report / "index.html")
     browser.run(f"{CURVES}.querySelector('.plot').focus()")

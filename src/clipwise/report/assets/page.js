@@ -293,7 +293,7 @@
 
     plot.addEventListener("pointermove", (event) => point(nearest(event)));
     plot.addEventListener("pointerdown", (event) => point(nearest(event)));
-    plot.addEventListener("pointerleave", () => point(null));
+    plot.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") point(null); }); // a tap stays
     plot.addEventListener("blur", () => point(null));
     plot.addEventListener("keydown", (event) => {
       const all = stops(), last = all.length - 1, k = all.indexOf(state.at);
