@@ -172,7 +172,7 @@ def measured(beta: float, models: Array, where: str, what: str) -> Array:
     return np.asarray(metric(problem, models))
 
 
-def curves(lab: Lab, where: str, what: str) -> dict[Case, tuple[Array, Array]]:
+def curves(lab: Lab, where: str, what: str) -> dict[Case, tuple[Any, Array]]:
     """Times and values, (replicates, K), of a metric along every run from t = 100 on; every fourth record."""
     found = {}
     for (name, beta), trace in traces(lab).items():
@@ -181,7 +181,7 @@ def curves(lab: Lab, where: str, what: str) -> dict[Case, tuple[Array, Array]]:
     return found
 
 
-def _charts(values: dict[Case, tuple[Array, Array]], y: str) -> list[Chart]:
+def _charts(values: dict[Case, tuple[Any, Array]], y: str) -> list[Chart]:
     return [
         Chart(
             name,
@@ -194,13 +194,13 @@ def _charts(values: dict[Case, tuple[Array, Array]], y: str) -> list[Chart]:
     ]
 
 
-def _late(values: dict[Case, tuple[Array, Array]], name: str) -> list[float]:
+def _late(values: dict[Case, tuple[Any, Array]], name: str) -> list[float]:
     """The mean over replicates and the last half decade, for each β."""
     found = [values[name, beta] for beta in BETAS]
     return [float(y[:, times >= times[-1] / 3].mean()) for times, y in found]
 
 
-def _unstable(values: dict[Case, tuple[Array, Array]]) -> Finding:
+def _unstable(values: dict[Case, tuple[Any, Array]]) -> Finding:
     """How much replicates differ, on average over the last decade."""
     spread = {
         (name, beta): float(y[:, times >= times[-1] / 10].std(axis=0).mean())
@@ -276,7 +276,7 @@ def risk(lab: Lab) -> Result:
     return Result([finding], _charts(values, "performative risk"))
 
 
-def _crossing(values: dict[Case, tuple[Array, Array]], beta: float) -> float:
+def _crossing(values: dict[Case, tuple[Any, Array]], beta: float) -> float:
     """The first iteration from which on DiceSGD's mean risk stays below PCSGD's."""
     times, dice = values["DiceSGD", beta]
     plain = np.interp(np.log(times), np.log(values["PCSGD", beta][0]), values["PCSGD", beta][1].mean(axis=0))

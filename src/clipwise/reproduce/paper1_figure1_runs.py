@@ -41,8 +41,8 @@ def traces(lab: Lab) -> dict[Case, Trace]:
     """The run of each rule at each β. The slope of 400 replicates has a deviation of 0.03."""
     rules = papers_rules(InverseTime(10, 100), 1.0, 0.1, RECORDS, STEPS)
     cases = [(name, beta) for name in rules for beta in BETAS]
-    how = {"start": 5.0, "replicates": 200 if lab.quick else 400, "record": densely(STEPS)}
-    runs = [Run(quadratic(beta), rules[name], STEPS, **how) for name, beta in cases]
+    replicates = 200 if lab.quick else 400
+    runs = [Run(quadratic(beta), rules[name], STEPS, 5.0, replicates, record=densely(STEPS)) for name, beta in cases]
     return dict(zip(cases, lab.sweep(runs), strict=True))
 
 

@@ -6,7 +6,7 @@ with the noise that certifies the budget, every step size then has an expected g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,27 +31,28 @@ _SLACK = 0.8  # the share of the error's clip that what must drain may use up
 
 def least_gap(task: Task, progress: bool | None) -> list[Option]:
     """The best option of each preset, best first: a grid of thresholds, then between neighbours."""
-    clips = _thresholds(task)
+    clips = thresholds(task)
     width = float(np.sqrt(clips[-1] / clips[-2])) if clips.size > 1 else 1.0
     found: list[Option] = []
     tried = 0
     with Progress(progress, "thresholds", clips.size + 2 * _ROUNDS * len({plan.preset for plan in task.plans})) as bar:
         for _ in range(_ROUNDS + 1):
             for clip in clips:
-                found += _options(task, clip)
+                found += options([task], clip)[0]
                 tried += 1
                 bar.show(tried)
             if not found:
                 raise ValueError("preset must be PCSGD: no DiceSGD was found whose error drains all along the path.")
-            clips = np.array([reach_of(best.rule) * factor for best in _best(found) for factor in (1 / width, width)])
+            clips = np.array([reach_of(one.rule) * factor for one in best(found) for factor in (1 / width, width)])
             width = float(np.sqrt(width))
-        return _best([_polish(task, option) for option in _best(found)])
+        return best([_polish(task, option) for option in best(found)])
 
 
-def _best(found: list[Option]) -> list[Option]:
+def best(found: list[Option]) -> list[Option]:
+    """The best option of each preset, best first."""
     names = dict.fromkeys(option.rule.name for option in found)
-    best = [min((o for o in found if o.rule.name == name), key=lambda o: o.forecast.gap) for name in names]
-    return sorted(best, key=lambda option: option.forecast.gap)
+    least = [min((o for o in found if o.rule.name == name), key=lambda o: o.forecast.gap) for name in names]
+    return sorted(least, key=lambda option: option.forecast.gap)
 
 
 def _plan_of(task: Task, rule: Rule) -> Plan:
@@ -59,7 +60,7 @@ def _plan_of(task: Task, rule: Rule) -> Plan:
     return min((p for p in task.plans if p.preset == rule.name), key=lambda plan: abs(plan.ratio - ratio))
 
 
-def _thresholds(task: Task) -> Array:
+def thresholds(task: Task) -> Array:
     """From where nearly everything is clipped to where nothing is, at the stable point and at the start."""
     points = (task.target, task.start)
     norms = np.concatenate([gradient_norms(task.problem, at, at, 1).ravel() for at in points])
@@ -70,15 +71,24 @@ def _thresholds(task: Task) -> Array:
     return np.geomspace(low, high, _CLIPS) if high > low else np.array([high])
 
 
-def _options(task: Task, reach: float) -> Iterator[Option]:
-    """Every plan at one threshold, each with the best step of a grid."""
-    along = course(task.problem, reach, task.start, task.horizon)
-    trials = [(step, _forecast(task, along, step)) for step in _ladder(task)]
+def options(tasks: Sequence[Task], reach: float) -> list[list[Option]]:
+    """Every plan at one threshold, each with the best step of a grid, for tasks that differ in their budgets only."""
+    first = tasks[0]
+    along = course(first.problem, reach, first.start, first.horizon)
+    trials = [(step, _forecast(first, along, step)) for step in _ladder(first)]
+    ratios = {plan.ratio for plan in first.plans if plan.preset == "DiceSGD"}
+    errors = {("DiceSGD", ratio): _error_length(first, along, reach / ratio) for ratio in ratios}
+    return [list(_options(task, reach, trials, errors)) for task in tasks]
+
+
+def _options(
+    task: Task, reach: float, trials: list[tuple[InverseTime, Forecast]], errors: dict[tuple[str, float], float]
+) -> Iterator[Option]:
     for plan in task.plans:
-        error = _error_length(task, along, reach / plan.ratio) if plan.preset == "DiceSGD" else 0.0
+        error = errors.get((plan.preset, plan.ratio), 0.0)
         if np.isfinite(error):
-            options = [(step, _scaled(task, plan, reach, error, step, unit)) for step, unit in trials]
-            step, expected = min(options, key=lambda option: option[1].gap)
+            found = [(step, _scaled(task, plan, reach, error, step, unit)) for step, unit in trials]
+            step, expected = min(found, key=lambda option: option[1].gap)
             yield Option(plan.rule(step, reach, task.batch), expected)
 
 
