@@ -88,8 +88,8 @@ def point(case: Case, decay: float, budget: Any, replicates: int) -> Run:
 
 
 def grid(lab: Lab, case: Case) -> Traces:
-    """The runs of all decays and budgets: 200 replicates in dimension 5, as in the paper, and 20 in the others."""
-    most, least = (10, 4) if lab.quick else (200, 20)
+    """The runs of all decays and budgets: 200 replicates in dimension 5, as in the paper, and 10 in the others."""
+    most, least = (16, 4) if lab.quick else (200, 10)
     replicates = most if case.dimension == 5 else least
     settings = [(decay, budget) for decay in DECAYS for budget in budgets(lab)]
     traces = lab.sweep([point(case, decay, budget, replicates) for decay, budget in settings])

@@ -30,9 +30,9 @@ Growth = dict[tuple[str, float, float | None, str], list[float]]  # by problem, 
     where="section 5, d = 10 and 20; Remarks 1 and 2",
     title="Local privacy in more dimensions",
     parameters={
-        "d": "5, 10, 20",
+        "d": "5, 10, 20 (quick: 5, 20)",
         **PARAMETERS,
-        "replicates": "200 for d = 5, 20 for the others, where the paper has 200 (quick: 10)",
+        "replicates": "200 for d = 5; 10 for the others, where the paper has 200 (quick: 16 and 4)",
     },
 )
 def dimensions(lab: Lab) -> Result:

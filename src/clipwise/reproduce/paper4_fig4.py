@@ -25,7 +25,7 @@ from clipwise.reproduce.paper4 import (
 from clipwise.theory.local import rates
 
 _CASE = Case("logistic", 5)
-_JUDGES = 2000
+_JUDGES = 1000
 _EVERY = 4  # of the recorded models one in four is judged
 _SPARE = 0.15
 
@@ -38,7 +38,7 @@ _SPARE = 0.15
     parameters={
         "problem": "logistic regression, d = 5, Mallows weights",
         **PARAMETERS,
-        "replicates": "200 (quick: 10)",
+        "replicates": "200 (quick: 16)",
         "loss": f"its mean over {_JUDGES:,} records with the true chances for labels, above that of the truth",
     },
 )

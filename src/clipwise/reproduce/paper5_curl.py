@@ -35,7 +35,7 @@ class Curl(NamedTuple):
         "record": f"x = {_FEATURES}, label 1",
         "classes": "2, 3, 5, 10 (quick: 2, 3, 5)",
         "B": ", ".join(f"{clip:g}" for clip in _CLIPS),
-        "models": "the one of 200 random ones whose curl stands out most (quick: 50)",
+        "models": "the one of 100 random ones whose curl stands out most (quick: 50)",
     },
 )
 def field(lab: Lab) -> Result:
@@ -43,7 +43,7 @@ def field(lab: Lab) -> Result:
     that. From three on it does not: clipped descent on softmax follows a field that is the gradient of nothing.
     """
     classes = (2, 3, 5) if lab.quick else (2, 3, 5, 10)
-    tries = 50 if lab.quick else 200
+    tries = 50 if lab.quick else 100
     found = {
         (kind, count, clip): lab.keep(_measure, kind, count, clip, tries)
         for kind in _KINDS

@@ -27,7 +27,7 @@ _BATCH, _EPOCHS, _DELTA = 250, 10, 1e-5
 _COLUMNS = (9, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 _RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _FEW_COLUMNS = (9, 10_000)
-_FEW_RATES = (0.2, 2.0, 20.0, 50.0)
+_FEW_RATES = (0.2, 2.0, 20.0, 100.0)
 _NOISES = ("Gaussian", "Gamma")
 _RANK = 9  # columns that are not zero
 
@@ -61,15 +61,18 @@ class Data(NamedTuple):
     },
 )
 def dimensions(lab: Lab) -> Result:
-    """Both noises are tuned to the same ε. Columns of zeros carry no information, and a Gaussian's part along the other
-    nine does not know how many there are. The length of Gamma noise grows with all of them, and accuracy falls.
+    """The paper tunes both noises to one ε. Columns of zeros carry no information, and the part of Gaussian noise along
+    the other nine does not know how many there are. Gamma noise gets longer with all of them, and accuracy falls.
     """
     data = _load()
     columns, rates, repeats = (_FEW_COLUMNS, _FEW_RATES, 3) if lab.quick else (_COLUMNS, _RATES, 5)
     settings = [(noise, count) for noise in _NOISES for count in columns]
-    picked = _picked(lab, data, settings, rates)
-    scores = _scores(lab, data, [_run(data, *setting, picked[setting], repeats, seed=1) for setting in settings])
-    found = dict(zip(settings, scores, strict=True))
+    wide = {count: _padded(data, count) for count in columns}
+    tried = [_run(wide[n], noise, rate, repeats=1, seed=0) for noise, n in settings for rate in rates]
+    best = _scores(lab, data, tried).reshape(len(settings), len(rates)).argmax(axis=1)
+    picked = {setting: rates[k] for setting, k in zip(settings, best, strict=True)}
+    final = [_run(wide[n], noise, rate, repeats, seed=1) for (noise, n), rate in picked.items()]
+    found = dict(zip(settings, _scores(lab, data, final), strict=True))
     epsilons = {noise: lab.keep(_certified, noise, len(data.train)) for noise in _NOISES}
     findings = [_flat(found, columns, data), _falling(found, columns, data), _privacy(epsilons)]
     findings += [] if data.remark else [_inside(picked, rates)]  # which rates are best depends on the data
@@ -105,11 +108,15 @@ def _steps(records: int) -> NDArray[np.int64]:
     return np.round(np.arange(1, _EPOCHS + 1) * records / _BATCH).astype(int)
 
 
-def _run(data: Data, noise: str, columns: int, rate: float, repeats: int, seed: int) -> Run:
+def _padded(data: Data, columns: int) -> Problem:
+    """The training records with columns of zeros, of which nothing is stored."""
     m, width = data.train.shape
     where = (data.train.ravel(), np.tile(np.arange(width), m), np.arange(0, m * width + 1, width))
-    problem = Problem(sparse.csr_matrix(where, shape=(m, columns)), data.train_labels, loss=Logistic())
-    epochs = _steps(m)
+    return Problem(sparse.csr_matrix(where, shape=(m, columns)), data.train_labels, loss=Logistic())
+
+
+def _run(problem: Problem, noise: str, rate: float, repeats: int, seed: int) -> Run:
+    epochs = _steps(problem.records)
     return Run(problem, _rule(noise, rate), int(epochs[-1]), replicates=repeats, seed=seed, record=epochs[-5:])
 
 
@@ -123,13 +130,6 @@ def _accuracy(models: Array, features: Array, labels: Array) -> Array:
     """The share of records that each model gets right; the other columns are zero."""
     right = [np.mean((features @ theta > 0) == (labels > 0)) for theta in models.reshape(-1, _RANK)]
     return np.array(right).reshape(models.shape[:-1])
-
-
-def _picked(lab: Lab, data: Data, settings: list[tuple[str, int]], rates: Sequence[float]) -> Picked:
-    """The learning rate of each setting, as the paper picks it: by one run each."""
-    runs = [_run(data, *setting, rate, repeats=1, seed=0) for setting in settings for rate in rates]
-    best = _scores(lab, data, runs).reshape(len(settings), len(rates)).argmax(axis=1)
-    return {setting: rates[k] for setting, k in zip(settings, best, strict=True)}
 
 
 def _certified(noise: str, records: int) -> float:
