@@ -16,13 +16,14 @@ from clipwise.report.text import shown
 from clipwise.reproduce.base import Result
 
 GAP, MEMORY = "paper1-fig1-first", "paper1-fig1-fourth"
-CREDIT, CLAIMS, EXAMPLE, FRONTIER = "ours-bias-credit", "ours-claims", "ours-counterexample", "ours-frontier"
+CREDIT, CLAIMS, EXAMPLE = "ours-bias-credit", "ours-claims", "ours-counterexample"
+FRONTIERS = {"ours-frontier-quadratic": "On the quadratic problem", "ours-frontier-credit": "On credit data"}
 
 Results = Mapping[str, Result]
 
 
 def chapters(found: Results) -> list[Chapter]:
-    """What clipping costs, what feedback repairs, what is really private."""
+    """What clipping costs, what feedback repairs, what is really private; and what that costs."""
     return [_cost(found), _repair(found), _privacy(found), *_frontier(found)]
 
 
@@ -119,10 +120,12 @@ def _column(result: Result, begin: str) -> Array:
 
 def _frontier(found: Results) -> list[Chapter]:
     """What an honest ε costs, if it was measured."""
-    names = [name for name in found if name.startswith(FRONTIER)]
-    measured = [finding.measured for name in names for finding in found[name].findings[:1]]
-    text = "Once every rule has to pay for the ε that is certified, feedback is no longer free."
-    return [Chapter("What honesty costs", [text, *measured], f"{names[0]}/chart-1")] if names else []
+    told = [f"{where}: {found[name].findings[0].measured}" for name, where in FRONTIERS.items() if name in found]
+    text = (
+        "Once every rule has to pay for an ε that is certified, feedback is no longer free: what it saves in bias it "
+        "costs in noise."
+    )
+    return [Chapter("What honesty costs", [text, *told], f"{next(iter(FRONTIERS))}/chart-1")] if told else []
 
 
 def _ends(result: Result, chart: int) -> dict[str, float]:
