@@ -54,7 +54,7 @@ def test_numbers_are_those_of_the_results():
     assert "The largest is 12.5." in repair
     assert "Of 3 settings in the papers' experiments, 1 are proven" in private
     assert "1 of the others is refuted by an attack" in private
-    assert "claims ε = 0.03, the true one is at least 48.5." in private
+    assert "claims ε = 0.03, the true one is at least 48.5: so the published guarantee fails." in private
     assert "On credit data: DiceSGD costs 7 times as much." in honest
 
 

@@ -87,9 +87,8 @@ def _privacy(found: Results) -> Chapter:
     if CLAIMS in found:
         text[0] += _of_claims(found[CLAIMS])
     text += [
-        "DiceSGD's published guarantee is such a case. Its memory is never noised, and a record that was drawn once "
-        "goes on leaving it step by step. With a cap on what one record may leave there, a guarantee can be proven; it "
-        "takes more noise."
+        "Feedback has a price here. DiceSGD's memory is never noised, and a record that was drawn once goes on leaving "
+        "it step by step, for whoever watches."
     ]
     if EXAMPLE in found:
         text[1] += _of_example(found[EXAMPLE])
@@ -107,8 +106,14 @@ def _of_claims(result: Result) -> str:
 
 
 def _of_example(result: Result) -> str:
-    claimed, true = _column(result, "claimed"), _column(result, "true")
-    return f" In a setting that claims ε = {shown(claimed[0])}, the true one is at least {_rounded(true[0])}."
+    claimed, true = _column(result, "claimed")[0], _column(result, "true")[0]
+    verdict = (
+        "so the published guarantee fails. With a cap on what one record may leave there, one can be proven; it takes "
+        "more noise."
+        if true > claimed
+        else "as the published guarantee says."
+    )
+    return f" In a setting that claims ε = {shown(claimed)}, the true one is at least {_rounded(true)}: {verdict}"
 
 
 def _column(result: Result, begin: str) -> Array:
@@ -122,8 +127,8 @@ def _frontier(found: Results) -> list[Chapter]:
     """What an honest ε costs, if it was measured."""
     told = [f"{where}: {found[name].findings[0].measured}" for name, where in FRONTIERS.items() if name in found]
     text = (
-        "Once every rule has to pay for an ε that is certified, feedback is no longer free: what it saves in bias it "
-        "costs in noise."
+        "What does feedback buy once every rule has to pay for an ε that is certified? It saves bias, and it needs more "
+        "noise for the same guarantee."
     )
     return [Chapter("What honesty costs", [text, *told], f"{next(iter(FRONTIERS))}/chart-1")] if told else []
 
