@@ -127,8 +127,8 @@ def _frontier(found: Results) -> list[Chapter]:
     """What an honest ε costs, if it was measured."""
     told = [f"{where}: {found[name].findings[0].measured}" for name, where in FRONTIERS.items() if name in found]
     text = (
-        "What does feedback buy once every rule has to pay for an ε that is certified? It saves bias, and it needs more "
-        "noise for the same guarantee."
+        "What does feedback buy once every rule has to pay for an ε that is certified? It saves bias, and it needs "
+        "more noise for the same guarantee."
     )
     return [Chapter("What honesty costs", [text, *told], f"{next(iter(FRONTIERS))}/chart-1")] if told else []
 
