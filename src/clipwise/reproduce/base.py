@@ -56,7 +56,9 @@ class Result(NamedTuple):
 class Lab(Protocol):
     """Where experiments are run; everything that takes time goes through it, and is kept."""
 
-    quick: bool  # for a look: the same picture with fewer replicates and steps
+    @property
+    def quick(self) -> bool:
+        """For a look: the same picture with fewer replicates and steps."""
 
     def sweep(self, runs: Sequence[Run]) -> list[Trace]:
         """The traces of all runs, in their order."""

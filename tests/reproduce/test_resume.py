@@ -1,0 +1,84 @@
+"""A report that was stopped in the middle, and one that is made again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import clipwise as cw
+from clipwise.report.charts import Chart, band
+from clipwise.reproduce import runner
+from clipwise.reproduce.base import Experiment, Finding, Result
+from clipwise.reproduce.laboratory import Laboratory
+
+JOB = """
+import sys
+from pathlib import Path
+from clipwise.reproduce import runner
+from clipwise.reproduce.laboratory import Laboratory
+runner.reproduce(runner.choose(sys.argv[3:]), Laboratory(True, Path(sys.argv[1]), n_jobs=1), Path(sys.argv[2]))
+"""
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def small(lab):
+    """A run that takes no time."""
+    problem = cw.Problem(cw.datasets.bernoulli(100, p=0.1), loss=cw.losses.Quadratic(a=10.0))
+    rule = cw.PCSGD(cw.steps.InverseTime(10, 100), clip=1.0, noise_std=0.1)
+    (trace,) = lab.sweep([cw.Run(problem, rule, 500, 5.0, 4)])
+    bias = lab.keep(cw.clipping_bias, problem, 1.0)
+    chart = Chart(
+        "", "iteration t", "gap", [band("PCSGD", trace.iterations, trace.gap(cw.stable_point(problem).theta))]
+    )
+    return Result([Finding("It ends.", f"{bias}", True)], [chart])
+
+
+def test_made_again_nothing_is_run(tmp_path, monkeypatch):
+    experiment, lab = Experiment("small", 1, "Fig. 1", "Small", {}, small), Laboratory(folder=tmp_path / "store")
+    runner.reproduce([experiment], lab, tmp_path / "first")
+
+    def refuse(*arguments, **settings):
+        raise AssertionError("this was computed already")
+
+    monkeypatch.setattr(sys.modules["clipwise.sweep"], "run", refuse)  # the name is also a function's
+    monkeypatch.setattr("clipwise.points.clipped_point", refuse)
+    runner.reproduce([experiment], lab, tmp_path / "second")
+    assert contents(tmp_path / "first") == contents(tmp_path / "second")
+
+
+@pytest.mark.verify
+def test_killed_in_the_middle(tmp_path):
+    """No point that was complete is run again, and the files are those of a report that nobody stopped."""
+
+    def start(store, out):
+        words = [sys.executable, "-c", JOB, tmp_path / store, tmp_path / out, "paper1-fig1-first", "paper3-bias"]
+        return subprocess.Popen(
+            words, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, start_new_session=True
+        )
+
+    assert start("whole", "expected").wait() == 0
+    everything = len(contents(tmp_path / "whole"))
+    process = start("store", "out")
+    while len(complete(tmp_path / "store")) < everything // 2:
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = complete(tmp_path / "store")
+    assert everything // 2 <= len(before) < everything
+    assert start("store", "out").wait() == 0
+    after = complete(tmp_path / "store")
+    assert {name: after[name] for name in before} == before
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def complete(store: Path):
+    """When each file of a store was written; names that begin with a dot are not whole yet."""
+    return {path.name: path.stat().st_mtime_ns for path in store.glob("[!.]*")}

@@ -1,0 +1,70 @@
+"""The story: every number in it is a result's, and what was not run is not told."""
+
+import numpy as np
+import pytest
+
+from clipwise.report.charts import Chart, Series, Table
+from clipwise.reproduce import story
+from clipwise.reproduce.base import Finding, Result
+from clipwise.reproduce.laboratory import Laboratory
+from clipwise.reproduce.runner import catalogue
+
+HELD = Finding("It stays bounded.", "The largest is 12.5.", True)
+
+
+def gap(title, clipped, bias, fed_back):
+    ends = {"PCSGD": clipped, "exact clipping bias": bias, "DiceSGD": fed_back}
+    return Chart(title, "t", "gap", [Series(name, [1, 2], [9.0, end]) for name, end in ends.items()])
+
+
+def words(found):
+    return [" ".join(chapter.paragraphs) for chapter in story.chapters(found)]
+
+
+def test_without_results_there_are_no_numbers():
+    assert [chapter.heading for chapter in story.chapters({})] == [
+        "What clipping costs",
+        "What feedback repairs",
+        "What is really private",
+    ]
+    assert not any(character.isdigit() for text in words({}) for character in text)
+
+
+def test_numbers_are_those_of_the_results():
+    rows = [["a", 1.0, 0.9, None], ["b", 1.0, np.inf, 2.5], ["c", 0.1, 4.0, 0.05]]
+    claims = Table("", ["setting", "claimed ε", "certified ε", "audited ε ≥"], rows)
+    example = Table("", ["T", "claimed ε", "true ε, at least"], [[10, 0.03, 48.54]])
+    lines = [Series("β = 0", [0.1, 1.0], [9.0, 7.0]), Series("not to train at all (β = 0)", [0.1, 1.0], [5.0, 5.0])]
+    found = {
+        story.GAP: Result([HELD], [gap("β = 1", 1.0149, 1.01, 0.5), gap("β = 2", 3.27, 3.26, 0.001)]),
+        story.MEMORY: Result([HELD]),
+        story.CREDIT: Result([HELD], [Chart("", "clip c", "bias", lines)]),
+        story.CLAIMS: Result([HELD], tables=[claims]),
+        story.EXAMPLE: Result([HELD], tables=[example]),
+        "ours-frontier-credit": Result([Finding("", "DiceSGD costs 7 times as much.", True)]),
+    }
+    cost, repair, private, honest = words(found)
+    for number in (
+        "of 1.01 for β = 1 and 3.27 for β = 2",
+        "any run: 1.01 and 3.26",
+        "of 7: farther away than a model of zeros, at 5.",
+    ):
+        assert number in cost
+    assert "ends at 0.001, which is 3300 times closer" in repair
+    assert "The largest is 12.5." in repair
+    assert "Of 3 settings in the papers' experiments, 1 are proven" in private
+    assert "1 of the others is refuted by an attack" in private
+    assert "claims ε = 0.03, the true one is at least 48.5: so the published guarantee fails." in private
+    assert "On credit data: DiceSGD costs 7 times as much." in honest
+
+
+@pytest.mark.verify
+def test_the_experiments_have_what_the_story_reads(tmp_path):
+    lab = Laboratory(quick=True, folder=tmp_path, progress=False)
+    read = (story.GAP, story.MEMORY, story.CREDIT, story.CLAIMS, story.EXAMPLE, *story.FRONTIERS)
+    found = {each.name: each.make(lab) for each in catalogue() if each.name in read}
+    assert set(found) == set(read)
+    for chapter in story.chapters(found):
+        name, chart = str(chapter.chart).split("/chart-")
+        assert len(found[name].charts) >= int(chart)
+        assert any(character.isdigit() for text in chapter.paragraphs for character in text)
