@@ -1,0 +1,68 @@
+"""Layers: sums of weighted gradients for the capped error, and GPT-2's Conv1D, which Opacus does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from opacus.grad_sample import register_grad_sampler, register_norm_sampler
+from torch import Tensor, nn
+
+Sums = dict[Any, Tensor]
+
+
+def add_capped(optimizer: Any, module: Any, gradient: Tensor, weights: Tensor) -> None:
+    """Add Σ weight_i·g_i of a layer's parameters to the error, from the gradient of its output."""
+    weights = weights.to(gradient.device, gradient.dtype).view(-1, *[1] * (gradient.dim() - 1))
+    sums = _CONTRACTIONS.get(type(module), _any_layer)(module, module.capped_input, gradient * weights)
+    del module.capped_input
+    numbers = {p: number for number, p in enumerate(optimizer.trained)}
+    for p, total in sums.items():
+        if p in numbers:
+            optimizer.keep(numbers[p], total)
+
+
+def _any_layer(module: Any, x: Tensor, gradient: Tensor) -> Sums:
+    """The layer is run again, on its own."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    with torch.enable_grad():
+        output = module.forward(x)
+    return dict(zip(trained, torch.autograd.grad(output, trained, gradient), strict=True))
+
+
+def _linear(module: Any, x: Tensor, gradient: Tensor) -> Sums:
+    rows = gradient.flatten(0, -2)
+    sums = {module.weight: rows.T @ x.flatten(0, -2).to(rows.dtype)}
+    return sums if module.bias is None else {**sums, module.bias: rows.sum(0)}
+
+
+def _conv1d(module: Any, x: Tensor, gradient: Tensor) -> Sums:
+    rows = gradient.flatten(0, -2)
+    return {module.weight: x.flatten(0, -2).to(rows.dtype).T @ rows, module.bias: rows.sum(0)}
+
+
+_CONTRACTIONS: dict[type, Callable[[Any, Tensor, Tensor], Sums]] = {nn.Linear: _linear}
+
+
+def register_conv1d(module: Any) -> None:
+    """Teach Opacus the Conv1D of `transformers`, y = x·W + b, if the model has it and so has imported it."""
+    for layer in module.modules():
+        kind = type(layer)
+        if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and kind not in _CONTRACTIONS:
+            _CONTRACTIONS[kind] = _conv1d
+            register_norm_sampler(kind)(_conv1d_norms)
+            register_grad_sampler(kind)(_conv1d_gradients)
+
+
+def _conv1d_norms(layer: Any, activations: list[Tensor], gradient: Tensor) -> Sums:
+    """‖x_iᵀ·g_i‖² = Σ (x_i·x_iᵀ)∘(g_i·g_iᵀ): rows against rows, without the gradient itself."""
+    x, g = activations[0].to(gradient.dtype).flatten(1, -2), gradient.flatten(1, -2)
+    norms = {layer.weight: ((x @ x.mT) * (g @ g.mT)).sum((1, 2)).clamp(min=0).sqrt(), layer.bias: g.sum(1).norm(dim=1)}
+    return {p: norm for p, norm in norms.items() if p.requires_grad}
+
+
+def _conv1d_gradients(layer: Any, activations: list[Tensor], gradient: Tensor) -> Sums:
+    x, g = activations[0].to(gradient.dtype).flatten(1, -2), gradient.flatten(1, -2)
+    gradients = {layer.weight: x.mT @ g, layer.bias: g.sum(1)}
+    return {p: value for p, value in gradients.items() if p.requires_grad}
