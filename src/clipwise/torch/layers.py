@@ -42,7 +42,14 @@ def _conv1d(module: Any, x: Tensor, gradient: Tensor) -> Sums:
     return {module.weight: x.flatten(0, -2).to(rows.dtype).T @ rows, module.bias: rows.sum(0)}
 
 
-_CONTRACTIONS: dict[type, Callable[[Any, Tensor, Tensor], Sums]] = {nn.Linear: _linear}
+def _embedding(module: Any, x: Tensor, gradient: Tensor) -> Sums:
+    total = torch.zeros_like(module.weight).index_add_(0, x.flatten(), gradient.flatten(0, -2))
+    if module.padding_idx is not None:
+        total[module.padding_idx] = 0
+    return {module.weight: total}
+
+
+_CONTRACTIONS: dict[type, Callable[[Any, Tensor, Tensor], Sums]] = {nn.Linear: _linear, nn.Embedding: _embedding}
 
 
 def register_conv1d(module: Any) -> None:

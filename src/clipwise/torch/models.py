@@ -40,7 +40,8 @@ class _Hooked:
     def capture_activations_hook(self: Any, module: Any, forward_input: Any, forward_output: Any) -> None:
         """Keep a layer's input, and wait for the gradient of its output."""
         before = len(getattr(module, "activations", ()))
-        super().capture_activations_hook(module, forward_input, forward_output)  # type: ignore[misc]
+        laid_out = [_laid_out(item) for item in forward_input]
+        super().capture_activations_hook(module, laid_out, forward_output)  # type: ignore[misc]
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             output.register_hook(lambda gradient: self.hear(module, gradient))
@@ -58,6 +59,11 @@ class _Hooked:
             return self._module(*args, **kwargs)
         args, kwargs = tree_map(_made_up, (args, kwargs))
         return tree_map(_nothing, self._module(*args, **kwargs))
+
+
+def _laid_out(item: Any) -> Any:
+    """Row numbers that were expanded and not copied, which Opacus's embeddings cannot take, as a copy."""
+    return item.contiguous() if isinstance(item, Tensor) and not item.is_floating_point() else item
 
 
 def _is_empty(inputs: Any) -> bool:
