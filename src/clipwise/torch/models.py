@@ -48,6 +48,8 @@ class _Hooked:
 
     def hear(self: Any, module: Any, gradient: Tensor) -> None:
         """Take in the gradient of a layer's output."""
+        if not module.activations:
+            raise RuntimeError("The private model must be called once, and only once, before each backward pass.")
         self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,10 +57,19 @@ class _Hooked:
 
         (Many models cannot take an empty batch.)
         """
+        self._forget()
         if not _is_empty((args, kwargs)):
             return self._module(*args, **kwargs)
         args, kwargs = tree_map(_made_up, (args, kwargs))
         return tree_map(_nothing, self._module(*args, **kwargs))
+
+    def _forget(self: Any) -> None:
+        """Forget a call that no backward pass has followed."""
+        for module in self.iterate_submodules(self._module):
+            if getattr(module, "activations", None):
+                module.activations.clear()
+                for p in module.parameters():
+                    p._forward_counter = 0
 
 
 def _laid_out(item: Any) -> Any:
