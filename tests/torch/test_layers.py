@@ -54,7 +54,7 @@ def with_a_layer_of_its_own():
     return nn.Sequential(nn.Flatten(), Scaled(), nn.Linear(16, 3))
 
 
-PICTURES, WORDS = torch.randn(20, 1, 4, 4, dtype=torch.float64), torch.randint(1, 7, (20, 5))
+PICTURES, WORDS = torch.randn(20, 1, 4, 4, dtype=torch.float64), torch.randint(0, 7, (20, 5))
 MODELS = {
     "convolutions": (convolutions, PICTURES),
     "tokens": (Tokens, WORDS),

@@ -23,6 +23,13 @@ def add_capped(optimizer: Any, module: Any, gradient: Tensor, weights: Tensor) -
             optimizer.keep(numbers[p], total)
 
 
+def without_padding(module: Any, x: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of an embedding's output, zero at padding, which autograd does not train and Opacus would."""
+    if not isinstance(module, nn.Embedding) or module.padding_idx is None:
+        return gradient
+    return gradient * (x != module.padding_idx).unsqueeze(-1)
+
+
 def _any_layer(module: Any, x: Tensor, gradient: Tensor) -> Sums:
     """The layer is run again, on its own."""
     trained = [p for p in module.parameters() if p.requires_grad]
@@ -43,10 +50,8 @@ def _conv1d(module: Any, x: Tensor, gradient: Tensor) -> Sums:
 
 
 def _embedding(module: Any, x: Tensor, gradient: Tensor) -> Sums:
-    total = torch.zeros_like(module.weight).index_add_(0, x.flatten(), gradient.flatten(0, -2))
-    if module.padding_idx is not None:
-        total[module.padding_idx] = 0
-    return {module.weight: total}
+    rows = without_padding(module, x, gradient).flatten(0, -2)
+    return {module.weight: torch.zeros_like(module.weight).index_add_(0, x.flatten(), rows)}
 
 
 _CONTRACTIONS: dict[type, Callable[[Any, Tensor, Tensor], Sums]] = {nn.Linear: _linear, nn.Embedding: _embedding}

@@ -17,7 +17,7 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clipwise.torch.layers import add_capped
+from clipwise.torch.layers import add_capped, without_padding
 from clipwise.torch.tensors import joint_norm
 
 
@@ -50,6 +50,7 @@ class _Hooked:
         """Take in the gradient of a layer's output."""
         if not module.activations:
             raise RuntimeError("The private model must be called once, and only once, before each backward pass.")
+        gradient = without_padding(module, module.activations[-1][0], gradient)
         self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
