@@ -35,8 +35,9 @@ class Tokens(nn.Module):
 
 
 def convolutions():
-    layers = [nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 2, stride=2), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(8, 3))
+    first = [nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()]
+    second = [nn.Conv2d(4, 4, 3, padding="same", bias=False), nn.ReLU(), nn.Conv2d(4, 2, 2, stride=2, groups=2)]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(8, 3))
 
 
 class Scaled(nn.Module):

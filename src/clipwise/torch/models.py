@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import prepare_layer
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
@@ -45,6 +46,10 @@ class _Hooked:
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             output.register_hook(lambda gradient: self.hear(module, gradient))
+            self.begin(forward_input, output)
+
+    def begin(self: Any, forward_input: Any, output: Tensor) -> None:
+        """Take note of where gradients end, if it matters."""
 
     def hear(self: Any, module: Any, gradient: Tensor) -> None:
         """Take in the gradient of a layer's output."""
@@ -108,6 +113,25 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     def __init__(self, module: Any, optimizer: Any):
         super().__init__(module, loss_reduction="sum")
         self.optimizer = optimizer
+        self.ends: list[Tensor] = []  # outputs of the layers that no gradient goes beyond
+
+    def first_pass(self, total: Tensor) -> None:
+        """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
+        if self.optimizer.keeps_whole:
+            total.backward(retain_graph=True)
+        else:
+            torch.autograd.grad(total, self.ends, retain_graph=True, allow_unused=True)
+        self.ends = []
+
+    def begin(self, forward_input: Any, output: Tensor) -> None:
+        """Take note of a layer that no gradient goes beyond."""
+        ends = not any(isinstance(item, Tensor) and item.requires_grad for item in forward_input)
+        if ends and not self.optimizer.keeps_whole:
+            self.ends.append(output)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.ends = []
 
     def hear(self, module: Any, gradient: Tensor) -> None:
         """Take in the gradient of a layer's output: norms in the first pass, capped gradients in the second."""
