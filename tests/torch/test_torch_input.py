@@ -62,6 +62,14 @@ MODELS = {
 }
 
 
+def test_shared_parameters():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    with pytest.raises(ValueError, match=r"must not share parameters .* got 1.weight, which is 0.weight; hooks mode"):
+        private(model, criterion=nn.MSELoss(), grad_sample_mode="ghost")
+    private(model)
+
+
 @pytest.mark.parametrize("message", MODELS)
 def test_models(message):
     model = MODELS[message]()

@@ -34,6 +34,26 @@ def test_pieces_of_a_batch_are_the_batch(mode, settings):
         torch.testing.assert_close(pieces.error(), whole.error(), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_in_pieces_cannot_be_left(mode):
+    """Else pieces of two batches would make one update, in which a record might count twice."""
+    training = Training(mode)
+    options = {"data_loader": training.loader, "max_physical_batch_size": 1, "optimizer": training.optimizer}
+    with BatchMemoryManager(**options) as loader:
+        batches = iter(loader)
+        while training.engine.steps < 1:
+            training.step(next(batches))
+        next(batches)  # fetched, and left
+        training.run(1, loader)
+        assert training.engine.steps == 9
+        for batch in loader:
+            training.step(batch)
+            if training.optimizer._is_last_step_skipped:
+                break
+        with pytest.raises(RuntimeError, match="A pass was left within a batch"):
+            training.run(1, loader)
+
+
 def test_processes_are_one_process(tmp_path):
     torch.multiprocessing.spawn(pt.one_of_many, (2, str(tmp_path)), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))

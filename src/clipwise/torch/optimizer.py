@@ -48,6 +48,12 @@ class PrivateOptimizer(DPOptimizer):
             self.error = [torch.zeros_like(p, dtype=precise(p.dtype), requires_grad=False) for p in self.trained]
         self._begun = False  # whether some piece of the batch has been added
 
+    def begin_pass(self) -> None:
+        """Forget what was signalled about pieces of a pass that was left; a batch in pieces cannot be left."""
+        if self._begun:
+            raise RuntimeError("A pass was left within a batch, with pieces to come: a batch must be finished.")
+        self._step_skip_queue.clear()
+
     def begin(self) -> Tensor | None:
         """What e is multiplied by to begin a batch's sums: B·clip(e)/e at its first piece, None at later ones."""
         if self._begun or not self.error:
