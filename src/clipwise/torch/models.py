@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clipwise.torch.layers import add_capped, without_padding
+from clipwise.torch.optimizer import NO_GRADIENT, ONE_ROW
 from clipwise.torch.tensors import joint_norm
 
 
@@ -27,8 +28,6 @@ class _Hooked:
 
     def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
         """Listen to every layer that has parameters to train."""
-        if hasattr(self._module, "autograd_grad_sample_hooks"):
-            raise ValueError("module must not be private already, got one with hooks.")
         self._module.autograd_grad_sample_hooks = self.autograd_grad_sample_hooks = []
         for module in self.iterate_submodules(self._module):
             if type(module) in (DPRNN, DPLSTM, DPGRU):
@@ -151,18 +150,16 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def norms(self, records: int) -> Tensor:
         """The norm of each record's gradient."""
-        names = {p: name for name, p in self._module.named_parameters()}
         for p in self.optimizer.trained:
-            if p._norm_sample is None:
-                raise RuntimeError(
-                    f"{names[p]} got no gradient of each record: freeze what the loss does not depend on."
-                )
-            if len(p._norm_sample) != max(records, 1):
-                raise RuntimeError(
-                    f"{names[p]} saw a batch of {len(p._norm_sample)} where there are {records} records: "
-                    "every layer's input must have one row a record (give position ids, for instance)."
-                )
+            if p._norm_sample is None or len(p._norm_sample) != max(records, 1):
+                raise RuntimeError(self._complaint(p, records))
         return joint_norm(p._norm_sample for p in self.optimizer.trained)
+
+    def _complaint(self, p: Tensor, records: int) -> str:
+        name = next(name for name, other in self._module.named_parameters() if other is p)
+        if p._norm_sample is None:
+            return f"{name}: {NO_GRADIENT}"
+        return f"{name} saw a batch of {len(p._norm_sample)} where there are {records} records: {ONE_ROW}"
 
     @contextmanager
     def second_pass(self, weights: Tensor | None) -> Iterator[None]:

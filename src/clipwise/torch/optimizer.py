@@ -27,6 +27,8 @@ from clipwise.torch.tensors import factor, joint_norm, precise
 _STEP_FIRST = (
     "optimizer.step() must follow every backward pass; for large batches there is BatchMemoryManager of Opacus."
 )
+NO_GRADIENT = "no gradient of each record was found; freeze what the loss does not depend on."
+ONE_ROW = "every layer's input must have one row a record (give position ids, for instance)."
 
 
 class PrivateOptimizer(DPOptimizer):
@@ -141,6 +143,8 @@ class HooksOptimizer(PrivateOptimizer):
     def collect(self) -> None:
         """Add the piece's gradients to the batch's sums."""
         samples = [_sample(p) for p in self.trained]
+        if len({len(sample) for sample in samples}) > 1:
+            raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
         norms = joint_norm(sample.flatten(1).norm(dim=1) for sample in samples)
         clipped = factor(self.rule.clip, norms)
         capped = factor(self.rule.feedback.cap, norms) if self.error else None
@@ -158,7 +162,7 @@ def _sample(p: Tensor) -> Tensor:
     if isinstance(p.grad_sample, list):
         raise RuntimeError(_STEP_FIRST)
     if p.grad_sample is None:
-        raise RuntimeError("A parameter got no gradient of each record: freeze what the loss does not depend on.")
+        raise RuntimeError(f"A parameter: {NO_GRADIENT}")
     return p.grad_sample
 
 
