@@ -116,6 +116,22 @@ def test_a_layer_used_twice_has_no_cap_in_ghost_mode():
         training.run(1)
 
 
+@pytest.mark.parametrize("settings", [{"algorithm": "dpsgd"}, {}, {"residual_cap": 2.0}], ids=str)
+def test_a_weight_used_outside_of_its_layer_is_refused(settings):
+    class Outside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.head(nn.functional.linear(self.layer(x), self.layer.weight)).flatten()
+
+    torch.manual_seed(0)
+    with pytest.raises(RuntimeError, match="layer.weight is used outside of its layer"):
+        Training("ghost", model=Outside().double(), **settings).run(1)
+    Training("hooks", model=Outside().double(), **settings).run(1)
+
+
 def test_an_input_without_a_row_a_record_is_refused():
     class Places(nn.Module):
         def __init__(self):

@@ -48,6 +48,7 @@ class PrivateOptimizer(DPOptimizer):
         self.error: list[Tensor] = []  # e, hidden state: one tensor a parameter, none without feedback
         if remembers(rule.feedback):
             self.error = [torch.zeros_like(p, dtype=precise(p.dtype), requires_grad=False) for p in self.trained]
+        self.resumed = False  # whether the error was loaded
         self._begun = False  # whether some piece of the batch has been added
 
     def begin_pass(self) -> None:
@@ -130,6 +131,7 @@ class PrivateOptimizer(DPOptimizer):
         self.original_optimizer.load_state_dict(state_dict)
         for e, saved in zip(self.error, state_dict["error"], strict=True):
             e.copy_(saved)
+        self.resumed = True
 
     def require_between_steps(self) -> None:
         """Refuse to save or load a state in the middle of a batch, when e is not e."""
