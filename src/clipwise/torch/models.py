@@ -1,0 +1,204 @@
+"""Models whose layers tell records apart: Opacus's, with hooks of ours where Opacus's warn or cost too much.
+
+Opacus hears of backpropagated gradients by full backward hooks, which warn where a layer's input needs no gradient and
+fire after the layer's own backward step. A hook on the layer's output hears the same, and before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.functorch import prepare_layer
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from clipwise.torch.layers import sums, without_padding
+from clipwise.torch.optimizer import NO_GRADIENT, ONE_ROW
+from clipwise.torch.tensors import joint_norm
+
+
+class _Hooked:
+    """What both kinds of models share: hooks on outputs, and batches without records."""
+
+    def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
+        """Listen to every layer that has parameters to train."""
+        self._module.autograd_grad_sample_hooks = self.autograd_grad_sample_hooks = []
+        for module in self.iterate_submodules(self._module):
+            if type(module) in (DPRNN, DPLSTM, DPGRU):
+                continue  # their linear parts have hooks
+            if type(module) not in self.GRAD_SAMPLERS:
+                prepare_layer(module, batch_first=batch_first)
+            self.autograd_grad_sample_hooks.append(module.register_forward_hook(self.capture_activations_hook))
+        self.enable_hooks()
+
+    def capture_activations_hook(self: Any, module: Any, forward_input: Any, forward_output: Any) -> None:
+        """Keep a layer's input, and wait for the gradient of its output."""
+        before = len(getattr(module, "activations", ()))
+        laid_out = [_laid_out(item) for item in forward_input]
+        super().capture_activations_hook(module, laid_out, forward_output)  # type: ignore[misc]
+        if len(getattr(module, "activations", ())) > before:
+            output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
+            output.register_hook(lambda gradient: self.hear(module, gradient))
+            self.begin(module, forward_input, output)
+
+    def begin(self: Any, module: Any, forward_input: Any, output: Tensor) -> None:
+        """Take note of a layer's use, if it matters."""
+
+    def hear(self: Any, module: Any, gradient: Tensor) -> None:
+        """Take in the gradient of a layer's output."""
+        if not module.activations:
+            raise RuntimeError("The private model must be called once, and only once, before each backward pass.")
+        gradient = without_padding(module, module.activations[-1][0], gradient)
+        self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """The model; a batch without records goes through it as one made-up record, of which nothing comes out.
+
+        (Many models cannot take an empty batch.)
+        """
+        self._forget()
+        if not _is_empty((args, kwargs)):
+            return self._module(*args, **kwargs)
+        args, kwargs = tree_map(_made_up, (args, kwargs))
+        return tree_map(_nothing, self._module(*args, **kwargs))
+
+    def _forget(self: Any) -> None:
+        """Forget a call that no backward pass has followed."""
+        for module in self.iterate_submodules(self._module):
+            if getattr(module, "activations", None):
+                module.activations.clear()
+                for p in module.parameters():
+                    p._forward_counter = 0
+
+
+def _laid_out(item: Any) -> Any:
+    """Row numbers that were expanded and not copied, which Opacus's embeddings cannot take, as a copy."""
+    return item.contiguous() if isinstance(item, Tensor) and not item.is_floating_point() else item
+
+
+def _is_empty(inputs: Any) -> bool:
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()]
+    return bool(tensors) and len(tensors[0]) == 0
+
+
+def _made_up(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor) or not leaf.dim() or len(leaf):
+        return leaf
+    shape = (1, *leaf.shape[1:])
+    return leaf.new_zeros(shape) if leaf.is_floating_point() else leaf.new_ones(shape)
+
+
+def _nothing(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return leaf[:0] if leaf.dim() else 0 * leaf
+
+
+class HooksModel(_Hooked, GradSampleModule):
+    """A model that leaves the gradient of each record in `p.grad_sample`."""
+
+
+class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
+    """A model that leaves the norm of each record's gradient in `p._norm_sample`, and caps what the error keeps.
+
+    In the first batch that has records it also sees to it that all of a parameter's gradient comes from its layer: what
+    comes from elsewhere would not be measured, and so not be clipped.
+    """
+
+    def __init__(self, module: Any, optimizer: Any):
+        super().__init__(module, loss_reduction="sum")
+        self.optimizer = optimizer
+        self.ends: list[Tensor] = []  # outputs of the layers that no gradient goes beyond
+        self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
+        self.from_layers: dict[Any, Tensor] = {}  # norms of what layers add to the sums that are checked
+        self._checked = False
+        self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
+
+    def begin(self, module: Any, forward_input: Any, output: Tensor) -> None:
+        """Take note of a layer's input, and of a layer that no gradient goes beyond."""
+        ends = not any(isinstance(item, Tensor) and item.requires_grad for item in forward_input)
+        if ends and not self.optimizer.keeps_whole:
+            self.ends.append(output)
+        once = not hasattr(module, "ghost_input") and len(forward_input) == 1
+        if self.optimizer.caps and not once:
+            raise NotImplementedError(
+                f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}."
+            )
+        if self.optimizer.caps or self.checks:
+            module.ghost_input = module.activations[-1][0] if once else None
+
+    @property
+    def checks(self) -> bool:
+        """Whether sums are still to be checked; those of a resumed training begin with an error, and were."""
+        return not (self._checked or self.optimizer.resumed)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.ends = []
+        for module in self.iterate_submodules(self._module):
+            module.__dict__.pop("ghost_input", None)
+
+    def first_pass(self, total: Tensor) -> None:
+        """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
+        if self.optimizer.keeps_whole:
+            total.backward(retain_graph=True)
+        else:
+            torch.autograd.grad(total, self.ends, retain_graph=True, allow_unused=True)
+        self.ends = []
+
+    def second_pass(self, total: Tensor, weights: Tensor | None) -> None:
+        """Backpropagate for the sums; with weights, capped gradients are kept as well."""
+        self.weights = weights
+        self.disable_hooks()
+        try:
+            total.backward()
+        finally:
+            self.enable_hooks()
+
+    def hear(self, module: Any, gradient: Tensor) -> None:
+        """Take in the gradient of a layer's output: norms in the first pass, sums in the second, where needed."""
+        if self.hooks_enabled:
+            super().hear(module, gradient)
+            return
+        x = module.__dict__.pop("ghost_input", None)
+        if x is not None:
+            self._add_up(module, x, gradient.detach())
+
+    def _add_up(self, module: Any, x: Tensor, gradient: Tensor) -> None:
+        if self.checks:
+            self.from_layers |= {p: total.norm() for p, total in sums(module, x, gradient).items()}
+        if self.weights is not None:
+            for p, total in sums(module, x, gradient, self.weights).items():
+                self.optimizer.keep(self._numbers[p], total)
+
+    def norms(self, records: int) -> Tensor:
+        """The norm of each record's gradient."""
+        for p in self.optimizer.trained:
+            if p._norm_sample is None or len(p._norm_sample) != max(records, 1):
+                raise RuntimeError(self._complaint(p, records))
+        return joint_norm(p._norm_sample for p in self.optimizer.trained)
+
+    def _complaint(self, p: Tensor, records: int) -> str:
+        if p._norm_sample is None:
+            return f"{self._name(p)}: {NO_GRADIENT}"
+        return f"{self._name(p)} saw a batch of {len(p._norm_sample)} where there are {records} records: {ONE_ROW}"
+
+    def _name(self, p: Tensor) -> str:
+        return next(str(name) for name, other in self._module.named_parameters() if other is p)
+
+    def check_sums(self, clipped_norms: Tensor) -> None:
+        """Compare what layers have added to the first sums with what autograd has, up to rounding."""
+        scale = float(clipped_norms.sum()) if self.checks else 0.0
+        if scale == 0:
+            return
+        for p, norm in self.from_layers.items():
+            if abs(float(p.grad.norm() - norm)) > scale * torch.finfo(p.dtype).eps ** 0.5:
+                raise RuntimeError(
+                    f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; "
+                    "hooks mode leaves these out."
+                )
+        self._checked = True

@@ -1,0 +1,105 @@
+"""The samplers of the package as PyTorch batch samplers, and batches that may be empty.
+
+Sampling here and sampling in the statement are the same part of the rule. All processes draw the same batch from
+generators in the same state, and each takes its own share of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from clipwise.sampling import Poisson
+
+
+class Batches(Sampler[list[int]]):
+    """The batches of one pass: as many as it takes to see each record once, on average (Poisson) or exactly."""
+
+    def __init__(self, sampling: Any, records: int, generator: torch.Generator, rank: int = 0, world: int = 1):
+        self.sampling, self.records, self.generator = sampling, records, generator
+        self.rank, self.world = rank, world
+        self.passes = 0  # that were begun
+        self.taken = 0  # batches of this pass that a step was made of; more may have been fetched
+        self.on_pass: Callable[[], None] = lambda: None  # called when a pass begins
+        self._start = generator.get_state()  # of the generator when the pass began
+        self._skip = 0  # batches of a resumed pass that were taken before
+
+    def __len__(self) -> int:
+        return int(-(-self.records // self.sampling.batch))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.on_pass()
+        skip, self._skip, self.taken = self._skip, 0, self._skip
+        if skip:
+            self.generator.set_state(self._start)
+        else:
+            self.passes += 1
+            self._start = self.generator.get_state()
+        for number, drawn in enumerate(self._draw()):
+            if number >= skip:
+                yield drawn[self.rank :: self.world].tolist()
+
+    def _draw(self) -> Iterator[Tensor]:
+        if type(self.sampling) is not Poisson:
+            yield from torch.randperm(self.records, generator=self.generator).split(self.sampling.batch)
+            return
+        rate = self.sampling.batch / self.records
+        for _ in range(len(self)):
+            coins = torch.rand(self.records, generator=self.generator, dtype=torch.float64)
+            yield (coins < rate).nonzero().flatten()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the pass stands, by the steps made of it."""
+        if self.passes and self.taken < len(self):
+            return {"passes": self.passes, "start": self._start, "skip": self.taken}
+        return {"passes": self.passes, "start": self.generator.get_state(), "skip": 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a pass."""
+        self.passes, self._start, self._skip = state["passes"], state["start"], state["skip"]
+        self.generator.set_state(self._start)
+
+
+class Collate:
+    """A collate function that also makes empty batches: one record's, cut to no record."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Any):
+        self.collate, self.dataset = collate, dataset
+
+    def __call__(self, batch: list[Any]) -> Any:
+        """The records as one batch."""
+        return self.collate(batch) if batch else _none_of(self.collate([self.dataset[0]]))
+
+
+def _none_of(batch: Any) -> Any:
+    kind: Any = type(batch)
+    if isinstance(batch, Tensor):
+        return batch[:0]
+    if isinstance(batch, Mapping):
+        return kind({name: _none_of(item) for name, item in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return kind(*map(_none_of, batch))
+    if isinstance(batch, list | tuple):
+        return kind(map(_none_of, batch))
+    raise TypeError(f"data_loader must give batches of tensors, which can be empty, got {type(batch).__name__}.")
+
+
+def private_loader(loader: Any, batches: Batches) -> Any:
+    """The same loader with other batches."""
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=batches,
+        num_workers=loader.num_workers,
+        collate_fn=Collate(loader.collate_fn, loader.dataset),
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
