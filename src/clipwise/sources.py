@@ -13,7 +13,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _ASIDE = ("reproduce/", "report/", "torch/", "cli.py", "demo.py")  # what no run depends on
-_FOLLOWED = "clipwise.reproduce."
+_FOLLOWED = ("clipwise.reproduce", "clipwise.torch")  # of these, what a module imports counts
 
 _FILES = {path.relative_to(_PACKAGE).as_posix(): path.read_bytes() for path in sorted(_PACKAGE.rglob("*.py"))}
 
@@ -30,17 +30,23 @@ SOURCE_DIGEST = _digest([name for name in _FILES if not name.startswith(_ASIDE)]
 
 
 def digest_with(module: str) -> str:
-    """`SOURCE_DIGEST` and, for a module of `clipwise.reproduce`, itself and what it imports from there."""
+    """`SOURCE_DIGEST` and, for a module of `reproduce` or `torch`, itself and what it imports from there."""
     return hashlib.sha256((SOURCE_DIGEST + _digest(sorted(_with_imports(module, set())))).encode()).hexdigest()
 
 
 def _with_imports(module: str, seen: set[str]) -> set[str]:
-    file = module.removeprefix("clipwise.").replace(".", "/") + ".py"
-    if module.startswith(_FOLLOWED) and file in _FILES and file not in seen:
+    file = _file(module)
+    if module.startswith(_FOLLOWED) and file is not None and file not in seen:
         seen.add(file)
         for imported in _imports(_FILES[file]):
             _with_imports(imported, seen)
     return seen
+
+
+def _file(module: str) -> str | None:
+    """The file of a module or package."""
+    name = module.removeprefix("clipwise.").replace(".", "/")
+    return next((file for file in (f"{name}.py", f"{name}/__init__.py") if file in _FILES), None)
 
 
 def _imports(source: bytes) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from clipwise.torch.rules import Settings, multiplier, rule_of
 from clipwise.torch.sampling import Batches, private_loader
 
 _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
+
+
+_NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
 
 
 class PrivacyEngine:
@@ -127,7 +131,8 @@ class PrivacyEngine:
         if steps is None and self.steps == 0:
             raise ValueError("steps must be given before any step has been taken.")
         taken = self._accountable() if steps is None else checks.count("steps", steps)
-        return account(rule, self._records, taken, self._delta if delta is None else delta, self.adjacency)
+        stated = account(rule, self._records, taken, self._delta if delta is None else delta, self.adjacency)
+        return replace(stated, reasons=(*stated.reasons, _NOISE))
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε of the steps taken so far; 0 before the first."""
