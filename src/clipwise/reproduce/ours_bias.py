@@ -52,7 +52,7 @@ def bias(lab: Lab) -> Result:
     ]
     lines = [Series(f"β = {beta:g}", CLIPS, [_drawn(table[clip, beta]) for clip in CLIPS]) for beta in BETAS]
     lines.append(Series("not to train at all (β = 0)", [CLIPS[0], CLIPS[-1]], [goals[0]] * 2, kind="dashed"))
-    chart = Chart("", "clip c", "‖θ_∞ − θ_PS‖²", lines, x_log=True, y_log=True)
+    chart = Chart("Where clipped runs end", "clip c", "‖θ_∞ − θ_PS‖²", lines, x_log=True, y_log=True)
     columns = ("clip", "β", "bias", "share clipped", "remark")
     listing = [(row.clip, row.beta, row.bias, row.share_clipped, row.remark) for row in found]
     return Result(findings, [chart], [Table("Exact clipping bias", columns, listing)])

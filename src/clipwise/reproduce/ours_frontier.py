@@ -168,7 +168,7 @@ def _result(found: list[Found], remark: str) -> Result:
     names = list(dict.fromkeys(one.name for one in found))
     series = [_series([one for one in found if one.name == name]) for name in names]
     axes = ("certified ε", "‖θ_T − θ_PS‖²/‖θ_0 − θ_PS‖²")
-    chart = Chart("", *axes, [*series, _start(found)], x_log=True, y_log=True)
+    chart = Chart("Gap over that of the start", *axes, [*series, _start(found)], x_log=True, y_log=True)
     return Result(findings, [chart], [_table(found)])
 
 

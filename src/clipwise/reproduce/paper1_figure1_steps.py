@@ -104,7 +104,7 @@ def over_epsilon(lab: Lab) -> Result:
         ),
     ]
     series = [line for beta in PUBLISHED_BETAS for line in _lines(found, epsilons, [beta], f"β = {beta:g}")]
-    return Result(findings, [Chart("", "claimed ε", "‖θ_T − θ_PS‖²", series, x_log=True, y_log=True)])
+    return Result(findings, [Chart("Gap after T steps", "claimed ε", "‖θ_T − θ_PS‖²", series, x_log=True, y_log=True)])
 
 
 @experiment(
@@ -135,7 +135,9 @@ def over_beta(lab: Lab) -> Result:
     ]
     series = [line for epsilon in PUBLISHED_EPSILONS for line in _lines(found, [epsilon], BETAS, f"ε = {epsilon:g}")]
     series.append(Series("exact clipping bias", BETAS, exact, kind="dashed"))
-    return Result(findings, [Chart("", "strength of the reaction β", "‖θ_T − θ_PS‖²", series, y_log=True)])
+    return Result(
+        findings, [Chart("Gap after T steps", "strength of the reaction β", "‖θ_T − θ_PS‖²", series, y_log=True)]
+    )
 
 
 def _better(found: Points, beyond: str) -> Finding:
