@@ -38,7 +38,7 @@ CLAIMED_STEPS = 100_000  # the T for which ε = 1 is claimed, which sets the noi
 STEPS = {"PCSGD": 50_000_000, "DiceSGD": 1_000_000}
 REPLICATES = {"PCSGD": 2, "DiceSGD": 20}
 PARAMETERS = {
-    "data": "GiveMeSomeCredit, first 15,776 complete rows, 7 : 3",
+    "data": "GiveMeSomeCredit, first 15,776 complete rows (erratum 16), 7 : 3",
     "β": "0.001, 0.01, 0.1",
     "c = C₁ = C₂": "1",
     "ε, δ": "1, 1/m",
