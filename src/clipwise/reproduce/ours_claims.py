@@ -48,7 +48,19 @@ def _finding(rows: list[ClaimRow], paper: int, start: str, says: str, remark: st
         for row in own
     )
     held = all(row.certified <= row.claimed * 1.001 for row in own)  # equal, up to how they were computed
-    return Finding(says, f"{measured}.", held, remark)
+    return Finding(says, f"{measured}.{_broken(own)}", held, " ".join(filter(None, [remark, _conditions(own)])))
+
+
+def _broken(rows: list[ClaimRow]) -> str:
+    """How many claims an attack refutes; a certificate above a claim only says that the claim is not proven."""
+    audited = [row for row in rows if row.audited is not None]
+    broken = sum(row.audited > row.claimed for row in audited if row.audited is not None)
+    return f" An attack refutes {broken} of these {len(audited)} claims." if audited else ""
+
+
+def _conditions(rows: list[ClaimRow]) -> str:
+    failed = list(dict.fromkeys(row.condition for row in rows if row.condition != "met"))
+    return f"Conditions of the theorem: {'; '.join(failed)}." if failed else ""
 
 
 def _sound(rows: list[ClaimRow]) -> Finding:
@@ -70,5 +82,7 @@ def _chart(rows: list[ClaimRow]) -> Chart:
         "certified": [row.certified for row in rows],
         "audited (at least)": [row.audited or nothing for row in rows],
     }
+    if all(row.audited is None for row in rows):
+        del columns["audited (at least)"]
     series = [Series(name, places, values, kind="points") for name, values in columns.items()]
-    return Chart("", "row of the table", "ε", series, y_log=True)
+    return Chart("The same three numbers", "row of the table", "ε", series, y_log=True)

@@ -17,13 +17,14 @@ from clipwise.reproduce.performative import (
     credit_problem,
     decade_means,
     densely,
+    error_lines,
+    held_out_problem,
     listed,
     papers_rules,
     resting,
     resting_level,
     slope,
     stand_in,
-    test_problem,
 )
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
@@ -37,7 +38,7 @@ CLAIMED_STEPS = 100_000  # the T for which ε = 1 is claimed, which sets the noi
 STEPS = {"PCSGD": 50_000_000, "DiceSGD": 1_000_000}
 REPLICATES = {"PCSGD": 2, "DiceSGD": 20}
 PARAMETERS = {
-    "data": "GiveMeSomeCredit, first 15,776 complete rows, 7 : 3",
+    "data": "GiveMeSomeCredit, first 15,776 complete rows (erratum 16), 7 : 3",
     "β": "0.001, 0.01, 0.1",
     "c = C₁ = C₂": "1",
     "ε, δ": "1, 1/m",
@@ -161,13 +162,13 @@ def error(lab: Lab) -> Result:
         all(end <= 2 * level for end, level in zip(ends, levels, strict=True)),
         stand_in(),
     )
-    lines = [band(f"β = {beta:g}", times, squares[beta]) for beta in BETAS]
-    return Result([finding], [Chart("DiceSGD", "iteration t", "‖e_t‖²", lines, x_log=True, y_log=True)])
+    lines = error_lines({f"β = {beta:g}": found["DiceSGD", beta] for beta in BETAS}, levels[-1])
+    return Result([finding], [Chart("DiceSGD", "iteration t", "mean of ‖e_t‖²", lines, x_log=True, y_log=True)])
 
 
 def measured(beta: float, models: Array, where: str, what: str) -> Array:
     """A metric of the mean model path of every replicate, on the training or test part after it has reacted."""
-    problem: Problem = (test_problem if where == "test" else credit_problem)(beta)
+    problem: Problem = (held_out_problem if where == "test" else credit_problem)(beta)
     metric: Any = {"risk": performative_risk, "positive": true_positive_rate, "negative": true_negative_rate}[what]
     return np.asarray(metric(problem, models))
 
@@ -182,16 +183,11 @@ def curves(lab: Lab, where: str, what: str) -> dict[Case, tuple[Any, Array]]:
 
 
 def _charts(values: dict[Case, tuple[Any, Array]], y: str) -> list[Chart]:
-    return [
-        Chart(
-            name,
-            "iteration t",
-            y,
-            [band(f"β = {beta:g}", *values[name, beta]) for beta in BETAS],
-            x_log=True,
-        )
-        for name in ("PCSGD", "DiceSGD")
-    ]
+    charts = []
+    for name in STEPS:
+        lines = [band(f"β = {beta:g}", *values[name, beta]) for beta in BETAS]
+        charts.append(Chart(name, "iteration t", y, lines, x_log=True))
+    return charts
 
 
 def _late(values: dict[Case, tuple[Any, Array]], name: str) -> list[float]:
@@ -222,7 +218,7 @@ def _unstable(values: dict[Case, tuple[Any, Array]]) -> Finding:
     title="Who is recognised, on test data that reacts",
     parameters=PARAMETERS,
 )
-def test_rates(lab: Lab) -> Result:
+def held_out_rates(lab: Lab) -> Result:
     """The share of defaulters that the model finds (positives), and of others that it clears (negatives), once all
     have answered it. The stronger the answer, the more defaulters escape.
     """
@@ -236,7 +232,7 @@ def test_rates(lab: Lab) -> Result:
     title="Who is recognised, on training data that reacts",
     parameters=PARAMETERS,
 )
-def train_rates(lab: Lab) -> Result:
+def training_rates(lab: Lab) -> Result:
     """As before, on the records that the model was trained on."""
     return _rates(lab, "training")
 
@@ -273,7 +269,11 @@ def risk(lab: Lab) -> Result:
         all(dice < plain for dice, plain in zip(ends["DiceSGD"], ends["PCSGD"], strict=True)),
         f"Before that its noise, √96 times as much, makes it the worse one. {stand_in()}".strip(),
     )
-    return Result([finding], _charts(values, "performative risk"))
+    charts = []
+    for beta in BETAS:
+        lines = [band(name, *values[name, beta], colour=COLOURS[name]) for name in STEPS]
+        charts.append(Chart(f"β = {beta:g}", "iteration t", "performative risk", lines, x_log=True))
+    return Result([finding], charts)
 
 
 def _crossing(values: dict[Case, tuple[Any, Array]], beta: float) -> float:

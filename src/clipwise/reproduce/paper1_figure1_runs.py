@@ -11,6 +11,7 @@ from clipwise.reproduce.performative import (
     RECORDS,
     decade_means,
     densely,
+    error_lines,
     listed,
     papers_rules,
     quadratic,
@@ -116,6 +117,5 @@ def error(lab: Lab) -> Result:
         f"{listed(levels)}. The largest ‖e_t‖ that was seen is {max(s.max() for s in squares.values()) ** 0.5:.3g}.",
         all(end <= 1.25 * level for end, level in zip(ends, levels, strict=True)),
     )
-    lines = [band(f"β = {beta:g}", times, squares[beta]) for beta in BETAS]
-    lines.append(Series("level with θ held at θ_PS", [1, STEPS], [levels[1]] * 2, kind="dashed"))
-    return Result([finding], [Chart("DiceSGD", "iteration t", "‖e_t‖²", lines, x_log=True, y_log=True)])
+    lines = error_lines({f"β = {beta:g}": found["DiceSGD", beta] for beta in BETAS}, levels[-1])
+    return Result([finding], [Chart("DiceSGD", "iteration t", "mean of ‖e_t‖²", lines, x_log=True, y_log=True)])

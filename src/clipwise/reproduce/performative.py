@@ -19,6 +19,7 @@ from clipwise.points import stable_point
 from clipwise.presets import PCSGD, DiceSGD
 from clipwise.privacy.calibration import calibrate
 from clipwise.problem import Problem
+from clipwise.report.charts import Series
 from clipwise.rule import Rule
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
@@ -52,7 +53,7 @@ def credit_problem(beta: float) -> Problem:
     return Problem(train.features, train.labels, loss=loss, response=responses.BestResponse(beta))
 
 
-def test_problem(beta: float) -> Problem:
+def held_out_problem(beta: float) -> Problem:
     """The same on the test part."""
     test = credit_data()[1]
     return credit_problem(beta).on(test.features, test.labels)
@@ -98,6 +99,17 @@ def resting(problem: Problem, clip: float) -> Run:
 def resting_level(trace: Trace) -> float:
     """The mean of ‖e‖² of such a run."""
     return float(np.mean(trace.error_norm() ** 2))
+
+
+def error_lines(traces: dict[str, Trace], level: float, width: int = 10) -> list[Series]:
+    """‖e_t‖² of each, averaged over replicates and `width` records in a row; and the level at which it rests."""
+    lines = []
+    for name, trace in traces.items():
+        parts = range(0, trace.iterations.size - width + 1, width)
+        squares = trace.error_norm() ** 2
+        times = [float(np.median(trace.iterations[k : k + width])) for k in parts]
+        lines.append(Series(name, times, [float(squares[:, k : k + width].mean()) for k in parts]))
+    return [*lines, Series("level with θ held at θ_PS", [1, int(trace.iterations[-1])], [level] * 2, kind="dashed")]
 
 
 def listed(values: Any, digits: int = 3) -> str:
