@@ -32,7 +32,7 @@ def _cost(found: Results) -> Chapter:
         "Each step takes from every record no more than a fixed share: longer gradients are clipped. That bounds what "
         "one record can reveal, and it is unfair in a way that does not average out. The run settles where the clipped "
         "gradients cancel, and not where the gradients do. A smaller step or a longer run does not help, and when the "
-        "records react to the model, their reaction amplifies the error."
+        "records react to the model, their reaction can amplify the error."
     ]
     if GAP in found:
         text += [_of_bias(found[GAP])]
