@@ -54,6 +54,7 @@ from clipwise.privacy.users import account_users
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
 from clipwise.rule import Rule
+from clipwise.sweep import Run, sweep
 from clipwise.tuning import Proposal, tune
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ __all__ = [
     "Problem",
     "Proposal",
     "Rule",
+    "Run",
     "Statement",
     "Trace",
     "account",
@@ -113,6 +115,7 @@ __all__ = [
     "sampling",
     "stable_point",
     "steps",
+    "sweep",
     "theory",
     "tune",
 ]

@@ -39,26 +39,46 @@ def main() -> None:
 )
 @click.option("--quiet", is_flag=True, help="No progress bars.")
 def demo(out: Path, quiet: bool) -> None:
-    """Compare SGD, PCSGD and DiceSGD on two problems: a table, a figure and a page, in under a minute."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """Compare SGD, PCSGD and DiceSGD on two problems: tables here, and the short form of the report's page."""
     from clipwise import demo as job
+    from clipwise.report.terminal import console, table
+    from clipwise.reproduce.laboratory import Laboratory
 
-    console = Console()
-    case, source = job.credit_case()
-    console.print(f"Credit data: {source}.")
-    results = []
-    for one in (job.quadratic_case(), case):
-        console.print(f"{one.title}: three rules, and attacks on two of them (the first time they are compiled)…")
-        results.append(job.compare(one, progress=False if quiet else None))
-    for result in results:
-        table = Table(*job.COLUMNS, title=result.panel.title)
-        for row in result.rows:
-            table.add_row(*row)
-        console.print(table)
-    for path in job.write(out, results, source):
-        console.print(f"wrote {path}", soft_wrap=True)
+    screen = console()
+    with _plain_errors(), _stoppable(f"Stopped; {out} has what was done."):
+        lab = Laboratory(quick=True, progress=False if quiet else None)
+        for done in job.demo(lab, out, tell=screen.print):
+            for one in done.result.tables:
+                screen.print(table(one._replace(title=done.experiment.title)))
+    click.echo(f"wrote {out / 'index.html'}")
+
+
+@main.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--quick", is_flag=True, help="For a look: fewer steps and replicates, in two minutes.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=Path("report"), show_default=True)
+@click.option("--list", "only_list", is_flag=True, help="Show the names and what they are, and run nothing.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def reproduce(names: tuple[str, ...], quick: bool, output: Path, only_list: bool, quiet: bool) -> None:
+    """Make the papers' figures and tables again, and ours, each with a verdict, on one page.
+
+    NAME is an experiment, or how the names of several begin; default: all. Whatever was computed is kept: a command
+    that was stopped goes on where it was, and one that is done only draws.
+    """
+    from clipwise.report import terminal
+    from clipwise.reproduce import runner
+    from clipwise.reproduce.laboratory import Laboratory
+
+    screen = terminal.console()
+    with _plain_errors(), _stoppable(f"Stopped; {output} has what was done, and the same command goes on from there."):
+        chosen = runner.choose(names)
+        if only_list:
+            screen.print(terminal.listed(chosen))
+            return
+        lab = Laboratory(quick=quick, progress=False if quiet else None)
+        done = runner.reproduce(chosen, lab, output, *([] if quiet else [terminal.teller(len(chosen))]))
+    screen.print(terminal.verdicts(done))
+    click.echo(f"wrote {output / 'index.html'}")
 
 
 def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -405,12 +425,12 @@ def _check_new(output: Path) -> None:
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def _stoppable(farewell: str = "Stopped: nothing was written.") -> Iterator[None]:
     """Ctrl-C is one line, and the exit code that shells know it by."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("Stopped: nothing was written.", err=True)
+        click.echo(farewell, err=True)
         click.get_current_context().exit(130)
 
 

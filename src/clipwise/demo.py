@@ -1,41 +1,40 @@
-"""`clipwise demo`: what clipping costs and what error feedback repairs, on two problems in under a minute."""
+"""`clipwise demo`: what clipping costs and what error feedback repairs, on two problems in under a minute.
+
+It is the short form of the report that `clipwise reproduce` writes: the same page, with two results.
+"""
 
 from __future__ import annotations
 
-import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clipwise import losses, regions, responses, steps
 from clipwise.datasets import bernoulli, credit
 from clipwise.datasets.give_me_some_credit import PAPER_ROWS
-from clipwise.engine import Trace, run
 from clipwise.points import clipping_bias, stable_point
 from clipwise.presets import PCSGD, SGD, DiceSGD
-from clipwise.privacy.audit import audit
+from clipwise.privacy.audit import Audit, audit
 from clipwise.privacy.calibration import calibrate
 from clipwise.problem import Problem
-from clipwise.report.page import heading, page, paragraph, picture, table
-from clipwise.report.plots import Curve, Panel, gap_figure
+from clipwise.report.charts import Chart, Series, Table, band
+from clipwise.report.files import result_files, write_files
+from clipwise.report.page import element, frame
+from clipwise.report.sections import Chapter, Done, footer, header, section, told
+from clipwise.report.text import shown
+from clipwise.reproduce.base import Experiment, Finding, Lab, Result
 from clipwise.rule import Rule
 from clipwise.steps import InverseTime
+from clipwise.sweep import Run
 
-COLUMNS = ("rule", "final gap ‖θ − θ_PS‖²", "exact clipping bias", "claimed ε", "certified ε", "audited ε", "time (s)")
-
-STORY = (
-    "A model is trained one record at a time, and the records react to the model that is deployed. The goal is "
-    "the performatively stable point θ_PS, the model that is best for the data it causes itself.",
-    "Clipping each record's gradient limits what one record can reveal, but moves the end of the run away from "
-    "θ_PS: PCSGD heads for the dashed line, whose height is computed before any run. DiceSGD remembers what "
-    "clipping took away and feeds it back, so it goes on towards θ_PS although it clips just as hard.",
+TITLE = "What clipping costs, and what feedback repairs"
+LEAD = (
+    "A model is trained one record at a time, and the records react to the model that is deployed. The goal is the "
+    "performatively stable point θ_PS, the model that is best for the data it causes itself."
 )
-CAVEAT = (
-    "The noise is what the papers prescribe: c·√(T·log(1/δ))/(m·ε) for PCSGD and √96 times as much for DiceSGD. The ε "
-    "that they claim for it is the first of the three columns; the second is what can be proven, for the replacement "
-    "of one record at δ = 1/m; the third is what an attack on a small number of runs shows at 95 % confidence. Where "
-    "the third exceeds the first, the claim is false, at that confidence."
-)
+COLUMNS = ("rule", "final gap ‖θ − θ_PS‖²", "exact clipping bias", "claimed ε", "certified ε", "audited ε")
+MADE = "Made by `clipwise demo`; `clipwise reproduce` makes the whole report. Credit data: {source}."
 
 
 class Case(NamedTuple):
@@ -49,13 +48,6 @@ class Case(NamedTuple):
     replicates: int
     epsilon: float
     audit_runs: int
-
-
-class Result(NamedTuple):
-    """What came out for one problem: a panel of the figure and rows of the table."""
-
-    panel: Panel
-    rows: list[tuple[str, ...]]
 
 
 def quadratic_case() -> Case:
@@ -86,59 +78,137 @@ def credit_case() -> tuple[Case, str]:
     return case, source
 
 
-def compare(case: Case, progress: bool | None = None) -> Result:
-    """Run SGD, PCSGD and DiceSGD with clip 1 on one problem."""
-    goal = stable_point(case.problem).theta
-    bias = clipping_bias(case.problem, 1.0)
+def demo(lab: Lab, folder: Path, tell: Callable[[str], object] = lambda text: None) -> list[Done]:
+    """Run both problems and write the page and what is on it."""
+    case, source = credit_case()
+    tell(f"Credit data: {source}.")
+    done = []
+    for name, one in (("quadratic", quadratic_case()), ("credit", case)):
+        tell(f"{one.title}: three rules, and attacks on two of them (the first time they are compiled)…")
+        experiment, result = _experiment(name, one), compare(one, lab)
+        done.append(Done(experiment, result))
+        write_files(folder, result_files(experiment, result))
+    write_files(folder, {"index.html": page(done, source).encode()})
+    return done
+
+
+def compare(case: Case, lab: Lab) -> Result:
+    """SGD, PCSGD and DiceSGD with clip 1 on one problem, with the noise that the papers prescribe."""
+    goal, bias = stable_point(case.problem).theta, clipping_bias(case.problem, 1.0)
+    rules = _rules(case)
+    about = (case.run_steps, case.start, case.replicates, 0, 80)
+    traces = lab.sweep([Run(case.problem, rule, *about) for rule in rules])
+    gaps = [trace.gap(goal) for trace in traces]
+    times = traces[0].iterations
+    lines = [band(rule.name, times[1:], gap[:, 1:]) for rule, gap in zip(rules, gaps, strict=True)]
+    level = Series("exact clipping bias", times[[1, -1]], [bias, bias], kind="dashed", colour="#5b4bb7")
+    audits = [lab.keep(_attack, rule, case.problem.records, case.run_steps, case.audit_runs) for rule in rules[1:]]
+    ends = [float(gap[:, -1].mean()) for gap in gaps]
+    rows = [
+        (rules[0].name, ends[0], 0.0, "none", "∞", "no noise"),
+        (rules[1].name, ends[1], bias, *_privacy(audits[0])),
+        (rules[2].name, ends[2], 0.0, *_privacy(audits[1])),
+    ]
+    chart = Chart(case.title, "iteration t", "‖θ_t − θ_PS‖²", [*lines, level], x_log=True, y_log=True)
+    findings = [*_of_clipping(ends, bias), *map(_of_privacy, rules[1:], audits)]
+    return Result(findings, [chart], [Table("What is private: claimed, certified, audited", COLUMNS, rows)])
+
+
+def _rules(case: Case) -> tuple[Rule, Rule, Rule]:
     m = case.problem.records
     about: dict[str, Any] = {"epsilon": case.epsilon, "delta": 1 / m, "records": m, "steps": case.run_steps}
-    rules = (
+    return (
         SGD(case.step),
         calibrate(PCSGD(case.step, clip=1.0, noise_std=1.0), **about, how="paper"),
         calibrate(DiceSGD(case.step, clip=1.0, error_clip=1.0, noise_std=1.0), **about, how="paper"),
     )
-    curves: list[Curve] = []
-    rows: list[tuple[str, ...]] = []
-    for rule in rules:
-        trace, seconds = _timed(case, rule, progress)
-        gaps = trace.gap(goal)
-        curves.append(Curve(rule.name, trace.iterations, gaps))
-        expected = f"{bias:.4g}" if rule.name == "PCSGD" else "0"
-        rows.append(
-            (rule.name, f"{gaps[:, -1].mean():.4g}", expected, *_privacy(case, rule, progress), f"{seconds:.1f}")
-        )
-    return Result(Panel(case.title, curves, bias), rows)
 
 
-def _privacy(case: Case, rule: Rule, progress: bool | None) -> tuple[str, str, str]:
+def _attack(rule: Rule, records: int, run_steps: int, runs: int) -> Audit:
+    return audit(rule, records, run_steps, 1 / records, runs=runs, seed=0, progress=False)
+
+
+def _privacy(found: Audit) -> tuple[Any, ...]:
     """Claimed, certified and audited ε, as the table shows them."""
-    m = case.problem.records
-    if rule.noise.std == 0:
-        return "none", "∞", "no noise"
-    found = audit(rule, m, case.run_steps, 1 / m, runs=case.audit_runs, seed=0, progress=progress)
-    claimed = "none" if found.statement.claimed is None else f"{found.statement.claimed:.3g}"
-    return claimed, f"{found.statement.certified:.4g}", f"≥ {found.lower_bound:.3g}"
+    return found.statement.claimed, found.statement.certified, f"≥ {found.lower_bound:.3g}"
 
 
-def _timed(case: Case, rule: Rule, progress: bool | None) -> tuple[Trace, float]:
-    run(case.problem, rule, steps=1, start=case.start, seed=0)  # compiles, if it has to
-    began = time.perf_counter()
-    trace = run(case.problem, rule, case.run_steps, case.start, case.replicates, seed=0, record=80, progress=progress)
-    return trace, time.perf_counter() - began
+def _of_clipping(ends: Sequence[float], bias: float) -> list[Finding]:
+    _, clipped, fed_back = ends
+    near = abs(clipped / bias - 1)
+    return [
+        Finding(
+            "Clipping alone moves the end of the run away from θ_PS, by a bias that is known before any run.",
+            f"PCSGD ends at a gap of {clipped:.4g}, which is {near:.1%} off the exact bias {bias:.4g}.",
+            near < 0.5,
+            "" if near < 0.05 else "The run ends before it has settled.",
+        ),
+        Finding(
+            "Error feedback removes this bias.",
+            f"DiceSGD ends at {fed_back:.4g}, {clipped / fed_back:.3g} times closer in squared distance.",
+            fed_back < 0.1 * min(clipped, bias),
+        ),
+    ]
 
 
-def write(folder: Path, results: list[Result], source: str) -> list[Path]:
-    """Write the figure (PNG and SVG) and the page; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    figure = gap_figure([result.panel for result in results])
-    paths = [folder / "gap.png", folder / "gap.svg", folder / "index.html"]
-    for path in paths[:2]:
-        figure.savefig(path, dpi=160)
-    body = [paragraph(text) for text in STORY]
-    for result in results:
-        words = f"{result.panel.title}: squared distance to the stable point against the iteration, for each rule"
-        body += [heading(result.panel.title), picture(gap_figure([result.panel]), words)]
-        body.append(table(COLUMNS, result.rows))
-    body += [paragraph(f"Credit data: {source}.", soft=True), paragraph(CAVEAT, soft=True)]
-    paths[2].write_text(page("What clipping costs, and what feedback repairs", body), encoding="utf-8")
-    return paths
+def _of_privacy(rule: Rule, found: Audit) -> Finding:
+    stated = found.statement
+    return Finding(
+        f"With the published noise, {rule.name} is private with ε = {shown(float(stated.claimed or 0))}.",
+        f"What can be proven is ε = {shown(stated.certified)}, for the replacement of one record; an attack on "
+        f"{found.runs} runs shows ε ≥ {found.lower_bound:.3g} at {found.confidence:.0%} confidence.",
+        bool(stated.claim_holds and found.lower_bound <= float(stated.claimed or 0)),
+    )
+
+
+def _experiment(name: str, case: Case) -> Experiment:
+    def make(lab: Lab) -> Result:
+        """PCSGD heads for the dashed line, which is computed before any run; DiceSGD goes on towards zero."""
+        return compare(case, lab)
+
+    problem = case.problem
+    parameters = {
+        "records": f"{problem.records}",
+        "columns": f"{problem.dimension}",
+        "T": f"{case.run_steps}",
+        "replicates": f"{case.replicates}",
+        "clip": "1",
+        "claimed ε": f"{case.epsilon:g}",
+        "δ": f"1/{problem.records}",
+    }
+    return Experiment(name, 1, "the setting of its experiments", case.title, parameters, make)
+
+
+def page(done: Sequence[Done], source: str) -> str:
+    """The short page."""
+    body = [header(TITLE, LEAD, done), *(told(chapter, done) for chapter in _story(done[0].result))]
+    body += [element("h2", "The two problems"), *(section(each, "clipwise demo") for each in done)]
+    return frame(TITLE, [*body, footer(MADE.format(source=source))])
+
+
+def _story(result: Result) -> list[Chapter]:
+    """Three chapters, told of the first problem."""
+    (_, clipped, bias, *_), (_, fed_back, *_) = result.tables[0].rows[1:]
+    claims = result.findings[2:]
+    return [
+        Chapter(
+            "What clipping costs",
+            [
+                "Clipping each record's gradient limits what one record can reveal, but moves the end of the run away "
+                f"from θ_PS. PCSGD ends at a squared distance of {clipped:.3g}; the dashed line at {bias:.3g} was "
+                "computed before any run.",
+                f"DiceSGD remembers what clipping took away and feeds it back. It clips just as hard, and ends at "
+                f"{fed_back:.2g}.",
+            ],
+            "quadratic/chart-1",
+        ),
+        Chapter(
+            "What is really private",
+            [
+                "The noise is what the papers prescribe: c·√(T·log(1/δ))/(m·ε) for PCSGD and √96 times as much for "
+                "DiceSGD. For the ε that they claim there are three columns below: claimed, certified (what can be "
+                "proven) and audited (what an attack on a small number of runs shows).",
+                " ".join(f"{finding.says} Measured: {finding.measured}" for finding in claims),
+            ],
+        ),
+    ]

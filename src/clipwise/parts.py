@@ -167,6 +167,11 @@ def is_ours(part: type) -> bool:
     return part.__module__.split(".")[0] == _PACKAGE
 
 
+def all_ours(part: Any) -> bool:
+    """Whether a part and all parts inside it ship with the package."""
+    return is_ours(type(part)) and all(all_ours(field) for field in part if hasattr(field, "_fields"))
+
+
 def fingerprint(part: Any) -> str:
     """A digest of a part: its type, its numbers and, for users' parts, the code that was attached to it."""
     content: list[Any] = [type(part).__module__, type(part).__qualname__]

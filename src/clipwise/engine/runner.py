@@ -48,6 +48,10 @@ class DivergenceError(FloatingPointError):
             f"{trace.rule} diverged: θ is not finite after step {at} of replicate {replicate}; try a smaller step."
         )
         self.trace = trace
+        self._replicate = replicate
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it may come from a worker of a sweep
+        return DivergenceError, (self._replicate, self.trace)
 
 
 def run(
@@ -59,7 +63,7 @@ def run(
     seed: int | None = None,
     record: Any = 50,
     n_jobs: int | None = None,
-    progress: bool | None = None,
+    progress: bool | Progress | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Trace:
     """Run a rule on a problem and return what was recorded.
@@ -103,7 +107,8 @@ def run(
     ]
     settings = {"steps": steps, "start": theta.tolist(), "replicates": replicates, "seed": seed}
     file = _Checkpoint(checkpoint, problem, rule, {**settings, "record": iterations.tolist()}, work)
-    _run_all(problem, rule, steps, seed, threads, Progress(progress, rule.name, steps * replicates), file, work)
+    bar = progress if isinstance(progress, Progress) else Progress(progress, rule.name, steps * replicates)
+    _run_all(problem, rule, steps, seed, threads, bar, file, work)
     return trace_of(rule, seed, work)
 
 

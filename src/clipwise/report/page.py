@@ -1,71 +1,131 @@
-"""A small page that stands on its own: text, tables and figures in one HTML file."""
+"""One page that stands on its own: words, figures that can be touched, tables, in one HTML file."""
 
 from __future__ import annotations
 
 import html
-import io
+import json
 from collections.abc import Sequence
+from importlib.resources import files
 from string import Template
+from typing import Any
 
-from matplotlib.figure import Figure
+import numpy as np
 
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #d0d7de; --soft: #57606a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #30363d; --soft: #9198a1; } }
-body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 60rem; font: 16px/1.55 system-ui, sans-serif;
-       color: var(--ink); background: var(--paper); }
-h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-p.soft { color: var(--soft); }
-figure { max-width: 40rem; margin: 1rem 0; padding: .5rem; background: #ffffff; border: 1px solid var(--line);
-         border-radius: 6px; }
-figure svg { display: block; width: 100%; height: auto; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th { white-space: normal; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; }
-</style>
-</head>
-<body>
-<h1>$title</h1>
-$body
-</body>
-</html>
-""")
+from clipwise.report.charts import Chart, Table
+from clipwise.report.palette import PALETTE, colours
+from clipwise.report.text import exact, marked_up, shown
 
 
-def page(title: str, body: Sequence[str]) -> str:
+def frame(title: str, body: Sequence[str]) -> str:
     """A whole page from pieces made by the functions below."""
-    return _PAGE.substitute(title=html.escape(title), body="\n".join(body))
+    parts = {"title": html.escape(title), "palette": _palette(), "body": "\n".join(body)}
+    return Template(_asset("page.html")).substitute(parts, style=_asset("page.css"), script=_asset("page.js"))
 
 
-def heading(text: str) -> str:
-    """A heading."""
-    return f"<h2>{html.escape(text)}</h2>"
+def _asset(name: str) -> str:
+    return files("clipwise.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def paragraph(text: str, soft: bool = False) -> str:
-    """A paragraph of plain text."""
-    return f"<p{' class=soft' if soft else ''}>{html.escape(text)}</p>"
+def _palette() -> str:
+    """The palette as CSS, for light screens and for dark ones."""
+    light = " ".join(f"{_variable(colour)}: {colour};" for colour in PALETTE)
+    dark = " ".join(f"{_variable(colour)}: {other};" for colour, other in PALETTE.items())
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; the first column is the row's name."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _variable(colour: str) -> str:
+    return f"--c{colour.removeprefix('#')}"
 
 
-def picture(figure: Figure, description: str) -> str:
-    """A figure as SVG, with words for those who cannot see it."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    drawing = buffer.getvalue()
-    drawing = drawing[drawing.index("<svg") :]
-    return f'<figure role="img" aria-label="{html.escape(description)}">{drawing}</figure>'
+def element(tag: str, text: str, **attributes: str) -> str:
+    """An element with plain text in it."""
+    return wrapped(tag, marked_up(text), **attributes)
+
+
+def wrapped(tag: str, content: str, **attributes: str) -> str:
+    """An element around HTML; `class_` is its class."""
+    given = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items() if value
+    )
+    return f"<{tag}{given}>{content}</{tag}>"
+
+
+def link(address: str, text: str, **attributes: str) -> str:
+    """A link."""
+    return element("a", text, href=address, **attributes)
+
+
+def chart_data(key: str, chart: Chart) -> str:
+    """The numbers of a chart, for any figure of that key to draw."""
+    text = json.dumps(_payload(chart), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    harmless = text.replace("<", "\\u003c")  # nothing in it can end the element
+    return f'<script type="application/json" id="data-{html.escape(key)}">{harmless}</script>'
+
+
+def chart_figure(key: str, chart: Chart) -> str:
+    """A chart to touch; without scripts, the picture beside the page. `key` is the path of its files, up to the dot."""
+    links = " ".join(
+        link(f"{key}.{form}", form.upper(), download=key.replace("/", "-") + f".{form}", class_=form)
+        for form in ("svg", "png", "csv")
+    )
+    words = html.escape(f"{chart.title}: {chart.y} against {chart.x}")
+    image = f'<noscript><img alt="{words}" src="{html.escape(key)}.svg"></noscript>'
+    inside = wrapped("figcaption", element("span", chart.title)) + image + wrapped("span", links, class_="links")
+    return f'<figure data-chart="data-{html.escape(key)}">{inside}</figure>'
+
+
+def table_sheet(table: Table, key: str | None = None) -> str:
+    """A table, and a link to its CSV file if there is one under that key."""
+    wordy = [_wordy(table, k) for k in range(len(table.columns))]
+    head = "".join(
+        element("th", name, scope="col", class_="words" if wordy[k] else "") for k, name in enumerate(table.columns)
+    )
+    rows = "".join(wrapped("tr", "".join(_cell(cell, k, wordy[k]) for k, cell in enumerate(row))) for row in table.rows)
+    inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+    scroll = wrapped("div", wrapped("table", inside, aria_label=table.title), class_="wide", tabindex="0")
+    files = "" if key is None else link(f"{key}.csv", "CSV", download=key.replace("/", "-") + ".csv", class_="csv")
+    return wrapped(
+        "div", element("p", table.title, class_="name") + scroll + wrapped("div", files, class_="bar"), class_="sheet"
+    )
+
+
+def _wordy(table: Table, column: int) -> bool:
+    """Whether a column holds words rather than numbers: those are set to the left."""
+    return any(isinstance(row[column], str) and len(row[column]) > 14 for row in table.rows)
+
+
+def _cell(value: Any, column: int, wordy: bool) -> str:
+    text, whole = shown(value), exact(value)
+    about = {"data_exact": whole} if marked_up(text) != whole else {}
+    if column == 0:
+        return element("th", text, scope="row", **about)
+    return element("td", text, class_="words" if wordy else "", **about)
+
+
+def _payload(chart: Chart) -> dict[str, Any]:
+    """What the page's script reads: eight digits, and null where there is no number."""
+    series = [
+        {
+            "name": each.name,
+            "kind": each.kind,
+            "colour": f"var({_variable(colour)})" if colour in PALETTE else colour,
+            "x": _numbers(each.x),
+            "y": _numbers(each.y),
+            "low": None if each.low is None else _numbers(each.low),
+            "high": None if each.high is None else _numbers(each.high),
+        }
+        for each, colour in zip(chart.series, colours(chart), strict=True)
+    ]
+    return {
+        "title": chart.title,
+        "x": chart.x,
+        "y": chart.y,
+        "xLog": bool(chart.x_log),
+        "yLog": bool(chart.y_log),
+        "series": series,
+    }
+
+
+def _numbers(values: Any) -> list[float | None]:
+    array = np.asarray(values, dtype=np.float64)
+    return [float(f"{value:.8g}") if np.isfinite(value) else None for value in array]

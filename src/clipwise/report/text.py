@@ -1,0 +1,68 @@
+"""Numbers and formulas as readers and programs see them."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import numpy as np
+
+# θ_PS, e_t, θ_{t+1}: a single letter with a short index. Names such as residual_cap are left alone.
+_INDEXED = re.compile(r"(?<![\w`])([^\W\d_])_(?:\{([^{}]+)\}|([^\W_]{1,3}|∞|\*)(?!\w))")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def marked_up(text: str) -> str:
+    """Plain text as HTML: escaped, with `code` and indices."""
+    pieces = _CODE.split(text)
+    return "".join(f"<code>{html.escape(piece)}</code>" if k % 2 else _indices(piece) for k, piece in enumerate(pieces))
+
+
+def _indices(text: str) -> str:
+    return _INDEXED.sub(lambda found: f"{found[1]}<sub>{found[2] or found[3]}</sub>", html.escape(text))
+
+
+def typeset(text: str) -> str:
+    """The same for matplotlib, whose mathematics is between dollars."""
+    plain = text.replace("\\", r"\\").replace("$", r"\$")
+    return _INDEXED.sub(lambda found: f"{found[1]}$_{{\\mathrm{{{found[2] or found[3]}}}}}$", plain)
+
+
+def exact(value: Any) -> str:
+    """A cell of a CSV file: eight digits, nothing where there is no number."""
+    if value is None:
+        return ""
+    if isinstance(value, str | bool | int | np.bool_ | np.integer):
+        return str(value)
+    return "" if np.isnan(value) else f"{float(value):.8g}"
+
+
+def shown(value: Any) -> str:
+    """A cell of a table for readers: four digits."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | np.integer):
+        return _grouped(str(value)).replace("-", "−")
+    if not np.isfinite(value):
+        return "–" if np.isnan(value) else "∞" if value > 0 else "−∞"
+    return _plain(float(value))
+
+
+def _grouped(digits: str) -> str:
+    """Thousands apart, from five digits on."""
+    return f"{int(digits):,}".replace(",", "\u202f") if digits.isdigit() and len(digits) > 4 else digits
+
+
+def _plain(value: float) -> str:
+    """Four digits, with a power of ten where the number is very large or small."""
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return _grouped(f"{float(f'{value:.4g}'):.12g}").replace("-", "−")
+    head, power = f"{value:.3e}".split("e")
+    digits = f"{float(head):.4g}".replace("-", "−")
+    return f"{digits} × 10{str(int(power)).translate(_RAISED)}".removeprefix("1 × ")

@@ -1,0 +1,194 @@
+"""The runner and the page of all results, with made-up experiments."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from click.testing import CliRunner
+
+import made_up
+from clipwise import cli
+from clipwise.reproduce import runner
+from clipwise.reproduce.base import Experiment, Result
+from clipwise.reproduce.page import page
+
+VOID = {"meta", "link", "img", "br", "input"}
+
+
+class Reader(HTMLParser):
+    """Collects what a page holds; every element must be closed in its place."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found, self.data = [], [], {}
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1][0] == "script" and "id" in self.open[-1][1]:
+            self.data[self.open[-1][1]["id"]] = json.loads(data)
+
+    def all(self, tag, name):
+        return [about[name] for kind, about in self.found if kind == tag and name in about]
+
+
+@pytest.fixture
+def shelf(monkeypatch):
+    """The made-up experiments in the place of the package's."""
+    monkeypatch.setattr(runner, "catalogue", lambda: made_up.EXPERIMENTS)
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return folder, runner.reproduce(made_up.EXPERIMENTS, made_up.Bench(), folder)
+
+
+def test_everything_is_on_the_page(report):
+    folder, done = report
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    read = Reader(text)
+    ids = [about["id"] for _, about in read.found if "id" in about]
+    assert len(ids) == len(set(ids))
+    assert {each.name for each in made_up.EXPERIMENTS} <= set(ids)
+    keys = [f"{each.experiment.name}/chart-{k + 1}" for each in done for k in range(len(each.result.charts))]
+    assert list(read.data) == [f"data-{key}" for key in keys]
+    assert set(read.all("figure", "data-chart")) == set(read.data)
+    for address in read.all("a", "href") + read.all("img", "src"):
+        assert (folder / address).is_file() if not address.startswith("#") else address[1:] in ids
+    for each in done:
+        assert each.result.verdict in text
+        assert f"clipwise reproduce {each.experiment.name}" in text
+    assert "Only in a made-up world." in text
+    assert "0.1, 0.2" in text
+
+
+def test_nothing_is_fetched_and_nothing_gets_out_of_its_place(report):
+    text = (report[0] / "index.html").read_text(encoding="utf-8")
+    assert "throw 1</script>" not in text
+    assert "<b>&\"'" not in text
+    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) == {"http://www.w3.org/2000/svg"}  # a namespace
+    for way in ("@import", "url(", "fetch(", "XMLHttpRequest", "//cdn"):
+        assert way not in text
+
+
+def test_numbers_of_the_page_are_those_of_the_charts(report):
+    read = Reader((report[0] / "index.html").read_text(encoding="utf-8"))
+    chart = report[1][0].result.charts[0]
+    series = read.data["data-made-up-curves/chart-1"]["series"]
+    assert series[0]["y"] == pytest.approx(chart.series[0].y.tolist(), rel=1e-7)
+    assert series[3]["y"] == [1.0, 0.0, None, None]
+    assert series[3]["colour"] == "#123456"
+    assert series[0]["colour"] == "var(--cd55e00)"
+    assert series[3]["name"] == made_up.EVIL
+
+
+def test_files_do_not_depend_on_the_run(report, tmp_path):
+    runner.reproduce(made_up.EXPERIMENTS, made_up.Bench(), tmp_path)
+    assert contents(tmp_path) == contents(report[0])
+
+
+def test_what_was_done_is_there_after_a_stop(tmp_path):
+    def stop(lab):
+        raise KeyboardInterrupt
+
+    experiments = [made_up.EXPERIMENTS[0], Experiment("stops", 1, "", "", {}, stop), made_up.EXPERIMENTS[1]]
+    with pytest.raises(KeyboardInterrupt):
+        runner.reproduce(experiments, made_up.Bench(), tmp_path)
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert 'id="made-up-curves"' in text
+    assert 'id="made-up-nothing"' not in text
+    assert (tmp_path / "made-up-curves" / "chart-1.svg").is_file()
+
+
+def test_a_page_of_nothing():
+    assert Reader(page([], quick=True)).all("figure", "data-chart") == []
+
+
+def test_the_worst_finding_decides(report):
+    assert [each.result.verdict for each in report[1]] == ["holds with a remark", "does not hold"]
+
+
+def test_choose(shelf):
+    first, second = made_up.EXPERIMENTS
+    assert runner.choose([]) == [first, second]
+    assert runner.choose(["made-up-nothing"]) == [second]
+    assert runner.choose(["made-up-n", "made-up"]) == [first, second]
+    with pytest.raises(ValueError, match="got 'made-up-curve5'; did you mean made-up-curves"):
+        runner.choose(["made-up-curve5"])
+    with pytest.raises(ValueError, match="got 'xyz'; clipwise reproduce --list shows all."):
+        runner.choose(["xyz"])
+
+
+def test_every_experiment_of_the_package_can_be_listed():
+    experiments = runner.catalogue()
+    papers = [each.paper or 99 for each in experiments]
+    assert papers == sorted(papers)
+    for each in experiments:
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", each.name), each.name
+        assert each.story, each.name
+        assert each.title, each.name
+
+
+def command(*words):
+    return CliRunner().invoke(cli.main, ["reproduce", *words], catch_exceptions=False)
+
+
+def test_command(shelf, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLIPWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("clipwise.reproduce.laboratory.Laboratory.keep", lambda lab, make, *about: make(*about))
+    out = tmp_path / "out"
+    done = command("--quick", "--output", str(out))
+    assert done.exit_code == 0, done.output
+    first, second = done.stderr.splitlines()
+    assert re.fullmatch(r"\[1/2\] made-up-curves: holds with a remark, about \d+ s left", first)
+    assert second == "[2/2] made-up-nothing: does not hold"
+    assert "does not hold" in done.stdout
+    assert done.stdout.endswith(f"wrote {out / 'index.html'}\n")
+    assert "clipwise reproduce made-up-curves --quick" in (out / "index.html").read_text(encoding="utf-8")
+    assert command("made-up-nothing", "--quiet", "--output", str(out)).stderr == ""
+    assert 'id="made-up-curves"' not in (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_command_lists_and_refuses(shelf, tmp_path):
+    listed = command("--list").output
+    assert "made-up-curves" in listed
+    assert "Paper 1, Fig. 9" in listed
+    refused = command("made-up-curvez", "--output", str(tmp_path / "none"))
+    assert refused.exit_code == 1
+    assert refused.output.startswith("Error: NAME must be an experiment or the beginning of some, got 'made-up-curvez'")
+    assert refused.output.count("\n") == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_command_can_be_stopped(monkeypatch, tmp_path):
+    def stop(lab):
+        raise KeyboardInterrupt
+
+    shelf = [made_up.EXPERIMENTS[1], Experiment("stops", 1, "", "", {}, stop)]
+    monkeypatch.setattr(runner, "catalogue", lambda: shelf)
+    done = command("--output", str(tmp_path))
+    assert done.exit_code == 130
+    assert done.stderr.endswith(f"Stopped; {tmp_path} has what was done, and the same command goes on from there.\n")
+    assert 'id="made-up-nothing"' in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_result_needs_no_chart(tmp_path):
+    bare = Experiment("bare", 3, "Thm 1", "Bare", {}, lambda lab: Result(made_up.nothing(lab).findings))
+    done = runner.reproduce([bare], made_up.Bench(), tmp_path)
+    assert sorted(contents(tmp_path)) == ["bare/result.json", "index.html"]
+    assert done[0].result.charts == ()
