@@ -13,7 +13,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _ASIDE = ("reproduce/", "report/", "torch/", "cli.py", "demo.py")  # what no run depends on
-_FOLLOWED = "clipwise.reproduce."
+_FOLLOWED = ("clipwise.reproduce.", "clipwise.torch.")
 
 _FILES = {path.relative_to(_PACKAGE).as_posix(): path.read_bytes() for path in sorted(_PACKAGE.rglob("*.py"))}
 
@@ -30,7 +30,7 @@ SOURCE_DIGEST = _digest([name for name in _FILES if not name.startswith(_ASIDE)]
 
 
 def digest_with(module: str) -> str:
-    """`SOURCE_DIGEST` and, for a module of `clipwise.reproduce`, itself and what it imports from there."""
+    """`SOURCE_DIGEST` and, for a module of `reproduce` or `torch`, itself and what it imports from there."""
     return hashlib.sha256((SOURCE_DIGEST + _digest(sorted(_with_imports(module, set())))).encode()).hexdigest()
 
 
