@@ -27,6 +27,7 @@ bench: $(READY)  ## speed, as ratios to peers in the same run
 	$(BIN)/python benchmarks/clusters.py
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/local.py --whole
+	$(BIN)/python benchmarks/ghost.py
 
 quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
 	$(BIN)/python benchmarks/quality.py

@@ -71,7 +71,7 @@ class PrivacyEngine:
         inner, processes = unwrapped(module)
         settings = Settings(noise_multiplier, algorithm, clip, error_clip, residual_cap, clipping, poisson_sampling)
         rule, records = self._plan(settings, optimizer, data_loader)
-        inputs.check_model(inner)
+        inputs.check_model(inner, grad_sample_mode)
         inputs.check_optimizer(optimizer, inner)
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         self._rule, self._records = rule, records
@@ -79,14 +79,14 @@ class PrivacyEngine:
         loader = private_loader(data_loader, self._batches)
         noise = noise_generator or _fresh_generator(next(inner.parameters()).device)
         register_conv1d(inner)
-        if grad_sample_mode == "hooks":
-            hooked = HooksOptimizer(optimizer, rule, noise, processes)
-            hooked.attach_step_hook(self._count)
-            return HooksModel(inner, loss_reduction=loss_reduction), hooked, loader
-        ghost = GhostOptimizer(optimizer, rule, noise, processes)
-        ghost.attach_step_hook(self._count)
-        model = GhostModel(inner, ghost)
-        return model, ghost, RecordCriterion(model, ghost, criterion), loader
+        kind = HooksOptimizer if grad_sample_mode == "hooks" else GhostOptimizer
+        private = kind(optimizer, rule, noise, processes)
+        private.attach_step_hook(self._count)
+        self._batches.on_pass = private.begin_pass
+        if isinstance(private, HooksOptimizer):
+            return HooksModel(inner, loss_reduction=loss_reduction), private, loader
+        model = GhostModel(inner, private)
+        return model, private, RecordCriterion(model, private, criterion), loader
 
     def make_private_with_epsilon(
         self, *, target_epsilon: float, target_delta: float, epochs: int, how: str = "certified", **settings: Any

@@ -25,7 +25,7 @@ def records_and_batch(data_loader: Any) -> tuple[int, int]:
     return checks.count("len(data_loader.dataset)", len(dataset)), checks.count("data_loader.batch_size", batch)
 
 
-def check_model(module: Any) -> None:
+def check_model(module: Any, mode: str) -> None:
     """Refuse a model in which records mix, or that hides what a record does."""
     checks.instance("module", module, nn.Module)
     for name, layer in module.named_modules():
@@ -37,8 +37,21 @@ def check_model(module: Any) -> None:
     problems = [*ModuleValidator.validate(module), *GradSampleModule.validate(module)]
     if problems:
         raise ValueError(f"module must be one that Opacus can follow, got: {problems[0]}")
+    if mode == "ghost":
+        _refuse_shared(module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("module must have parameters to train, got none.")
+
+
+def _refuse_shared(module: Any) -> None:
+    """Refuse parameters with two names: the norm of their gradient is not made up of its layers' norms."""
+    names: dict[Any, str] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        if p.requires_grad and names.setdefault(p, name) != name:
+            raise ValueError(
+                f"module must not share parameters between layers in ghost mode, got {name}, which is {names[p]}; "
+                "hooks mode can take it."
+            )
 
 
 def check_optimizer(optimizer: Any, module: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from opacus.grad_sample import register_grad_sampler, register_norm_sampler
 from torch import Tensor, nn
+from torch.nn import functional
 
 Sums = dict[Any, Tensor]
 
@@ -21,6 +22,13 @@ def add_capped(optimizer: Any, module: Any, gradient: Tensor, weights: Tensor) -
     for p, total in sums.items():
         if p in numbers:
             optimizer.keep(numbers[p], total)
+
+
+def without_padding(module: Any, x: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of an embedding's output, zero at padding, which autograd does not train and Opacus would."""
+    if not isinstance(module, nn.Embedding) or module.padding_idx is None:
+        return gradient
+    return gradient * (x != module.padding_idx).unsqueeze(-1)
 
 
 def _any_layer(module: Any, x: Tensor, gradient: Tensor) -> Sums:
@@ -43,13 +51,35 @@ def _conv1d(module: Any, x: Tensor, gradient: Tensor) -> Sums:
 
 
 def _embedding(module: Any, x: Tensor, gradient: Tensor) -> Sums:
-    total = torch.zeros_like(module.weight).index_add_(0, x.flatten(), gradient.flatten(0, -2))
-    if module.padding_idx is not None:
-        total[module.padding_idx] = 0
-    return {module.weight: total}
+    rows = without_padding(module, x, gradient).flatten(0, -2)
+    return {module.weight: torch.zeros_like(module.weight).index_add_(0, x.flatten(), rows)}
 
 
-_CONTRACTIONS: dict[type, Callable[[Any, Tensor, Tensor], Sums]] = {nn.Linear: _linear, nn.Embedding: _embedding}
+def _layer_norm(module: Any, x: Tensor, gradient: Tensor) -> Sums:
+    rows = gradient.flatten(0, -1 - len(module.normalized_shape))
+    normed = functional.layer_norm(x, module.normalized_shape, eps=module.eps).view_as(rows)
+    sums = {module.weight: (normed * rows).sum(0)}
+    return sums if module.bias is None else {**sums, module.bias: rows.sum(0)}
+
+
+def _convolution(module: Any, x: Tensor, gradient: Tensor) -> Sums:
+    if isinstance(module.padding, str) or module.padding_mode != "zeros":
+        return _any_layer(module, x, gradient)
+    sizes = None if module.bias is None else [module.out_channels]
+    shape = (module.stride, module.padding, module.dilation, False, module.output_padding, module.groups)
+    wanted = [False, True, module.bias is not None]
+    _, weight, bias = torch.ops.aten.convolution_backward(gradient, x, module.weight, sizes, *shape, wanted)
+    return {module.weight: weight} if bias is None else {module.weight: weight, module.bias: bias}
+
+
+_CONTRACTIONS: dict[type, Callable[[Any, Tensor, Tensor], Sums]] = {
+    nn.Linear: _linear,
+    nn.Embedding: _embedding,
+    nn.LayerNorm: _layer_norm,
+    nn.Conv1d: _convolution,
+    nn.Conv2d: _convolution,
+    nn.Conv3d: _convolution,
+}
 
 
 def register_conv1d(module: Any) -> None:

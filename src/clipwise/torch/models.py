@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import prepare_layer
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
@@ -17,7 +18,7 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clipwise.torch.layers import add_capped
+from clipwise.torch.layers import add_capped, without_padding
 from clipwise.torch.tensors import joint_norm
 
 
@@ -45,9 +46,16 @@ class _Hooked:
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             output.register_hook(lambda gradient: self.hear(module, gradient))
+            self.begin(forward_input, output)
+
+    def begin(self: Any, forward_input: Any, output: Tensor) -> None:
+        """Take note of where gradients end, if it matters."""
 
     def hear(self: Any, module: Any, gradient: Tensor) -> None:
         """Take in the gradient of a layer's output."""
+        if not module.activations:
+            raise RuntimeError("The private model must be called once, and only once, before each backward pass.")
+        gradient = without_padding(module, module.activations[-1][0], gradient)
         self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -55,10 +63,19 @@ class _Hooked:
 
         (Many models cannot take an empty batch.)
         """
+        self._forget()
         if not _is_empty((args, kwargs)):
             return self._module(*args, **kwargs)
         args, kwargs = tree_map(_made_up, (args, kwargs))
         return tree_map(_nothing, self._module(*args, **kwargs))
+
+    def _forget(self: Any) -> None:
+        """Forget a call that no backward pass has followed."""
+        for module in self.iterate_submodules(self._module):
+            if getattr(module, "activations", None):
+                module.activations.clear()
+                for p in module.parameters():
+                    p._forward_counter = 0
 
 
 def _laid_out(item: Any) -> Any:
@@ -96,6 +113,25 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     def __init__(self, module: Any, optimizer: Any):
         super().__init__(module, loss_reduction="sum")
         self.optimizer = optimizer
+        self.ends: list[Tensor] = []  # outputs of the layers that no gradient goes beyond
+
+    def first_pass(self, total: Tensor) -> None:
+        """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
+        if self.optimizer.keeps_whole:
+            total.backward(retain_graph=True)
+        else:
+            torch.autograd.grad(total, self.ends, retain_graph=True, allow_unused=True)
+        self.ends = []
+
+    def begin(self, forward_input: Any, output: Tensor) -> None:
+        """Take note of a layer that no gradient goes beyond."""
+        ends = not any(isinstance(item, Tensor) and item.requires_grad for item in forward_input)
+        if ends and not self.optimizer.keeps_whole:
+            self.ends.append(output)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.ends = []
 
     def hear(self, module: Any, gradient: Tensor) -> None:
         """Take in the gradient of a layer's output: norms in the first pass, capped gradients in the second."""

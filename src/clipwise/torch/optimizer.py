@@ -48,6 +48,12 @@ class PrivateOptimizer(DPOptimizer):
             self.error = [torch.zeros_like(p, dtype=precise(p.dtype), requires_grad=False) for p in self.trained]
         self._begun = False  # whether some piece of the batch has been added
 
+    def begin_pass(self) -> None:
+        """Forget what was signalled about pieces of a pass that was left; a batch in pieces cannot be left."""
+        if self._begun:
+            raise RuntimeError("A pass was left within a batch, with pieces to come: a batch must be finished.")
+        self._step_skip_queue.clear()
+
     def begin(self) -> Tensor | None:
         """What e is multiplied by to begin a batch's sums: B·clip(e)/e at its first piece, None at later ones."""
         if self._begun or not self.error:
@@ -166,9 +172,14 @@ class GhostOptimizer(PrivateOptimizer):
     _waits = False  # whether a backward pass has added to the sums, and a step is due
 
     @property
+    def keeps_whole(self) -> bool:
+        """Whether the error keeps whole gradients, which the first pass can make."""
+        return bool(self.error) and type(self.rule.feedback.cap) is Unclipped
+
+    @property
     def caps(self) -> bool:
-        """Whether what the error keeps of a record is capped, and so not the first pass's own result."""
-        return bool(self.error) and type(self.rule.feedback.cap) is not Unclipped
+        """Whether the error keeps capped gradients, which the second pass has to make."""
+        return bool(self.error) and not self.keeps_whole
 
     def before_first_pass(self) -> None:
         """Make room for the sums of whole gradients."""
@@ -184,7 +195,7 @@ class GhostOptimizer(PrivateOptimizer):
         for number, p in enumerate(self.trained):
             whole, p.grad = p.grad, None
             self.recall(number, share)
-            if self.error and not self.caps:
+            if self.keeps_whole:
                 self.keep(number, whole)
             p.grad, p.summed_grad = p.summed_grad, None
 

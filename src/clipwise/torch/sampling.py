@@ -24,6 +24,7 @@ class Batches(Sampler[list[int]]):
         self.rank, self.world = rank, world
         self.passes = 0  # that were begun
         self.taken = 0  # batches of this pass that a step was made of; more may have been fetched
+        self.on_pass: Callable[[], None] = lambda: None  # called when a pass begins
         self._start = generator.get_state()  # of the generator when the pass began
         self._skip = 0  # batches of a resumed pass that were taken before
 
@@ -31,6 +32,7 @@ class Batches(Sampler[list[int]]):
         return int(-(-self.records // self.sampling.batch))
 
     def __iter__(self) -> Iterator[list[int]]:
+        self.on_pass()
         skip, self._skip, self.taken = self._skip, 0, self._skip
         if skip:
             self.generator.set_state(self._start)

@@ -1,0 +1,102 @@
+"""Small private trainings for the tests of clipwise.torch, and one that several processes can run."""
+
+import torch
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from clipwise.torch import PrivacyEngine
+
+torch.set_num_threads(1)
+
+
+def records(count=40, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=generator, dtype=torch.float64) * torch.tensor([0.5, 1, 2, 4])
+    return TensorDataset(x, (x.sum(1) > 0).double())
+
+
+def network(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1), nn.Flatten(0)).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+class Training:
+    """A model, made private, and its loop."""
+
+    def __init__(
+        self, mode="hooks", data=None, model=None, batch=5, optimizer=torch.optim.SGD, lr=0.1, wrap=None, **settings
+    ):
+        self.engine = PrivacyEngine()
+        self.model = network() if model is None else model
+        self.loader = DataLoader(
+            records() if data is None else data, batch_size=batch, generator=torch.Generator().manual_seed(2)
+        )
+        self.mode, self.criterion = mode, settings.pop("criterion", nn.BCEWithLogitsLoss())
+        parts = self.engine.make_private(
+            module=self.model if wrap is None else wrap(self.model),
+            optimizer=optimizer([p for p in self.model.parameters() if p.requires_grad], lr=lr),
+            data_loader=self.loader,
+            criterion=self.criterion,
+            grad_sample_mode=mode,
+            **{"noise_multiplier": 0.0, "noise_generator": torch.Generator().manual_seed(3), **settings},
+        )
+        self.private, self.optimizer, self.loader = parts[0], parts[1], parts[-1]
+        if mode == "ghost":
+            self.criterion = parts[2]
+
+    def loss(self, batch):
+        return self.criterion(self.private(batch[0]), batch[1])
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        self.loss(batch).backward()
+        self.optimizer.step()
+
+    def run(self, passes, loader=None):
+        for _ in range(passes):
+            for batch in loader or self.loader:
+                self.step(batch)
+        return self
+
+    def theta(self):
+        return flat(self.model.parameters())
+
+    def error(self):
+        return flat(self.optimizer.error)
+
+    def update(self):
+        """v + noise of the last step."""
+        return flat(p.grad for p in self.optimizer.trained)
+
+
+def flat(tensors):
+    return torch.cat([t.detach().flatten() for t in tensors])
+
+
+PARALLEL = {"torch": DistributedDataParallel, "opacus": DifferentiallyPrivateDistributedDataParallel}
+SETTINGS = [
+    ("hooks", "torch", {"algorithm": "dice", "residual_cap": 1.5}),
+    ("ghost", "torch", {"algorithm": "dice"}),
+    ("ghost", "opacus", {"algorithm": "dice", "residual_cap": 1.5}),
+    ("hooks", "opacus", {"algorithm": "dpsgd"}),
+]
+
+
+def trained(mode, wrap, settings):
+    training = Training(mode, wrap=wrap, optimizer=torch.optim.Adam, noise_multiplier=0.3, **settings).run(2)
+    error = training.error() if training.optimizer.error else torch.zeros(0)
+    return {"theta": training.theta(), "error": error, "steps": training.engine.steps}
+
+
+def one_of_many(rank, world, folder):
+    """What each of several processes runs; the results go to a file."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
+    results = [trained(mode, PARALLEL[wrap], settings) for mode, wrap, settings in SETTINGS]
+    torch.save(results, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()

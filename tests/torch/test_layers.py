@@ -1,0 +1,120 @@
+"""Ghost clipping and hooks agree on layers of every kind, the capped error included."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from private_training import Training
+
+
+class Conv1D(nn.Module):
+    """As in `transformers`: y = x·W + b."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs)), nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x):
+        return x @ self.weight + self.bias
+
+
+class Tokens(nn.Module):
+    """Embeddings, positions that are expanded, Conv1D, layer norm; reshapes that empty batches would break."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(7, 4, padding_idx=0), nn.Embedding(5, 4)
+        self.norm, self.mix, self.head = nn.LayerNorm(4), Conv1D(6, 4), nn.Linear(6, 3, bias=False)
+
+    def forward(self, ids):
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]).expand(len(ids), -1))
+        return self.head(torch.tanh(self.mix(self.norm(x)))).view(len(ids), -1, 3).mean(1)
+
+
+def convolutions():
+    first = [nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()]
+    second = [nn.Conv2d(4, 4, 3, padding="same", bias=False), nn.ReLU(), nn.Conv2d(4, 2, 2, stride=2, groups=2)]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(8, 3))
+
+
+class Scaled(nn.Module):
+    """A layer that Opacus has no rule for."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        return x * self.scale**2
+
+
+def with_a_layer_of_its_own():
+    return nn.Sequential(nn.Flatten(), Scaled(), nn.Linear(16, 3))
+
+
+PICTURES, WORDS = torch.randn(20, 1, 4, 4, dtype=torch.float64), torch.randint(0, 7, (20, 5))
+MODELS = {
+    "convolutions": (convolutions, PICTURES),
+    "tokens": (Tokens, WORDS),
+    "own": (with_a_layer_of_its_own, PICTURES),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("settings", [{"algorithm": "dpsgd"}, {}, {"residual_cap": 0.2}], ids=str)
+def test_modes_agree(name, settings):
+    make, inputs = MODELS[name]
+    ends = []
+    for mode in ("hooks", "ghost"):
+        torch.manual_seed(3)
+        data = TensorDataset(inputs, torch.arange(20) % 3)
+        training = Training(
+            mode, data, make().double(), batch=2, criterion=nn.CrossEntropyLoss(), clip=0.1, lr=0.5, **settings
+        )
+        sizes = []
+        for batch in training.loader:
+            sizes.append(len(batch[0]))
+            training.step(batch)
+        ends.append(torch.cat([training.theta(), *[e.flatten() for e in training.optimizer.error]]))
+    assert 0 in sizes
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+def test_a_layer_used_twice_has_no_cap_in_ghost_mode():
+    layer = nn.LayerNorm(4)
+    model = nn.Sequential(layer, layer, nn.Linear(4, 1), nn.Flatten(0)).double()
+    training = Training("ghost", model=model, residual_cap=2.0)
+    with pytest.raises(NotImplementedError, match="hooks mode where a layer is used twice, got LayerNorm"):
+        training.run(1)
+
+
+def test_an_input_without_a_row_a_record_is_refused():
+    class Places(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.places, self.head = nn.Embedding(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.head(x + self.places(torch.arange(1))).flatten()
+
+    training = Training("ghost", model=Places().double())
+    with pytest.raises(RuntimeError, match="places.weight saw a batch of 1 where there are"):
+        training.run(1)
+
+
+def test_a_parameter_without_gradients_of_records_is_refused():
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.idle = nn.Linear(4, 1), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.used(x).flatten()
+
+    with pytest.raises(RuntimeError, match="idle.weight got no gradient of each record"):
+        Training("ghost", model=Idle().double()).run(1)
+    with pytest.raises(RuntimeError, match="got no gradient of each record"):
+        Training("hooks", model=Idle().double()).run(1)

@@ -1,0 +1,205 @@
+"""Wrong input to clipwise.torch gets one clear sentence, before anything changes."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from clipwise.engine.checkpoint import CheckpointError
+from clipwise.torch import PrivacyEngine
+from private_training import Training, network, records
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from iter(())
+
+
+def private(model=None, loader=None, engine=None, optimizer=None, **settings):
+    model = network() if model is None else model
+    return (engine or PrivacyEngine()).make_private(
+        module=model,
+        optimizer=optimizer or torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(records(), batch_size=5) if loader is None else loader,
+        **{"noise_multiplier": 1.0, **settings},
+    )
+
+
+SETTINGS = {
+    "criterion must be given for grad_sample_mode='ghost'": {"grad_sample_mode": "ghost"},
+    "grad_sample_mode must be one of 'hooks', 'ghost', got 'ew'": {"grad_sample_mode": "ew"},
+    "loss_reduction must be one of 'mean', 'sum', got 'none'": {"loss_reduction": "none"},
+    "algorithm must be one of 'dpsgd', 'dice', got 'adam'": {"algorithm": "adam"},
+    "clipping must be one of 'flat', 'automatic', got 'per_layer'": {"clipping": "per_layer"},
+    "clip must be a number above 0, got 0": {"clip": 0},
+    r"error_clip must be at least clip \(1.0\), else the error is not fed back, got 0.5": {"error_clip": 0.5},
+    r"residual_cap must be at least clip \(1.0\), got 0.5": {"residual_cap": 0.5},
+    "residual_cap must be None for automatic clipping": {"residual_cap": 2.0, "clipping": "automatic"},
+    "noise_multiplier must be a number of at least 0, got -1": {"noise_multiplier": -1},
+}
+
+
+@pytest.mark.parametrize("message", SETTINGS)
+def test_settings(message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        private(**SETTINGS[message])
+
+
+def frozen_normalisation():
+    model = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
+    return model.double()
+
+
+MODELS = {
+    r"module must treat records one by one, got BatchNorm1d \(0\)": lambda: nn.Sequential(nn.BatchNorm1d(4)),
+    r"module must treat records one by one, got BatchNorm1d": frozen_normalisation,
+    "module must be one that Opacus can follow, got: .*training mode": lambda: network().eval(),
+    "module must be one that Opacus can follow, got: .*LSTM": lambda: nn.LSTM(4, 1),
+    "module must have parameters to train, got none": lambda: nn.ReLU(),
+}
+
+
+def test_shared_parameters():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    with pytest.raises(ValueError, match=r"must not share parameters .* got 1.weight, which is 0.weight; hooks mode"):
+        private(model, criterion=nn.MSELoss(), grad_sample_mode="ghost")
+    private(model)
+
+
+@pytest.mark.parametrize("message", MODELS)
+def test_models(message):
+    model = MODELS[message]()
+    with pytest.raises(ValueError, match=f"^{message}"):
+        private(model, optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_module_that_is_none():
+    with pytest.raises(TypeError, match="module must be a Module"):
+        private("model", optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1))
+
+
+def test_loaders():
+    with pytest.raises(ValueError, match="data_loader must be a DataLoader of a dataset with a length, got .*Endless"):
+        private(loader=DataLoader(Endless(), batch_size=5))
+    with pytest.raises(ValueError, match="data_loader must be a DataLoader of a dataset with a length"):
+        private(loader=[records()[:]])
+    with pytest.raises(ValueError, match="data_loader.batch_size must be a whole number of at least 1, got None"):
+        private(loader=DataLoader(records(), batch_size=None))
+    with pytest.raises(ValueError, match=r"batch must be at most the number of records \(40\), got 41"):
+        private(loader=DataLoader(records(), batch_size=41))
+
+
+def test_optimisers():
+    model = network()
+    with pytest.raises(ValueError, match="optimizer must be one of the module's parameters"):
+        private(model, optimizer=torch.optim.SGD(network().parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="optimizer must have all of the module's parameters that require gradients"):
+        private(model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
+    _, twice, _ = private(model)
+    with pytest.raises(ValueError, match="optimizer must be a plain torch optimiser, got HooksOptimizer"):
+        private(model, optimizer=twice)
+
+
+def test_engines():
+    engine = PrivacyEngine()
+    with pytest.raises(ValueError, match="make_private must be called first"):
+        engine.get_epsilon(1e-5)
+    model = network()
+    private(model, engine=engine)
+    with pytest.raises(ValueError, match="A PrivacyEngine is for one training"):
+        private(engine=engine)
+    with pytest.raises(ValueError, match="module must not be private already"):
+        private(model)
+    with pytest.raises(ValueError, match="adjacency must be one of"):
+        PrivacyEngine(adjacency="swap")
+    with pytest.raises(ValueError, match="noise_multiplier must be left out"):
+        engine.make_private_with_epsilon(target_epsilon=1, target_delta=1e-5, epochs=1, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_step_follows_every_backward_pass(mode):
+    training = Training(mode)
+    batch = training.loader.dataset[:]
+    with pytest.raises(RuntimeError, match="backward pass|got no gradient of each record"):
+        training.optimizer.step()
+    training.loss(batch).backward()
+    with pytest.raises(RuntimeError, match=r"optimizer.step\(\) must follow every backward pass"):
+        training.loss(batch).backward() or training.optimizer.step()
+
+
+def test_a_batch_that_the_error_has_kept_cannot_be_forgotten():
+    training = Training("ghost")
+    training.loss(training.loader.dataset[:]).backward()
+    with pytest.raises(RuntimeError, match="step\\(\\) must come before optimizer.zero_grad"):
+        training.optimizer.zero_grad()
+
+
+def parts(training, path):
+    return {"path": path, "module": training.private, "optimizer": training.optimizer}
+
+
+def test_checkpoints(tmp_path):
+    dice = Training(algorithm="dice").run(1)
+    dice.engine.save_checkpoint(**parts(dice, tmp_path / "dice"))
+    before = dice.theta()
+    others = {
+        "another algorithm: DiceSGD with SGD, and not DPSGD with SGD": Training(algorithm="dpsgd"),
+        "another clip": Training(clip=0.5, error_clip=1.0),
+        "another feedback": Training(residual_cap=2.0),
+        "another noise": Training(noise_multiplier=1.0),
+        "another sampling": Training(poisson_sampling=False),
+        "another records": Training(data=records(30)),
+        "of a model with other parameters": Training(model=nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)).double()),
+    }
+    for message, other in others.items():
+        theta = other.theta()
+        with pytest.raises(CheckpointError, match=message):
+            other.engine.load_checkpoint(**parts(other, tmp_path / "dice"))
+        assert torch.equal(other.theta(), theta)
+        assert other.engine.steps == 0
+    (tmp_path / "torn").write_bytes((tmp_path / "dice").read_bytes()[:500])
+    torch.save({"weights": 1}, tmp_path / "other")
+    for name in ("torn", "other"):
+        with pytest.raises(CheckpointError, match="is not a checkpoint"):
+            dice.engine.load_checkpoint(**parts(dice, tmp_path / name))
+    assert torch.equal(dice.theta(), before)
+    assert (tmp_path / "dice").stat().st_mode & 0o077 == 0
+
+
+def test_a_state_within_a_batch_is_not_saved(tmp_path):
+    training = Training("ghost")
+    training.loss(training.loader.dataset[:]).backward()
+    with pytest.raises(RuntimeError, match="between steps only"):
+        training.engine.save_checkpoint(**parts(training, tmp_path / "c"))
+
+
+WITHOUT = """
+import importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in ("torch", "opacus"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import clipwise
+try:
+    import clipwise.torch
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_clipwise_does_not_need_torch():
+    shown = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
+    assert shown.stdout == "clipwise.torch needs PyTorch and Opacus: pip install 'clipwise[torch]'.\n"
+
+
+def test_clipwise_alone_does_not_import_torch():
+    code = "import sys, clipwise; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
