@@ -36,7 +36,8 @@ def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
     folder = os.environ.get("CLIPWISE_E2E")
     seeds = 1 if lab.quick else seeds
     if folder:
-        return Scale(folder, 42_061, 1000, 420, 8.0, 8e-6, seeds, "AdamW", 42)
+        records = len(_texts(folder, os.environ.get("CLIPWISE_GPT2"), 0)[0])
+        return Scale(folder, records, 1000, 420, 8.0, 8e-6, seeds, "AdamW", 42)
     steps = steps // 4 if lab.quick else steps
     return Scale("restaurants", 5000, 100, steps, 8.0, 8e-6, seeds, "AdamW", steps // 10)
 
@@ -45,7 +46,7 @@ def write(source: str, folder: str | None, records: int, plan: Any, described: i
     """Train a GPT-2, measure its test loss on the way, and let it describe some restaurants of the test set."""
     from clipwise.torch.examples import gpt2, language
 
-    train, test, tokens, length = _texts(source, folder, records)
+    train, test, tokens, length = _texts(source, folder, records if source == "restaurants" else 0)
     model = gpt2.own_gpt2(folder) if folder else gpt2.new_gpt2(tokens.size, length, plan.seed)
     rows = [gpt2.texts(part, tokens, length) for part in (train, test)]
     model, curve = gpt2.train_gpt2(plan, model, rows[0], rows[1], max(1, plan.steps // POINTS))
@@ -59,7 +60,7 @@ def write(source: str, folder: str | None, records: int, plan: Any, described: i
 
 @cache
 def _texts(source: str, folder: str | None, records: int) -> tuple[Any, Any, Any, int]:
-    """Records to train on and to test on, their tokens, and the longest row."""
+    """Records to train on (so many, of made-up ones) and to test on, their tokens, and the longest row."""
     from clipwise.torch.examples import gpt2, language
 
     if source == "restaurants":
