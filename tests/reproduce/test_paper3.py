@@ -113,12 +113,11 @@ def test_privacy_of_a_plan(torch):
 
 def test_the_best_step():
     values = {0.1: 3.0, 0.3: math.nan, 1.0: 5.0, 3.0: 5.0}
-    measure, plans = lambda lab, plan: values[plan], lambda step, seed: step
-    lab = Shelf(None)
-    assert best(lab, measure, list(values), plans) == 1.0
-    assert best(lab, measure, list(values), plans, sign=-1.0) == 0.1
-    uneven = lambda lab, plan: {(1.0, 100): 9.0, (1.0, 101): 0.0, (2.0, 100): 5.0, (2.0, 101): 5.0}[plan]  # noqa: E731
-    assert best(lab, uneven, [1.0, 2.0], lambda step, seed: (step, seed)) == 2.0
+    assert best(lambda step, seed: values[step], list(values), 2) == 1.0
+    uneven = {(1.0, 100): 9.0, (1.0, 101): 0.0, (2.0, 100): 5.0, (2.0, 101): 5.0}
+    assert best(lambda *run: uneven[run], [1.0, 2.0], 1) == 1.0
+    assert best(lambda *run: uneven[run], [1.0, 2.0], 2) == 2.0
+    assert best(None, [7.0], 2) == 7.0  # nothing to choose
 
 
 def test_a_spread():

@@ -28,7 +28,7 @@ def thresholds(lab: Lab) -> Result:
     """DiceSGD's test accuracy for each C1 and C2, at a step that is the same multiple of 1/C1. A larger C2 feeds more
     of the error back, and by the paper's formula needs more noise.
     """
-    model = image(lab, "CNN", image_scale(lab, seeds=3))
+    model = image(lab, "CNN", image_scale(lab, seeds=2))
     found = {clip: np.array([_accuracies(lab, model, clip, ratio) for ratio in RATIOS]) for clip in CLIPS}
     series = [band(f"C1 = {clip:g}", RATIOS, values.T, level=0.0) for clip, values in found.items()]
     chart = Chart("DiceSGD at a fixed effective step", "C2/C1", "test accuracy, %", series, x_log=True)

@@ -23,7 +23,7 @@ STEPS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # times C1
 )
 def steps(lab: Lab) -> Result:
     """DiceSGD's test accuracy for each C1 and step, with C2 = C1. For small C1 one product η·C1 is best."""
-    model = image(lab, "CNN", image_scale(lab, seeds=3))
+    model = image(lab, "CNN", image_scale(lab, seeds=2))
     found = {clip: np.array([_accuracies(lab, model, clip, step) for step in STEPS]) for clip in CLIPS}
     series = [band(f"C1 = {clip:g}", STEPS, values.T, level=0.0) for clip, values in found.items()]
     chart = Chart("DiceSGD with C2 = C1", "η·C1", "test accuracy, %", series, x_log=True)

@@ -12,8 +12,8 @@ from clipwise.reproduce.paper3_networks import paper_multiplier, privacy
 from clipwise.reproduce.paper3_texts import TITLES, Writer, Written, mean, text_scale
 
 CLIP = 1.0
-STEPS = 80
-SIZE = {"C1 = C2": "1", "ε, δ": "8, 8·10⁻⁶ by the paper", "N": "5,000", "B": "100", "T": "80", "optimiser": "AdamW"}
+STEPS = 60
+SIZE = {"C1 = C2": "1", "ε, δ": "8, 8·10⁻⁶ by the paper", "N": "5,000", "B": "100", "T": "60", "optimiser": "AdamW"}
 REMARK = (
     "A GPT-2 of 30 thousand random parameters on made-up restaurants here, and App. C.4's noise for both; what the "
     "paper claims at it is not certified."

@@ -25,12 +25,12 @@ STEPS = (2e-2, 1e-2, 5e-3, 2e-3, 1e-3, 5e-4)
         "C1 = C2": "100, 10, 1, 0.1",
         "η": "{2, 1, 0.5}·{10⁻², 10⁻³}",
         "ε, δ": "8, 8·10⁻⁶ by the paper",
-        "T": "40",
+        "T": "30",
     },
 )
 def thresholds(lab: Lab) -> Result:
     """The last test loss of DiceSGD with AdamW, whose own scaling leaves only the noise to depend on C1."""
-    writer = Writer(text_scale(lab, 40, seeds=1), described=1)
+    writer = Writer(text_scale(lab, 30, seeds=1), described=1)
     steps = STEPS[::2] if lab.quick else STEPS
     found = {clip: [writer(lab, _plan(writer.scale, clip, step)) for step in steps] for clip in CLIPS}
     series = [Series(f"C1 = {clip:g}", steps, values) for clip, values in found.items()]

@@ -20,7 +20,7 @@ from clipwise.reproduce.paper3_networks import (
 )
 
 CLIPS = (1.0, 0.1)
-STEPS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # times C, which the update is a multiple of
+STEPS = (3.0, 1.0, 0.3, 0.1, 0.03)  # times C, which the update is a multiple of
 PLAIN_STEPS = (1.0, 0.3, 0.1)
 COLUMNS = ("algorithm", "model", "C", "step", "accuracy, %", "noise", "claimed ε", "certified ε")
 

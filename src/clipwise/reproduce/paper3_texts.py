@@ -37,9 +37,9 @@ def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
     seeds = 1 if lab.quick else seeds
     if folder:
         records = len(_texts(folder, os.environ.get("CLIPWISE_GPT2"), 0)[0])
-        return Scale(folder, records, 1000, 420, 8.0, 8e-6, seeds, "AdamW", 42)
+        return Scale(folder, records, 1000, 420, 8.0, 8e-6, seeds, "AdamW", 42, tuning=1)
     steps = steps // 4 if lab.quick else steps
-    return Scale("restaurants", 5000, 100, steps, 8.0, 8e-6, seeds, "AdamW", steps // 10)
+    return Scale("restaurants", 5000, 100, steps, 8.0, 8e-6, seeds, "AdamW", steps // 10, tuning=1)
 
 
 def write(source: str, folder: str | None, records: int, plan: Any, described: int) -> Written:
@@ -95,7 +95,8 @@ class Writer(NamedTuple):
         def plans(step: float, seed: int) -> Any:
             return self.scale.plan(algorithm, step, seed, **update)
 
-        step = best(lab, self, STEPS[1:2] if lab.quick else STEPS, plans, sign=-1.0)
+        steps = STEPS[1:2] if lab.quick else STEPS
+        step = best(lambda step, seed: -self(lab, plans(step, seed)), steps, self.scale.tuning)
         return plans(step, 0), [self.written(lab, plans(step, seed)) for seed in range(self.scale.seeds)]
 
 
