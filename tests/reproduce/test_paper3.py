@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 
 from clipwise.reproduce import EXPERIMENTS, runner
-from clipwise.reproduce.paper3_networks import Scale, best, paper_multiplier, privacy, spread
-from clipwise.reproduce.paper3_texts import Written
+from clipwise.reproduce.paper3_networks import (
+    Scale,
+    best,
+    image,
+    image_accuracy,
+    image_scale,
+    load,
+    paper_multiplier,
+    pretrained,
+    privacy,
+    spread,
+)
+from clipwise.reproduce.paper3_texts import Written, text_scale, write
 
 IMAGES = ("paper3-table2", "paper3-table2-certified", "paper3-fig1", "paper3-fig2")
 TEXTS = ("paper3-fig3", "paper3-table3", "paper3-fig4")
@@ -191,3 +202,60 @@ def test_language_compares_at_the_same_noise(language, monkeypatch):
 def test_figure_4_compares_thresholds(language, monkeypatch):
     assert verdicts(made("paper3-fig4", lambda plan: -math.log(plan.clip), monkeypatch)) == ["holds with a remark"]
     assert verdicts(made("paper3-fig4", lambda plan: math.log(plan.clip), monkeypatch)) == ["does not hold"]
+
+
+def test_cifar_in_the_place_of_digits(torch, tmp_path, monkeypatch):
+    """Tiny files in CIFAR-10's binary form, through to an accuracy."""
+    rng = np.random.default_rng(0)
+    for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
+        rows = np.hstack([rng.integers(10, size=(4, 1)), rng.integers(256, size=(4, 3072))])
+        (tmp_path / name).write_bytes(rows.astype(np.uint8).tobytes())
+    monkeypatch.setenv("CLIPWISE_CIFAR", str(tmp_path))
+    scale = image_scale(Shelf(None))
+    assert scale[:6] == (str(tmp_path), 20, 1000, 150, 2.0, 1e-5)
+    plan = scale._replace(batch=5, steps=2).plan("dice", 0.1, 0, clip=0.1, noise_multiplier=1.0)
+    assert image_accuracy(scale.source, "CNN", plan) in {0.0, 25.0, 50.0, 75.0, 100.0}
+    assert image(Shelf(None), "ViT", scale).start is None  # printed digits are no beginning for CIFAR
+
+
+def test_a_pretrained_body_has_a_new_head(torch):
+    start = pretrained("ViT", 2)
+    from clipwise.torch.examples.models import Shape, image_model
+
+    model, untouched = (image_model("ViT", Shape(1, 8, 10), seed=7) for _ in range(2))
+    load(model, start)
+    body = model.state_dict()
+    assert {key for key in body if key not in start} == {"head.weight", "head.bias"}
+    assert all(np.array_equal(body[key].numpy(), value) for key, value in start.items())
+    assert torch.equal(model.head.weight, untouched.head.weight)
+
+
+def test_e2e_in_the_place_of_made_up_restaurants(language, tmp_path, monkeypatch):
+    row = '"name[Aromi], food[Indian]",Aromi serves Indian food.\n'
+    (tmp_path / "trainset.csv").write_text("mr,ref\n" + 7 * row, encoding="utf-8")
+    (tmp_path / "testset_w_refs.csv").write_text("mr,ref\n" + row + "name[Zizzi],Zizzi.\n", encoding="utf-8")
+    monkeypatch.setenv("CLIPWISE_E2E", str(tmp_path))
+    monkeypatch.delenv("CLIPWISE_GPT2", raising=False)
+    scale = text_scale(Shelf(None), steps=60)
+    assert scale[:6] == (str(tmp_path), 7, 1000, 420, 8.0, 8e-6)
+    plan = scale._replace(batch=3, steps=40, warm_up=2).plan("sgd", 2e-2, 0)
+    written = write(scale.source, None, scale.records, plan, described=1)
+    assert written.iterations == [*range(0, 41, 4)]
+    assert written.losses[-1] < written.losses[0]
+    assert written.bleu == pytest.approx(100.0)  # it has learned the one sentence that there is
+    assert written.rouge == pytest.approx(100.0)
+
+
+@pytest.mark.verify
+def test_digits_at_the_same_noise(torch):
+    """DiceSGD's mean test accuracy over five seeds is above DPSGD-GC's at C = 0.1 and the paper's noise.
+
+    @@FALSE@@
+    """
+    noise = paper_multiplier(FULL)
+
+    def accuracies(algorithm, step):
+        plans = [FULL.plan(algorithm, step / 0.1, seed, clip=0.1, noise_multiplier=noise) for seed in range(5)]
+        return [image_accuracy("digits", "CNN", plan) for plan in plans]
+
+    assert np.mean(accuracies("dice", 0.3)) > np.mean(accuracies("dpsgd", 1.0))

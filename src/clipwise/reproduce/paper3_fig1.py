@@ -21,7 +21,7 @@ REMARK = "A CNN on digits here; the noise is Theorem 3.8's with C2 for C, and wh
     "paper3-fig1",
     paper=3,
     where="Fig. 1",
-    title="How much of the error to feed back: C2 = C1",
+    title="How much of the error DiceSGD should feed back",
     parameters={"C1": "100, 10, 1, 0.1", "C2/C1": "1, 3, 10, 30", "η·C1": "0.3", "ε, δ": "8, 10⁻⁵ by the paper"},
 )
 def thresholds(lab: Lab) -> Result:
@@ -50,7 +50,7 @@ def _table(model: Image) -> Table:
         [f"{ratio:g}", f"{plan.noise_multiplier:.3g}·C1/B", *privacy(model.scale, plan)]
         for ratio, plan in zip(RATIOS, plans, strict=True)
     ]
-    return Table("Privacy, which C1 does not matter for", ("C2/C1", "noise", "claimed ε", "certified ε"), rows)
+    return Table("Privacy, the same for every C1", ("C2/C1", "noise", "claimed ε", "certified ε"), rows)
 
 
 def _equal_is_best(found: dict[float, Any]) -> Finding:

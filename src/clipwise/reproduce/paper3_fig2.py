@@ -18,7 +18,7 @@ STEPS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # times C1
     "paper3-fig2",
     paper=3,
     where="Fig. 2",
-    title="The step is to the clip as one over it",
+    title="Clipping threshold and step of DiceSGD on images",
     parameters={"C1 = C2": "100, 10, 1, 0.1", "η·C1": "3, 1, 0.3, 0.1, 0.03, 0.01", "ε, δ": "8, 10⁻⁵ by the paper"},
 )
 def steps(lab: Lab) -> Result:
