@@ -1,11 +1,15 @@
 """Ghost clipping and hooks agree on layers of every kind, the capped error included."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from private_training import Training
+
+MODES = ("hooks", "ghost")
 
 
 class Conv1D(nn.Module):
@@ -35,7 +39,7 @@ class Tokens(nn.Module):
 
 
 def convolutions():
-    first = [nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()]
+    first = [nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(inplace=True)]
     second = [nn.Conv2d(4, 4, 3, padding="same", bias=False), nn.ReLU(), nn.Conv2d(4, 2, 2, stride=2, groups=2)]
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(8, 3))
 
@@ -55,20 +59,32 @@ def with_a_layer_of_its_own():
     return nn.Sequential(nn.Flatten(), Scaled(), nn.Linear(16, 3))
 
 
+class Whole(nn.Module):
+    """A parameter beside the layers, which makes the model one layer to Opacus."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift, self.head = nn.Parameter(torch.zeros(16)), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(torch.sin(x.flatten(1) + self.shift))
+
+
 PICTURES, WORDS = torch.randn(20, 1, 4, 4, dtype=torch.float64), torch.randint(0, 7, (20, 5))
-MODELS = {
+KINDS = {
     "convolutions": (convolutions, PICTURES),
     "tokens": (Tokens, WORDS),
     "own": (with_a_layer_of_its_own, PICTURES),
+    "whole": (Whole, PICTURES),
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("settings", [{"algorithm": "dpsgd"}, {}, {"residual_cap": 0.2}], ids=str)
 def test_modes_agree(name, settings):
-    make, inputs = MODELS[name]
+    make, inputs = KINDS[name]
     ends = []
-    for mode in ("hooks", "ghost"):
+    for mode in MODES:
         torch.manual_seed(3)
         data = TensorDataset(inputs, torch.arange(20) % 3)
         training = Training(
@@ -84,11 +100,36 @@ def test_modes_agree(name, settings):
 
 
 def test_a_layer_used_twice_has_no_cap_in_ghost_mode():
-    layer = nn.LayerNorm(4)
-    model = nn.Sequential(layer, layer, nn.Linear(4, 1), nn.Flatten(0)).double()
-    training = Training("ghost", model=model, residual_cap=2.0)
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.head(self.norm(x + self.norm(x))).flatten()
+
+    torch.manual_seed(0)
+    ends = [Training(mode, model=copy.deepcopy(model)).run(1).theta() for model in [Twice().double()] for mode in MODES]
+    torch.testing.assert_close(*ends)
+    training = Training("ghost", model=Twice().double(), residual_cap=2.0)
     with pytest.raises(NotImplementedError, match="hooks mode where a layer is used twice, got LayerNorm"):
         training.run(1)
+
+
+@pytest.mark.parametrize("settings", [{"algorithm": "dpsgd"}, {}, {"residual_cap": 2.0}], ids=str)
+def test_a_weight_used_outside_of_its_layer_is_refused(settings):
+    class Outside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.head(nn.functional.linear(self.layer(x), self.layer.weight)).flatten()
+
+    torch.manual_seed(0)
+    with pytest.raises(RuntimeError, match="layer.weight is used outside of its layer"):
+        Training("ghost", model=Outside().double(), **settings).run(1)
+    Training("hooks", model=Outside().double(), **settings).run(1)
 
 
 def test_an_input_without_a_row_a_record_is_refused():
@@ -101,8 +142,10 @@ def test_an_input_without_a_row_a_record_is_refused():
             return self.head(x + self.places(torch.arange(1))).flatten()
 
     training = Training("ghost", model=Places().double())
-    with pytest.raises(RuntimeError, match="places.weight saw a batch of 1 where there are"):
+    with pytest.raises(RuntimeError, match="places.weight saw a batch of 1 where there are .*give position ids"):
         training.run(1)
+    with pytest.raises(RuntimeError, match="batches of different sizes: .*give position ids"):
+        Training("hooks", model=Places().double()).run(1)
 
 
 def test_a_parameter_without_gradients_of_records_is_refused():
@@ -114,7 +157,7 @@ def test_a_parameter_without_gradients_of_records_is_refused():
         def forward(self, x):
             return self.used(x).flatten()
 
-    with pytest.raises(RuntimeError, match="idle.weight got no gradient of each record"):
+    with pytest.raises(RuntimeError, match="idle.weight: no gradient of each record was found; freeze"):
         Training("ghost", model=Idle().double()).run(1)
-    with pytest.raises(RuntimeError, match="got no gradient of each record"):
+    with pytest.raises(RuntimeError, match="no gradient of each record was found; freeze"):
         Training("hooks", model=Idle().double()).run(1)

@@ -56,6 +56,7 @@ def frozen_normalisation():
 MODELS = {
     r"module must treat records one by one, got BatchNorm1d \(0\)": lambda: nn.Sequential(nn.BatchNorm1d(4)),
     r"module must treat records one by one, got BatchNorm1d": frozen_normalisation,
+    r"module must treat records one by one, got InstanceNorm1d": lambda: nn.InstanceNorm1d(4, track_running_stats=True),
     "module must be one that Opacus can follow, got: .*training mode": lambda: network().eval(),
     "module must be one that Opacus can follow, got: .*LSTM": lambda: nn.LSTM(4, 1),
     "module must have parameters to train, got none": lambda: nn.ReLU(),
@@ -100,7 +101,7 @@ def test_optimisers():
         private(model, optimizer=torch.optim.SGD(network().parameters(), lr=0.1))
     with pytest.raises(ValueError, match="optimizer must have all of the module's parameters that require gradients"):
         private(model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
-    _, twice, _ = private(model)
+    _, twice, _ = private()
     with pytest.raises(ValueError, match="optimizer must be a plain torch optimiser, got HooksOptimizer"):
         private(model, optimizer=twice)
 
@@ -125,7 +126,7 @@ def test_engines():
 def test_a_step_follows_every_backward_pass(mode):
     training = Training(mode)
     batch = training.loader.dataset[:]
-    with pytest.raises(RuntimeError, match="backward pass|got no gradient of each record"):
+    with pytest.raises(RuntimeError, match="backward pass|no gradient of each record"):
         training.optimizer.step()
     training.loss(batch).backward()
     with pytest.raises(RuntimeError, match=r"optimizer.step\(\) must follow every backward pass"):

@@ -181,6 +181,25 @@ def test_an_empty_batch_releases_the_error_alone(mode):
     torch.testing.assert_close(training.theta(), theta - 0.1 * recalled)
 
 
+class WithItsLoss(nn.Module):
+    """As models of `transformers` are: the loss is made inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x, y):
+        return {"loss": nn.functional.binary_cross_entropy_with_logits(self.layer(x).flatten(), y)}
+
+
+def test_a_made_up_record_leaves_nothing_in_a_loss():
+    training = Training("hooks", model=WithItsLoss().double(), algorithm="dpsgd")
+    for batch, empty in ((training.loader.dataset[:], False), (training.loader.collate_fn([]), True)):
+        training.private(*batch)["loss"].backward()
+        training.optimizer.step()
+        assert bool(training.update().any()) is not empty
+
+
 def test_empty_batches_keep_their_form():
     records = [{"x": torch.zeros(2), "pair": (torch.ones(3), 1)}]
     empty = Collate(torch.utils.data.default_collate, records)([])

@@ -34,7 +34,9 @@ def load(path: Any, expected: dict[str, Any]) -> dict[str, Any]:
     try:
         content = torch.load(Path(path), weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a checkpoint, or is damaged.") from error
+        raise CheckpointError(
+            f"{path} is not a checkpoint, is damaged, or holds more than tensors and plain values."
+        ) from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of clipwise.torch.")
     for name, value in expected.items():

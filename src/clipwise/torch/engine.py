@@ -16,10 +16,12 @@ from clipwise.torch import checkpoint, inputs
 from clipwise.torch.layers import register_conv1d
 from clipwise.torch.losses import RecordCriterion
 from clipwise.torch.models import GhostModel, HooksModel
-from clipwise.torch.optimizer import GhostOptimizer, HooksOptimizer
+from clipwise.torch.optimizer import GhostOptimizer, HooksOptimizer, PrivateOptimizer
 from clipwise.torch.processes import Processes, unwrapped
 from clipwise.torch.rules import Settings, multiplier, rule_of
 from clipwise.torch.sampling import Batches, private_loader
+
+_OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
 
 class PrivacyEngine:
@@ -74,19 +76,18 @@ class PrivacyEngine:
         inputs.check_model(inner, grad_sample_mode)
         inputs.check_optimizer(optimizer, inner)
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
-        self._rule, self._records = rule, records
-        self._batches = Batches(rule.sampling, records, _sampling_generator(data_loader, processes), *processes)
-        loader = private_loader(data_loader, self._batches)
         noise = noise_generator or _fresh_generator(next(inner.parameters()).device)
-        register_conv1d(inner)
-        kind = HooksOptimizer if grad_sample_mode == "hooks" else GhostOptimizer
-        private = kind(optimizer, rule, noise, processes)
-        private.attach_step_hook(self._count)
-        self._batches.on_pass = private.begin_pass
-        if isinstance(private, HooksOptimizer):
-            return HooksModel(inner, loss_reduction=loss_reduction), private, loader
-        model = GhostModel(inner, private)
-        return model, private, RecordCriterion(model, private, criterion), loader
+        private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes)
+        loader = self._watch(private, records, data_loader)
+        return *_model_and_more(inner, private, criterion, loss_reduction), loader
+
+    def _watch(self, optimizer: PrivateOptimizer, records: int, data_loader: Any) -> Any:
+        """Count the optimiser's steps from here on, and draw its batches; returns the loader that does."""
+        self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
+        self._batches = Batches(self._rule.sampling, records, _sampling_generator(data_loader, processes), *processes)
+        self._batches.on_pass = optimizer.begin_pass
+        optimizer.attach_step_hook(self._count)
+        return private_loader(data_loader, self._batches)
 
     def make_private_with_epsilon(
         self, *, target_epsilon: float, target_delta: float, epochs: int, how: str = "certified", **settings: Any
@@ -172,6 +173,15 @@ class PrivacyEngine:
         self._batches.load_state_dict(content["batches"])
         optimizer.generator.set_state(content["noise"])
         return dict(content["more"])
+
+
+def _model_and_more(inner: Any, optimizer: PrivateOptimizer, criterion: Any, loss_reduction: str) -> tuple[Any, ...]:
+    """The private model and its optimiser, and for ghost clipping the criterion."""
+    register_conv1d(inner)
+    if not isinstance(optimizer, GhostOptimizer):
+        return HooksModel(inner, loss_reduction=loss_reduction), optimizer
+    model = GhostModel(inner, optimizer)
+    return model, optimizer, RecordCriterion(model, optimizer, criterion)
 
 
 def _fresh_generator(device: Any) -> torch.Generator:

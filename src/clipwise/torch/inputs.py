@@ -8,7 +8,7 @@ from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.data import IterableDataset
 
 from clipwise import checks
@@ -28,11 +28,13 @@ def records_and_batch(data_loader: Any) -> tuple[int, int]:
 def check_model(module: Any, mode: str) -> None:
     """Refuse a model in which records mix, or that hides what a record does."""
     checks.instance("module", module, nn.Module)
+    if hasattr(module, "autograd_grad_sample_hooks"):
+        raise ValueError("module must not be private already, got one that is.")
     for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm):
+        if isinstance(layer, _NormBase) and (isinstance(layer, _BatchNorm) or layer.track_running_stats):
             raise ValueError(
                 f"module must treat records one by one, got {type(layer).__name__} ({name or 'the module itself'}), "
-                "which mixes the records of a batch; GroupNorm does not."
+                "which takes statistics of many records; GroupNorm does not."
             )
     problems = [*ModuleValidator.validate(module), *GradSampleModule.validate(module)]
     if problems:

@@ -13,15 +13,12 @@ from torch.nn import functional
 Sums = dict[Any, Tensor]
 
 
-def add_capped(optimizer: Any, module: Any, gradient: Tensor, weights: Tensor) -> None:
-    """Add Σ weight_i·g_i of a layer's parameters to the error, from the gradient of its output."""
-    weights = weights.to(gradient.device, gradient.dtype).view(-1, *[1] * (gradient.dim() - 1))
-    sums = _CONTRACTIONS.get(type(module), _any_layer)(module, module.capped_input, gradient * weights)
-    del module.capped_input
-    numbers = {p: number for number, p in enumerate(optimizer.trained)}
-    for p, total in sums.items():
-        if p in numbers:
-            optimizer.keep(numbers[p], total)
+def sums(module: Any, x: Tensor, gradient: Tensor, weights: Tensor | None = None) -> Sums:
+    """Σ weight_i·g_i of a layer's parameters, from its input and the gradient of its output."""
+    if weights is not None:
+        gradient = gradient * weights.to(gradient.device, gradient.dtype).view(-1, *[1] * (gradient.dim() - 1))
+    found = _CONTRACTIONS.get(type(module), _any_layer)(module, x, gradient)
+    return {p: total for p, total in found.items() if p.requires_grad}
 
 
 def without_padding(module: Any, x: Tensor, gradient: Tensor) -> Tensor:
@@ -41,8 +38,8 @@ def _any_layer(module: Any, x: Tensor, gradient: Tensor) -> Sums:
 
 def _linear(module: Any, x: Tensor, gradient: Tensor) -> Sums:
     rows = gradient.flatten(0, -2)
-    sums = {module.weight: rows.T @ x.flatten(0, -2).to(rows.dtype)}
-    return sums if module.bias is None else {**sums, module.bias: rows.sum(0)}
+    weight = {module.weight: rows.T @ x.flatten(0, -2).to(rows.dtype)}
+    return weight if module.bias is None else {**weight, module.bias: rows.sum(0)}
 
 
 def _conv1d(module: Any, x: Tensor, gradient: Tensor) -> Sums:
@@ -58,8 +55,8 @@ def _embedding(module: Any, x: Tensor, gradient: Tensor) -> Sums:
 def _layer_norm(module: Any, x: Tensor, gradient: Tensor) -> Sums:
     rows = gradient.flatten(0, -1 - len(module.normalized_shape))
     normed = functional.layer_norm(x, module.normalized_shape, eps=module.eps).view_as(rows)
-    sums = {module.weight: (normed * rows).sum(0)}
-    return sums if module.bias is None else {**sums, module.bias: rows.sum(0)}
+    weight = {module.weight: (normed * rows).sum(0)}
+    return weight if module.bias is None else {**weight, module.bias: rows.sum(0)}
 
 
 def _convolution(module: Any, x: Tensor, gradient: Tensor) -> Sums:

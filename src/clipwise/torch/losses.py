@@ -48,8 +48,8 @@ class RecordLosses:
         clipped = factor(rule.clip, norms)
         optimizer.between_passes()
         weights = factor(rule.feedback.cap, norms) / clipped if optimizer.caps else None
-        with self.model.second_pass(weights):
-            (clipped.to(self.losses) * self.losses).sum().backward()
+        self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), weights)
+        self.model.check_sums(clipped * norms)
         optimizer.after_second_pass()
 
 

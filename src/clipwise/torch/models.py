@@ -6,8 +6,6 @@ fire after the layer's own backward step. A hook on the layer's output hears the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +16,8 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clipwise.torch.layers import add_capped, without_padding
+from clipwise.torch.layers import sums, without_padding
+from clipwise.torch.optimizer import NO_GRADIENT, ONE_ROW
 from clipwise.torch.tensors import joint_norm
 
 
@@ -27,8 +26,6 @@ class _Hooked:
 
     def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
         """Listen to every layer that has parameters to train."""
-        if hasattr(self._module, "autograd_grad_sample_hooks"):
-            raise ValueError("module must not be private already, got one with hooks.")
         self._module.autograd_grad_sample_hooks = self.autograd_grad_sample_hooks = []
         for module in self.iterate_submodules(self._module):
             if type(module) in (DPRNN, DPLSTM, DPGRU):
@@ -46,10 +43,10 @@ class _Hooked:
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             output.register_hook(lambda gradient: self.hear(module, gradient))
-            self.begin(forward_input, output)
+            self.begin(module, forward_input, output)
 
-    def begin(self: Any, forward_input: Any, output: Tensor) -> None:
-        """Take note of where gradients end, if it matters."""
+    def begin(self: Any, module: Any, forward_input: Any, output: Tensor) -> None:
+        """Take note of a layer's use, if it matters."""
 
     def hear(self: Any, module: Any, gradient: Tensor) -> None:
         """Take in the gradient of a layer's output."""
@@ -106,14 +103,44 @@ class HooksModel(_Hooked, GradSampleModule):
 
 
 class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
-    """A model that leaves the norm of each record's gradient in `p._norm_sample`, and caps what the error keeps."""
+    """A model that leaves the norm of each record's gradient in `p._norm_sample`, and caps what the error keeps.
 
-    weights: Tensor | None = None  # what the second pass multiplies each record's gradient by, for the error
+    In the first batch that has records it also sees to it that all of a parameter's gradient comes from its layer: what
+    comes from elsewhere would not be measured, and so not be clipped.
+    """
 
     def __init__(self, module: Any, optimizer: Any):
         super().__init__(module, loss_reduction="sum")
         self.optimizer = optimizer
         self.ends: list[Tensor] = []  # outputs of the layers that no gradient goes beyond
+        self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
+        self.from_layers: dict[Any, Tensor] = {}  # norms of what layers add to the sums that are checked
+        self._checked = False
+        self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
+
+    def begin(self, module: Any, forward_input: Any, output: Tensor) -> None:
+        """Take note of a layer's input, and of a layer that no gradient goes beyond."""
+        ends = not any(isinstance(item, Tensor) and item.requires_grad for item in forward_input)
+        if ends and not self.optimizer.keeps_whole:
+            self.ends.append(output)
+        once = not hasattr(module, "ghost_input") and len(forward_input) == 1
+        if self.optimizer.caps and not once:
+            raise NotImplementedError(
+                f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}."
+            )
+        if self.optimizer.caps or self.checks:
+            module.ghost_input = module.activations[-1][0] if once else None
+
+    @property
+    def checks(self) -> bool:
+        """Whether sums are still to be checked; those of a resumed training begin with an error, and were."""
+        return not (self._checked or self.optimizer.resumed)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.ends = []
+        for module in self.iterate_submodules(self._module):
+            module.__dict__.pop("ghost_input", None)
 
     def first_pass(self, total: Tensor) -> None:
         """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
@@ -123,54 +150,55 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             torch.autograd.grad(total, self.ends, retain_graph=True, allow_unused=True)
         self.ends = []
 
-    def begin(self, forward_input: Any, output: Tensor) -> None:
-        """Take note of a layer that no gradient goes beyond."""
-        ends = not any(isinstance(item, Tensor) and item.requires_grad for item in forward_input)
-        if ends and not self.optimizer.keeps_whole:
-            self.ends.append(output)
-
-    def _forget(self) -> None:
-        super()._forget()
-        self.ends = []
-
-    def hear(self, module: Any, gradient: Tensor) -> None:
-        """Take in the gradient of a layer's output: norms in the first pass, capped gradients in the second."""
-        if self.weights is not None:
-            add_capped(self.optimizer, module, gradient.detach(), self.weights)
-        elif self.hooks_enabled:
-            if self.optimizer.caps:
-                self._remember_input(module)
-            super().hear(module, gradient)
-
-    def _remember_input(self, module: Any) -> None:
-        if len(module.activations) > 1:
-            raise NotImplementedError(
-                f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}."
-            )
-        module.capped_input = module.activations[-1][0]
-
-    def norms(self, records: int) -> Tensor:
-        """The norm of each record's gradient."""
-        names = {p: name for name, p in self._module.named_parameters()}
-        for p in self.optimizer.trained:
-            if p._norm_sample is None:
-                raise RuntimeError(
-                    f"{names[p]} got no gradient of each record: freeze what the loss does not depend on."
-                )
-            if len(p._norm_sample) != max(records, 1):
-                raise RuntimeError(
-                    f"{names[p]} saw a batch of {len(p._norm_sample)} where there are {records} records: "
-                    "every layer's input must have one row a record (give position ids, for instance)."
-                )
-        return joint_norm(p._norm_sample for p in self.optimizer.trained)
-
-    @contextmanager
-    def second_pass(self, weights: Tensor | None) -> Iterator[None]:
-        """In here nothing is measured; with weights, capped gradients are kept."""
+    def second_pass(self, total: Tensor, weights: Tensor | None) -> None:
+        """Backpropagate for the sums; with weights, capped gradients are kept as well."""
         self.weights = weights
         self.disable_hooks()
         try:
-            yield
+            total.backward()
         finally:
             self.enable_hooks()
-            self.weights = None
+
+    def hear(self, module: Any, gradient: Tensor) -> None:
+        """Take in the gradient of a layer's output: norms in the first pass, sums in the second, where needed."""
+        if self.hooks_enabled:
+            super().hear(module, gradient)
+            return
+        x = module.__dict__.pop("ghost_input", None)
+        if x is not None:
+            self._add_up(module, x, gradient.detach())
+
+    def _add_up(self, module: Any, x: Tensor, gradient: Tensor) -> None:
+        if self.checks:
+            self.from_layers |= {p: total.norm() for p, total in sums(module, x, gradient).items()}
+        if self.weights is not None:
+            for p, total in sums(module, x, gradient, self.weights).items():
+                self.optimizer.keep(self._numbers[p], total)
+
+    def norms(self, records: int) -> Tensor:
+        """The norm of each record's gradient."""
+        for p in self.optimizer.trained:
+            if p._norm_sample is None or len(p._norm_sample) != max(records, 1):
+                raise RuntimeError(self._complaint(p, records))
+        return joint_norm(p._norm_sample for p in self.optimizer.trained)
+
+    def _complaint(self, p: Tensor, records: int) -> str:
+        if p._norm_sample is None:
+            return f"{self._name(p)}: {NO_GRADIENT}"
+        return f"{self._name(p)} saw a batch of {len(p._norm_sample)} where there are {records} records: {ONE_ROW}"
+
+    def _name(self, p: Tensor) -> str:
+        return next(str(name) for name, other in self._module.named_parameters() if other is p)
+
+    def check_sums(self, clipped_norms: Tensor) -> None:
+        """Compare what layers have added to the first sums with what autograd has, up to rounding."""
+        scale = float(clipped_norms.sum()) if self.checks else 0.0
+        if scale == 0:
+            return
+        for p, norm in self.from_layers.items():
+            if abs(float(p.grad.norm() - norm)) > scale * torch.finfo(p.dtype).eps ** 0.5:
+                raise RuntimeError(
+                    f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; "
+                    "hooks mode leaves these out."
+                )
+        self._checked = True

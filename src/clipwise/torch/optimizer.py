@@ -27,6 +27,8 @@ from clipwise.torch.tensors import factor, joint_norm, precise
 _STEP_FIRST = (
     "optimizer.step() must follow every backward pass; for large batches there is BatchMemoryManager of Opacus."
 )
+NO_GRADIENT = "no gradient of each record was found; freeze what the loss does not depend on."
+ONE_ROW = "every layer's input must have one row a record (give position ids, for instance)."
 
 
 class PrivateOptimizer(DPOptimizer):
@@ -46,6 +48,7 @@ class PrivateOptimizer(DPOptimizer):
         self.error: list[Tensor] = []  # e, hidden state: one tensor a parameter, none without feedback
         if remembers(rule.feedback):
             self.error = [torch.zeros_like(p, dtype=precise(p.dtype), requires_grad=False) for p in self.trained]
+        self.resumed = False  # whether the error was loaded
         self._begun = False  # whether some piece of the batch has been added
 
     def begin_pass(self) -> None:
@@ -128,6 +131,7 @@ class PrivateOptimizer(DPOptimizer):
         self.original_optimizer.load_state_dict(state_dict)
         for e, saved in zip(self.error, state_dict["error"], strict=True):
             e.copy_(saved)
+        self.resumed = True
 
     def require_between_steps(self) -> None:
         """Refuse to save or load a state in the middle of a batch, when e is not e."""
@@ -141,6 +145,8 @@ class HooksOptimizer(PrivateOptimizer):
     def collect(self) -> None:
         """Add the piece's gradients to the batch's sums."""
         samples = [_sample(p) for p in self.trained]
+        if len({len(sample) for sample in samples}) > 1:
+            raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
         norms = joint_norm(sample.flatten(1).norm(dim=1) for sample in samples)
         clipped = factor(self.rule.clip, norms)
         capped = factor(self.rule.feedback.cap, norms) if self.error else None
@@ -158,7 +164,7 @@ def _sample(p: Tensor) -> Tensor:
     if isinstance(p.grad_sample, list):
         raise RuntimeError(_STEP_FIRST)
     if p.grad_sample is None:
-        raise RuntimeError("A parameter got no gradient of each record: freeze what the loss does not depend on.")
+        raise RuntimeError(f"A parameter: {NO_GRADIENT}")
     return p.grad_sample
 
 
