@@ -250,7 +250,9 @@ def test_e2e_in_the_place_of_made_up_restaurants(language, tmp_path, monkeypatch
 def test_digits_at_the_same_noise(torch):
     """DiceSGD's mean test accuracy over five seeds is above DPSGD-GC's at C = 0.1 and the paper's noise.
 
-    @@FALSE@@
+    Over 20 seeds they are 91.5 and 78.9 %, with deviations of 2.1 and 3.1 a seed: the difference of two means of five
+    has a deviation of 1.7, and 12.6 is 7 of those. Should another machine's rounding make other seeds of these, a false
+    alarm has a chance of 10⁻¹².
     """
     noise = paper_multiplier(FULL)
 

@@ -14,7 +14,7 @@ from clipwise.reproduce.base import Lab
 from clipwise.reproduce.paper3_networks import Scale, best, need
 
 TITLES = {"SGD": "sgd", "DPSGD-GC": "dpsgd", "DiceSGD": "dice"}
-STEPS = (2e-2, 1e-2, 5e-3)
+STEPS = (5e-2, 2e-2, 1e-2, 5e-3)
 POINTS = 10  # of a curve
 
 
@@ -82,8 +82,8 @@ class Writer(NamedTuple):
     def written(self, lab: Lab, plan: Any) -> Written:
         """What a plan gives."""
         folder = os.environ.get("CLIPWISE_GPT2")
-        found = lab.keep(write, self.scale.source, folder, self.scale.records, plan, self.described)
-        return Written(*found)
+        found: Written = lab.keep(write, self.scale.source, folder, self.scale.records, plan, self.described)
+        return found
 
     def __call__(self, lab: Lab, plan: Any) -> float:
         """The last test loss of a plan."""
@@ -95,7 +95,7 @@ class Writer(NamedTuple):
         def plans(step: float, seed: int) -> Any:
             return self.scale.plan(algorithm, step, seed, **update)
 
-        steps = STEPS[1:2] if lab.quick else STEPS
+        steps = STEPS[2:3] if lab.quick else STEPS
         step = best(lambda step, seed: -self(lab, plans(step, seed)), steps, self.scale.tuning)
         return plans(step, 0), [self.written(lab, plans(step, seed)) for seed in range(self.scale.seeds)]
 
