@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from clipwise.reproduce import EXPERIMENTS, runner
+from clipwise.reproduce import runner
 from clipwise.reproduce.paper3_networks import (
     Scale,
     best,
@@ -25,6 +25,7 @@ from clipwise.reproduce.paper3_texts import Written, text_scale, write
 
 IMAGES = ("paper3-table2", "paper3-table2-certified", "paper3-fig1", "paper3-fig2")
 TEXTS = ("paper3-fig3", "paper3-table3", "paper3-fig4")
+KNOWN = {each.name: each for each in runner.catalogue()}
 FULL = Scale("digits", 1437, 240, 48, 8.0, 1e-5, 5)
 
 
@@ -48,7 +49,7 @@ class Shelf:
 def made(name, worth, monkeypatch):
     for variable in ("CLIPWISE_CIFAR", "CLIPWISE_E2E", "CLIPWISE_GPT2"):
         monkeypatch.delenv(variable, raising=False)
-    return EXPERIMENTS[name].make(Shelf(worth))
+    return KNOWN[name].make(Shelf(worth))
 
 
 def verdicts(result):
@@ -56,7 +57,7 @@ def verdicts(result):
 
 
 def test_all_are_listed():
-    assert {*IMAGES, *TEXTS} <= {each.name for each in runner.catalogue()}
+    assert {*IMAGES, *TEXTS} <= set(KNOWN)
 
 
 def test_without_pytorch_they_are_listed_and_say_what_they_need():
@@ -88,7 +89,7 @@ def test_what_is_missing_is_named(monkeypatch, name, missing, extra):
     with pytest.raises(
         ModuleNotFoundError, match=rf"This experiment needs {missing}: pip install 'clipwise\[{extra}\]'."
     ):
-        EXPERIMENTS[name].make(Shelf(lambda plan: 0.0))
+        KNOWN[name].make(Shelf(lambda plan: 0.0))
 
 
 @pytest.fixture
