@@ -95,7 +95,9 @@ def test_what_is_missing_is_named(monkeypatch, name, missing, extra):
 @pytest.fixture
 def torch():
     pytest.importorskip("opacus")
-    return pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    return torch
 
 
 @pytest.fixture
