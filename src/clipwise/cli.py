@@ -62,7 +62,8 @@ def demo(out: Path, quiet: bool) -> None:
 def reproduce(names: tuple[str, ...], quick: bool, output: Path, only_list: bool, quiet: bool) -> None:
     """Make the papers' figures and tables again, and ours, each with a verdict, on one page.
 
-    NAME is an experiment, or how the names of several begin; default: all. Whatever was computed is kept: a command
+    NAME is an experiment, or how the names of several begin; default: all but those with networks, which take a quarter
+    of an hour by themselves and need an extra (see --list). Whatever was computed is kept: a command
     that was stopped goes on where it was, and one that is done only draws.
     """
     from clipwise.report import terminal
@@ -71,10 +72,10 @@ def reproduce(names: tuple[str, ...], quick: bool, output: Path, only_list: bool
 
     screen = terminal.console()
     with _plain_errors(), _stoppable(f"Stopped; {output} has what was done, and the same command goes on from there."):
-        chosen = runner.choose(names)
         if only_list:
-            screen.print(terminal.listed(chosen))
+            screen.print(terminal.listed(runner.choose(names or ("",))))
             return
+        chosen = runner.choose(names)
         lab = Laboratory(quick=quick, progress=False if quiet else None)
         done = runner.reproduce(chosen, lab, output, *([] if quiet else [terminal.teller(len(chosen))]))
     screen.print(terminal.verdicts(done))

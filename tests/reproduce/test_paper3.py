@@ -86,10 +86,14 @@ def test_without_pytorch_they_are_listed_and_say_what_they_need():
 def test_what_is_missing_is_named(monkeypatch, name, missing, extra):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == missing else found(each))
-    with pytest.raises(
-        ModuleNotFoundError, match=rf"This experiment needs {missing}: pip install 'clipwise\[{extra}\]'."
-    ):
-        KNOWN[name].make(Shelf(lambda plan: 0.0))
+    message = rf"{name} needs {missing}, which is not installed: pip install 'clipwise\[{extra}\]'."
+    with pytest.raises(ValueError, match=message):
+        runner.check_extras([KNOWN[name]])
+
+
+def test_networks_run_when_they_are_named():
+    assert not {*IMAGES, *TEXTS} & {each.name for each in runner.choose([])}
+    assert {*IMAGES, *TEXTS} <= {each.name for each in runner.choose(["paper3"])}
 
 
 @pytest.fixture

@@ -34,9 +34,9 @@ def table(one: Table) -> Grid:
 
 def listed(experiments: Sequence[Experiment]) -> Grid:
     """The names that can be asked for."""
-    grid = Grid("name", "where", "what")
+    grid = Grid("name", "where", "what", "extra")
     for each in experiments:
-        grid.add_row(each.name, source(each), each.title)
+        grid.add_row(each.name, source(each), each.title, each.extra or "")
     return grid
 
 

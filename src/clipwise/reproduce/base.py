@@ -77,6 +77,7 @@ class Experiment:
     title: str
     parameters: Mapping[str, str]  # for the reader: symbol and value
     make: Callable[[Lab], Result]
+    extra: str | None = None  # of the package that it needs: "torch" or "language"
 
     @property
     def story(self) -> str:
@@ -88,14 +89,14 @@ EXPERIMENTS: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, paper: int | None, where: str, title: str, parameters: Mapping[str, str]
+    name: str, paper: int | None, where: str, title: str, parameters: Mapping[str, str], extra: str | None = None
 ) -> Callable[[Callable[[Lab], Result]], Callable[[Lab], Result]]:
     """Register a function as the experiment of that name."""
 
     def register(make: Callable[[Lab], Result]) -> Callable[[Lab], Result]:
         if name in EXPERIMENTS:
             raise ValueError(f"name must be new, got {name!r}.")
-        EXPERIMENTS[name] = Experiment(name, paper, where, title, parameters, make)
+        EXPERIMENTS[name] = Experiment(name, paper, where, title, parameters, make, extra)
         return make
 
     return register

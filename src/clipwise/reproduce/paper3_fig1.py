@@ -23,6 +23,7 @@ REMARK = "A CNN on digits here; the noise is Theorem 3.8's with C2 for C, and wh
     where="Fig. 1",
     title="How much of the error DiceSGD should feed back",
     parameters={"C1": "100, 10, 1, 0.1", "C2/C1": "1, 3, 10, 30", "η·C1": "0.3", "ε, δ": "8, 10⁻⁵ by the paper"},
+    extra="torch",
 )
 def thresholds(lab: Lab) -> Result:
     """DiceSGD's test accuracy for each C1 and C2, at a step that is the same multiple of 1/C1. A larger C2 feeds more

@@ -20,6 +20,7 @@ STEPS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # times C1
     where="Fig. 2",
     title="Clipping threshold and step of DiceSGD on images",
     parameters={"C1 = C2": "100, 10, 1, 0.1", "η·C1": "3, 1, 0.3, 0.1, 0.03, 0.01", "ε, δ": "8, 10⁻⁵ by the paper"},
+    extra="torch",
 )
 def steps(lab: Lab) -> Result:
     """DiceSGD's test accuracy for each C1 and step, with C2 = C1. For small C1 one product η·C1 is best."""

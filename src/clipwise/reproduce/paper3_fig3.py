@@ -33,6 +33,7 @@ def trained(lab: Lab) -> tuple[Writer, dict[str, tuple[Any, list[Written]]]]:
     where="Fig. 3",
     title="A GPT-2's test loss along a private training",
     parameters=SIZE,
+    extra="language",
 )
 def curves(lab: Lab) -> Result:
     """Test loss of a token, for DPSGD-GC and DiceSGD at the same noise, each with its best step, beside training that
@@ -59,6 +60,7 @@ def curves(lab: Lab) -> Result:
     where="Table 3",
     title="The sentences of a privately trained GPT-2",
     parameters=SIZE,
+    extra="language",
 )
 def sentences(lab: Lab) -> Result:
     """BLEU (sacrebleu) and ROUGE-L (rouge-score) of descriptions of restaurants that the model has not seen, against

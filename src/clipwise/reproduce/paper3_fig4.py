@@ -27,6 +27,7 @@ STEPS = (2e-2, 1e-2, 5e-3, 2e-3, 1e-3, 5e-4)
         "ε, δ": "8, 8·10⁻⁶ by the paper",
         "T": "30",
     },
+    extra="language",
 )
 def thresholds(lab: Lab) -> Result:
     """The last test loss of DiceSGD with AdamW, whose own scaling leaves only the noise to depend on C1."""

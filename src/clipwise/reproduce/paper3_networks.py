@@ -5,7 +5,6 @@ Nothing here needs PyTorch before it is run: without it the experiments are list
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -17,16 +16,7 @@ from clipwise.privacy.calibration import calibrate
 from clipwise.privacy.statement import account, shown
 from clipwise.reproduce.base import Lab
 
-EXTRAS = {"torch": ("torch", "opacus"), "language": ("torch", "opacus", "transformers", "sacrebleu", "rouge_score")}
-
 TUNING_SEED = 100  # of the first run that chooses a step; those that are reported have seeds 0, 1, …
-
-
-def need(extra: str) -> None:
-    """Refuse to run without the packages of an extra."""
-    missing = [name for name in EXTRAS[extra] if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(f"This experiment needs {missing[0]}: pip install 'clipwise[{extra}]'.")
 
 
 class Scale(NamedTuple):
@@ -94,7 +84,6 @@ def best(measure: Any, steps: Sequence[float], runs: int) -> float:
 
 def image_scale(lab: Lab, seeds: int = 5) -> Scale:
     """Digits; or CIFAR at the paper's own size, where the user has named a folder with it."""
-    need("torch")
     folder = os.environ.get("CLIPWISE_CIFAR")
     seeds = 1 if lab.quick else seeds
     if folder:

@@ -36,6 +36,7 @@ REMARK = (
     where="Table 2",
     title="Images at the same noise, with and without error feedback",
     parameters={"C": "1, 0.1", "ε, δ": "8, 10⁻⁵ by the paper's formula", "N": "1,437 digits", "B": "240", "T": "48"},
+    extra="torch",
 )
 def same_noise(lab: Lab) -> Result:
     """Test accuracy of a new CNN and of a ViT that was trained on printed digits before, at the noise that paper 3
@@ -96,6 +97,7 @@ CAPS = (1.2, 1.5, 2.0, None)  # residual caps, times C
         "B": "240",
         "T": "48",
     },
+    extra="torch",
 )
 def same_certificate(lab: Lab) -> Result:
     """The CNN of Table 2 again, with the least noise that certifies ε = 8 for each algorithm; DiceSGD with several

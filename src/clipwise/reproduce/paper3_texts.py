@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clipwise.reproduce.base import Lab
-from clipwise.reproduce.paper3_networks import Scale, best, need
+from clipwise.reproduce.paper3_networks import Scale, best
 
 TITLES = {"SGD": "sgd", "DPSGD-GC": "dpsgd", "DiceSGD": "dice"}
 STEPS = (5e-2, 2e-2, 1e-2, 5e-3)
@@ -32,7 +32,6 @@ def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
 
     `CLIPWISE_E2E` names a folder with trainset.csv and testset_w_refs.csv, `CLIPWISE_GPT2` one with a pretrained model.
     """
-    need("language")
     folder = os.environ.get("CLIPWISE_E2E")
     seeds = 1 if lab.quick else seeds
     if folder:

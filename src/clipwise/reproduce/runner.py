@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 import re
 from collections.abc import Callable, Sequence
@@ -15,6 +16,11 @@ from clipwise.report.sections import Done
 from clipwise.reproduce.base import EXPERIMENTS, Experiment, Lab
 from clipwise.reproduce.page import page
 
+_EXTRAS = {
+    None: (),
+    "torch": ("torch", "opacus"),
+    "language": ("torch", "opacus", "transformers", "sacrebleu", "rouge_score"),
+}
 _LAST = 99  # where those that are in no paper stand
 _ORDINALS = {"first": "1", "second": "2", "third": "3", "fourth": "4"}
 
@@ -34,20 +40,32 @@ def _place(experiment: Experiment) -> tuple[int, list[tuple[int, str]]]:
 
 
 def choose(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names, or whose names begin so; all, if there is no name."""
+    """The experiments of these names, or whose names begin so; if there is no name, all that need no extra."""
     known = catalogue()
     for name in names:
         if not any(each.name.startswith(name) for each in known):
             near = difflib.get_close_matches(name, [each.name for each in known], n=3, cutoff=0.4)
             hint = f"did you mean {' or '.join(near)}?" if near else "clipwise reproduce --list shows all."
             raise ValueError(f"NAME must be an experiment or the beginning of some, got {name!r}; {hint}")
-    return [each for each in known if not names or each.name.startswith(tuple(names))]
+    return [each for each in known if (each.name.startswith(tuple(names)) if names else each.extra is None)]
+
+
+def check_extras(experiments: Sequence[Experiment]) -> None:
+    """Refuse experiments whose packages are not installed, before any is run."""
+    for experiment in experiments:
+        for package in _EXTRAS[experiment.extra]:
+            if importlib.util.find_spec(package) is None:
+                raise ValueError(
+                    f"{experiment.name} needs {package}, which is not installed: "
+                    f"pip install 'clipwise[{experiment.extra}]'."
+                )
 
 
 def reproduce(
     experiments: Sequence[Experiment], lab: Lab, folder: Path, tell: Callable[[Done], object] = lambda done: None
 ) -> list[Done]:
     """Run the experiments into a folder; whatever stops it, the page shows those that were done."""
+    check_extras(experiments)
     done: list[Done] = []
     try:
         for experiment in experiments:
