@@ -11,7 +11,7 @@ demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in 
 	$(BIN)/clipwise demo
 
 test: $(READY)  ## the test suite
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .
@@ -19,7 +19,7 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 
 verify: $(READY)  ## the heavier statistical checks
-	$(BIN)/python -m pytest -q -n 2 -m verify
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
 bench: $(READY)  ## speed, as ratios to peers in the same run
 	$(BIN)/python benchmarks/engine.py

@@ -115,6 +115,7 @@ NESTED = textwrap.dedent("""
 """)
 
 
+@pytest.mark.verify
 def test_a_users_part_inside_one_of_ours_is_never_stale(package, tmp_path):
     _, run = package
     assert run(NESTED.replace("SLOPE", "1.0")) == [4.0, 0, 1]
@@ -172,12 +173,14 @@ def test_a_redefined_part_inside_another_is_a_new_part():
     assert fingerprint(make(1.0)) != fingerprint(make(2.0)), "the code of the part inside does not count"
 
 
+@pytest.mark.verify
 def test_a_cache_that_cannot_be_written_only_costs_time(package, monkeypatch):
     _, run = package
     job = "import os; os.environ['CLIPWISE_CACHE'] = '/proc/nowhere'\n" + JOB
     assert run(job)[1:] == [0, 1]
 
 
+@pytest.mark.verify
 def test_a_damaged_kernel_is_compiled_again(package, tmp_path):
     _, run = package
     first = run()

@@ -228,7 +228,7 @@ def last_decade_slope(gap, iterations):
     return np.polyfit(np.log(iterations[last]), np.log(gap[last]), 1)[0]
 
 
-@pytest.mark.parametrize("beta", [0.01, 0.05])
+@pytest.mark.parametrize("beta", [pytest.param(0.01, marks=pytest.mark.verify), 0.05])
 def test_paper_1s_first_figure(beta):
     """T = 10⁶, 20 replicates: PCSGD ends at the exact bias, DiceSGD far below it, with a bounded ‖e‖."""
     gap, _, bias = first_figure(beta, "PCSGD", 1_000_000, 20)
@@ -239,7 +239,7 @@ def test_paper_1s_first_figure(beta):
     assert trace.error_norm().max() < 300
 
 
-@pytest.mark.parametrize("beta", [0.01, 0.05])
+@pytest.mark.parametrize("beta", [pytest.param(0.01, marks=pytest.mark.verify), 0.05])
 def test_dice_converges_at_rate_one_over_t(beta):
     """Over [10⁴, 10⁵]. The slope from 20 replicates has a deviation of 0.11, from 300 one of 0.03."""
     gap, trace, _ = first_figure(beta, "DiceSGD", 100_000, 300)

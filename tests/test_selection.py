@@ -81,6 +81,7 @@ def test_a_trace_has_the_model_and_no_average():
         trace.gap(0.0, of="average")
 
 
+@pytest.mark.verify
 def test_the_engine_selects_with_the_stated_chances():
     """Without noise on the updates the lengths are known; 20,000 runs, a false alarm in 10⁷ for each of three."""
     problem = quadratic([-1.0, 0.5, 2.0, 0.0])
@@ -154,6 +155,7 @@ def test_difference_of_noises():
         assert first_wins(difference, 0.4) == pytest.approx(chances(np.array([0.0, difference]), 0.4)[0])
 
 
+@pytest.mark.verify
 def test_audits():
     """The library's attacks watch the updates; one of one's own can watch the choice, which shows more.
 

@@ -58,6 +58,7 @@ def test_proposals_are_certified_and_explained():
     assert "The best DiceSGD found" in said
 
 
+@pytest.mark.verify
 def test_a_proposal_keeps_its_promise():
     """Mean gaps of 2,000 runs within 30 % of the forecast. For a Gaussian error in one dimension the relative deviation
     of that mean is √(2/2000), 3.2 %: a forecast that is right to 10 % fails by chance with probability below 1e-9."""

@@ -46,7 +46,7 @@ def test_the_same_attack_on_a_certified_rule_stays_below():
     assert audit.lower_bound < 1.0
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("epsilon", [1.0, pytest.param(4.0, marks=pytest.mark.verify)])
 def test_power_where_the_truth_is_known(epsilon):
     """Full batches are exactly Gaussian: 20,000 runs show three quarters of the certified ε (on average nine tenths)."""
     rule = cw.calibrate(cw.DPSGD(STEP, 1.0, 1.0, batch=1, sampling="full"), epsilon, 1e-5, 20, 5)
@@ -82,7 +82,7 @@ def check_no_false_alarm(number, runs, seed):
 
 
 def test_no_audit_exceeds_a_certificate():
-    check_no_false_alarm(10, 300, seed=1)
+    check_no_false_alarm(5, 300, seed=1)
 
 
 @pytest.mark.verify
@@ -103,6 +103,7 @@ def test_a_mechanism_that_ignores_the_canary_shows_nothing():
     assert positive <= 3  # 5 % of 60
 
 
+@pytest.mark.verify
 def test_likelihood_ratios_are_likelihood_ratios():
     """E[e^score] over runs without the canary is 1, the mark of a likelihood ratio; six deviations, seeded."""
     for rule in (

@@ -337,7 +337,7 @@ AT = np.unique(np.geomspace(1, 1000, 15).round().astype(int))
 
 
 @pytest.mark.parametrize("name", STRONGLY_CONVEX)
-@pytest.mark.parametrize("alpha", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("alpha", [pytest.param(0.25, marks=pytest.mark.verify), 0.5, 0.75])
 def test_distances_hold_over_runs(name, alpha):
     """Theorems 3 and 4. C_0 is that of a ball which no run leaves."""
     problem, least, third = STRONGLY_CONVEX[name]()
