@@ -34,9 +34,9 @@ ALONE = {"PCSGD": "PCSGD", "DiceSGD": "DiceSGD"}
 BATCHED = {"PCSGD": "DPSGD, batches", "DiceSGD": "DiceSGD, batches"}
 COLOURS = {
     "PCSGD": "#d55e00",
-    "DPSGD, batches": "#e69f00",
+    "DPSGD, batches": "#b58900",
     "DiceSGD": "#0072b2",
-    "DiceSGD, batches": "#56b4e9",
+    "DiceSGD, batches": "#5b4bb7",
     "LDP-SGD": "#009e73",
 }
 

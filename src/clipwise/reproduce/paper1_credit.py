@@ -11,9 +11,9 @@ from clipwise.metrics import performative_risk, true_negative_rate, true_positiv
 from clipwise.points import clipping_bias, stable_point
 from clipwise.problem import Problem
 from clipwise.report.charts import Array, Chart, Series, band
+from clipwise.report.palette import COLOURS
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.performative import (
-    COLOURS,
     credit_problem,
     decade_means,
     densely,

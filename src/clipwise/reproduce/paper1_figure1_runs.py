@@ -5,9 +5,9 @@ from __future__ import annotations
 from clipwise.engine import Trace
 from clipwise.points import clipping_bias, stable_point
 from clipwise.report.charts import Array, Chart, Series, band
+from clipwise.report.palette import COLOURS
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.performative import (
-    COLOURS,
     RECORDS,
     decade_means,
     densely,

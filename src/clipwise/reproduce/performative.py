@@ -27,7 +27,6 @@ from clipwise.sweep import Run
 Array = NDArray[np.float64]
 
 RECORDS = 100_000  # m of the quadratic problem
-COLOURS = {"PCSGD": "#d55e00", "DiceSGD": "#0072b2"}
 
 
 def quadratic(beta: float, a: float = 10.0, b: float = 1.0) -> Problem:
