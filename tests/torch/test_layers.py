@@ -112,7 +112,7 @@ def test_a_layer_used_twice_has_no_cap_in_ghost_mode():
     ends = [Training(mode, model=copy.deepcopy(model)).run(1).theta() for model in [Twice().double()] for mode in MODES]
     torch.testing.assert_close(*ends)
     training = Training("ghost", model=Twice().double(), residual_cap=2.0)
-    with pytest.raises(NotImplementedError, match="hooks mode where a layer is used twice, got LayerNorm"):
+    with pytest.raises(ValueError, match="hooks mode where a layer is used twice, got LayerNorm"):
         training.run(1)
 
 

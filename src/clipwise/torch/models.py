@@ -125,9 +125,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             self.ends.append(output)
         once = not hasattr(module, "ghost_input") and len(forward_input) == 1
         if self.optimizer.caps and not once:
-            raise NotImplementedError(
-                f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}."
-            )
+            raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
         if self.optimizer.caps or self.checks:
             module.ghost_input = module.activations[-1][0] if once else None
 

@@ -12,6 +12,7 @@ zero, so that adding up gives the same v and the same e everywhere.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -79,9 +80,9 @@ class PrivateOptimizer(DPOptimizer):
         """Add a sum of gradients to the error."""
         self.error[number].add_(total, alpha=1 / self.batch)
 
+    @abstractmethod
     def collect(self) -> None:
         """Add the piece's gradients to the batch's sums."""
-        raise NotImplementedError
 
     def release(self) -> None:
         """Turn the sums into v + noise, and settle the error with v before noise."""
