@@ -1,6 +1,11 @@
 """Private training by clipped, noisy gradient descent, for models that may change the data they learn from."""
 
-from clipwise import sources  # noqa: F401, I001  (first: it digests the files before they are used)
+from importlib import import_module
+from types import ModuleType
+
+from clipwise import sources  # noqa: F401  (first: it digests the files before they are used)
+
+# isort: split
 from clipwise import (
     clipping,
     datasets,
@@ -56,8 +61,7 @@ from clipwise.problem import Problem
 from clipwise.rule import Rule
 from clipwise.sweep import Run, sweep
 from clipwise.tuning import Proposal, tune
-
-__version__ = "0.1.0"
+from clipwise.version import __version__
 
 __all__ = [
     "DPGD",
@@ -84,6 +88,7 @@ __all__ = [
     "Run",
     "Statement",
     "Trace",
+    "__version__",
     "account",
     "account_users",
     "audit",
@@ -119,3 +124,11 @@ __all__ = [
     "theory",
     "tune",
 ]
+
+_LATER = ("estimators", "reproduce", "torch")  # what takes long to import, or needs an extra, comes with its first use
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _LATER:
+        raise AttributeError(f"module 'clipwise' has no attribute {name!r}")
+    return import_module(f"clipwise.{name}")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clipwise import __version__
 from clipwise.presets import PRESETS, SAMPLERS
 from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.settings import ClaimRow
@@ -18,6 +17,7 @@ from clipwise.privacy.statement import account as state
 from clipwise.regions import Ball
 from clipwise.rule import Rule
 from clipwise.steps import Constant, Power
+from clipwise.version import __version__
 
 if TYPE_CHECKING:  # loaded only by the commands that use them
     from rich.console import Console

@@ -17,6 +17,7 @@ from clipwise.privacy import profiles
 from clipwise.privacy.certificate import ADJACENCIES, Certificate
 from clipwise.privacy.statement import Statement
 from clipwise.storage import write_atomically
+from clipwise.version import __version__
 
 if TYPE_CHECKING:  # scikit-learn takes long to load: only what uses it does so
     from sklearn.pipeline import Pipeline
@@ -50,8 +51,6 @@ def load_model(path: str | Path) -> Pipeline:
 
 def write_model(path: Path, model: Model, total: TotalPrivacy) -> None:
     """Write a model file, whole or not at all."""
-    from clipwise import __version__
-
     steps = model.pipeline.named_steps
     content = {
         "format": FORMAT,

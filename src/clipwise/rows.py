@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 ROWS_AT_A_TIME = 64
+MARGIN, SQUARE = 0, 1  # what `measure` finds of a row: ⟨x, θ⟩ and ‖x‖²
 
 
 class Sparse(NamedTuple):
@@ -82,15 +83,15 @@ def add_row(features: Any, i: int, rate: float, total: Array, first: int) -> Non
     """Total += rate·x_i, from its entry `first` on."""
 
 
-def measure(features: Any, drawn: Indices, first: int, last: int, theta: Array, numbers: Array) -> None:
-    """⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last], into numbers[0] and numbers[1]."""
+def measure(features: Any, drawn: Indices, first: int, last: int, theta: Array, scratch: Array) -> None:
+    """⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last], into scratch[MARGIN] and scratch[SQUARE]."""
 
 
-def add_rows(features: Any, drawn: Indices, first: int, last: int, numbers: Array, which: int, total: Array) -> None:
-    """Total += Σ rate·x_i over the rows in drawn[first:last], with their rates in numbers[which]."""
+def add_rows(features: Any, drawn: Indices, first: int, last: int, scratch: Array, which: int, total: Array) -> None:
+    """Total += Σ rate·x_i over the rows in drawn[first:last], with their rates in scratch[which]."""
 
 
-def length(features: Any, i: int, square: float) -> float:
+def row_norm(features: Any, i: int, square: float) -> float:
     """‖x_i‖, given its square; right even where that has overflowed or vanished."""
 
 
@@ -185,7 +186,7 @@ def _careful_norm(vector: Array) -> float:
     return float(norm(vector))
 
 
-@overload(length, jit_options=_FAST)
+@overload(row_norm, jit_options=_FAST)
 def _length(features, i, square):
     def of_row(features, i, square):
         return np.sqrt(square) if 1e-280 < square < 1e280 else _careful_norm(features[i])
@@ -218,8 +219,8 @@ def _weigh(weights, i, vector):
 
 
 @overload(measure, jit_options=_FAST)
-def _measure(features, drawn, first, last, theta, numbers):
-    def of_all(features, drawn, first, last, theta, numbers):
+def _measure(features, drawn, first, last, theta, scratch):
+    def of_all(features, drawn, first, last, theta, scratch):
         fours = (last - first) // 4 * 4
         for k in range(0, fours, 4):
             a, b, c, d = drawn[first + k], drawn[first + k + 1], drawn[first + k + 2], drawn[first + k + 3]
@@ -230,34 +231,34 @@ def _measure(features, drawn, first, last, theta, numbers):
                 x2, x3 = np.float64(features[c, j]), np.float64(features[d, j])
                 m0, m1, m2, m3 = m0 + x0 * t, m1 + x1 * t, m2 + x2 * t, m3 + x3 * t
                 s0, s1, s2, s3 = s0 + x0 * x0, s1 + x1 * x1, s2 + x2 * x2, s3 + x3 * x3
-            numbers[0, k], numbers[0, k + 1], numbers[0, k + 2], numbers[0, k + 3] = m0, m1, m2, m3
-            numbers[1, k], numbers[1, k + 1], numbers[1, k + 2], numbers[1, k + 3] = s0, s1, s2, s3
+            scratch[MARGIN, k], scratch[MARGIN, k + 1], scratch[MARGIN, k + 2], scratch[MARGIN, k + 3] = m0, m1, m2, m3
+            scratch[SQUARE, k], scratch[SQUARE, k + 1], scratch[SQUARE, k + 2], scratch[SQUARE, k + 3] = s0, s1, s2, s3
         for k in range(fours, last - first):
             i = drawn[first + k]
-            numbers[0, k], numbers[1, k] = margin(features, i, theta, 0), square(features, i)
+            scratch[MARGIN, k], scratch[SQUARE, k] = margin(features, i, theta, 0), square(features, i)
 
-    def of_entries(features, drawn, first, last, theta, numbers):
+    def of_entries(features, drawn, first, last, theta, scratch):
         for k in range(last - first):
             i = drawn[first + k]
-            numbers[0, k], numbers[1, k] = margin(features, i, theta, 0), square(features, i)
+            scratch[MARGIN, k], scratch[SQUARE, k] = margin(features, i, theta, 0), square(features, i)
 
     return of_all if isinstance(features, types.Array) else of_entries
 
 
 @overload(add_rows, jit_options=_FAST)
-def _add_rows(features, drawn, first, last, numbers, which, total):
-    def of_all(features, drawn, first, last, numbers, which, total):
+def _add_rows(features, drawn, first, last, scratch, which, total):
+    def of_all(features, drawn, first, last, scratch, which, total):
         fours = (last - first) // 4 * 4
         for k in range(0, fours, 4):
             a, b, c, d = drawn[first + k], drawn[first + k + 1], drawn[first + k + 2], drawn[first + k + 3]
-            r0, r1, r2, r3 = numbers[which, k], numbers[which, k + 1], numbers[which, k + 2], numbers[which, k + 3]
+            r0, r1, r2, r3 = scratch[which, k], scratch[which, k + 1], scratch[which, k + 2], scratch[which, k + 3]
             for j in range(total.size):
                 total[j] += (r0 * features[a, j] + r1 * features[b, j]) + (r2 * features[c, j] + r3 * features[d, j])
         for k in range(fours, last - first):
-            add_row(features, drawn[first + k], numbers[which, k], total, 0)
+            add_row(features, drawn[first + k], scratch[which, k], total, 0)
 
-    def of_entries(features, drawn, first, last, numbers, which, total):
+    def of_entries(features, drawn, first, last, scratch, which, total):
         for k in range(last - first):
-            add_row(features, drawn[first + k], numbers[which, k], total, 0)
+            add_row(features, drawn[first + k], scratch[which, k], total, 0)
 
     return of_all if isinstance(features, types.Array) else of_entries

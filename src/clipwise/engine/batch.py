@@ -22,14 +22,16 @@ from clipwise.losses.base import gradient, slope, slopes
 from clipwise.parts import implementation, implemented
 from clipwise.responses import Identity, respond
 from clipwise.rows import (
+    MARGIN,
     ROWS_AT_A_TIME,
+    SQUARE,
     add_row,
     add_rows,
     at_a_time,
-    length,
     margin,
     measure,
     row,
+    row_norm,
     square,
     weigh,
     weight_of,
@@ -41,6 +43,9 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 _ROUNDING = 2.0**-51
+
+# What `scratch` has of a row, besides MARGIN and SQUARE: what multiplies it on its way into v, and into kept.
+FACTOR, KEPT_FACTOR = 2, 3
 
 
 class Summed(NamedTuple):
@@ -54,10 +59,10 @@ class Summed(NamedTuple):
 @kernel
 def room(features: Any, theta: Array) -> tuple[Array, Array, Array, Array]:
     """Where intermediate results go: a record's features after its reaction, and before it if the table is sparse; its
-    gradient; and three numbers for each of the rows that are taken at a time.
+    gradient; and a few numbers for each of the rows that are taken at a time.
     """
     columns = width(features)
-    return np.empty(columns), np.empty(columns), np.empty(theta.size), np.empty((3, ROWS_AT_A_TIME))
+    return np.empty(columns), np.empty(columns), np.empty(theta.size), np.empty((KEPT_FACTOR + 1, ROWS_AT_A_TIME))
 
 
 def add_batch(
@@ -79,7 +84,7 @@ def add_batch(
     moved: Array,
     written: Array,
     gradient_i: Array,
-    numbers: Array,
+    scratch: Array,
     rng: Generator,
 ) -> None:
     """Add the records drawn[first:last], each times `weight`, to v and to kept (which is empty without feedback).
@@ -92,7 +97,7 @@ def add_batch(
 @overload(add_batch, jit_options=INNER)
 def _add_batch(
     features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, numbers, rng,
+    moved, written, gradient_i, scratch, rng,
 ):  # fmt: skip
     if getattr(features, "instance_class", None) is Summed:
         return _as_summed
@@ -120,7 +125,7 @@ def _has_margin(loss: Any) -> bool:
 
 def _as_summed(
     features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, numbers, rng,
+    moved, written, gradient_i, scratch, rng,
 ):  # fmt: skip
     for j in range(v.size):
         v[j] += features.v[j]
@@ -130,7 +135,7 @@ def _as_summed(
 
 def _record_by_record(
     features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, numbers, rng,
+    moved, written, gradient_i, scratch, rng,
 ):  # fmt: skip
     for k in range(first, last):
         i = drawn[k]
@@ -143,61 +148,62 @@ def _record_by_record(
 
 def _by_margins(
     features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, numbers, rng,
+    moved, written, gradient_i, scratch, rng,
 ):  # fmt: skip
     theta_norm = _penalised_norm(loss, theta)
-    share, kept_share = 0.0, 0.0
+    penalty, kept_penalty = 0.0, 0.0
     block = at_a_time(theta.size)
     for begin in range(first, last, block):
         end = min(begin + block, last)
-        measure(features, drawn, begin, end, theta, numbers)
+        measure(features, drawn, begin, end, theta, scratch)
         for place in range(end, min(end + block, last)):
             fetch_start(features, drawn[place])
         for k in range(end - begin):
-            i, along = drawn[begin + k], numbers[0, k]
+            i, margin_i = drawn[begin + k], scratch[MARGIN, k]
             own = weight_of(weights, i)
-            rate = own * slope(loss, along, labels[i])
-            total = _gradient_norm(loss, rate, own, along, length(features, i, numbers[1, k]), theta_norm, theta.size)
-            numbers[1, k] = weight * scale(clip, rate, total)
-            numbers[2, k] = weight * kept_amount(feedback, rate, total)
+            rate = own * slope(loss, margin_i, labels[i])
+            size = row_norm(features, i, scratch[SQUARE, k])
+            total = _gradient_norm(loss, rate, own, margin_i, size, theta_norm, theta.size)
+            scratch[FACTOR, k] = weight * scale(clip, rate, total)
+            scratch[KEPT_FACTOR, k] = weight * kept_amount(feedback, rate, total)
             if theta_norm != 0.0:
-                share += weight * scale(clip, own, total)
-                kept_share += weight * kept_amount(feedback, own, total)
-        add_rows(features, drawn, begin, end, numbers, 1, v)
+                penalty += weight * scale(clip, own, total)
+                kept_penalty += weight * kept_amount(feedback, own, total)
+        add_rows(features, drawn, begin, end, scratch, FACTOR, v)
         if kept.size:
-            add_rows(features, drawn, begin, end, numbers, 2, kept)
-    _add_penalty(loss, theta, share, v)
-    _add_penalty(loss, theta, kept_share, kept)
+            add_rows(features, drawn, begin, end, scratch, KEPT_FACTOR, kept)
+    _add_penalty(loss, theta, penalty, v)
+    _add_penalty(loss, theta, kept_penalty, kept)
 
 
 def _by_scores(
     features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, numbers, rng,
+    moved, written, gradient_i, scratch, rng,
 ):  # fmt: skip
     columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
     theta_norm = _penalised_norm(loss, theta)
-    share, kept_share = 0.0, 0.0
+    penalty, kept_penalty = 0.0, 0.0
     for place in range(first, last):
         i = drawn[place]
         own = weight_of(weights, i)
         for k in range(loss.classes):
             rates[k] = margin(features, i, theta, k * columns)
         slopes(loss, rates, labels[i])
-        along = 0.0  # ⟨gradient without penalty, θ⟩
+        inner = 0.0  # ⟨gradient without penalty, θ⟩
         if theta_norm > 0.0:
             for k in range(loss.classes):
-                along += rates[k] * margin(features, i, theta, k * columns)
-        size = norm(rates) * length(features, i, square(features, i))
-        total = _gradient_norm(loss, own, own, along, size, theta_norm, theta.size)
+                inner += rates[k] * margin(features, i, theta, k * columns)
+        size = norm(rates) * row_norm(features, i, square(features, i))
+        total = _gradient_norm(loss, own, own, inner, size, theta_norm, theta.size)
         for k in range(loss.classes):
             add_row(features, i, weight * scale(clip, own * rates[k], total), v, k * columns)
-        share += weight * scale(clip, own, total)
+        penalty += weight * scale(clip, own, total)
         if kept.size:
             for k in range(loss.classes):
                 add_row(features, i, weight * kept_amount(feedback, own * rates[k], total), kept, k * columns)
-            kept_share += weight * kept_amount(feedback, own, total)
-    _add_penalty(loss, theta, share, v)
-    _add_penalty(loss, theta, kept_share, kept)
+            kept_penalty += weight * kept_amount(feedback, own, total)
+    _add_penalty(loss, theta, penalty, v)
+    _add_penalty(loss, theta, kept_penalty, kept)
 
 
 def _penalised_norm(loss, theta):
@@ -215,35 +221,35 @@ def _has_penalty(loss: Any) -> bool:
     return "l2" in loss.instance_class._fields
 
 
-def _gradient_norm(loss, rate, own, along, size, theta_norm, d):
-    """‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = along and ‖x‖ = size."""
+def _gradient_norm(loss, rate, own, inner, size, theta_norm, d):
+    """‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = inner and ‖x‖ = size."""
 
 
 @overload(_gradient_norm, jit_options={"forceinline": True})
-def _norm_of(loss, rate, own, along, size, theta_norm, d):
-    def plain(loss, rate, own, along, size, theta_norm, d):
+def _norm_of(loss, rate, own, inner, size, theta_norm, d):
+    def plain(loss, rate, own, inner, size, theta_norm, d):
         return abs(rate) * size
 
-    def penalised(loss, rate, own, along, size, theta_norm, d):
+    def penalised(loss, rate, own, inner, size, theta_norm, d):
         # The two parts may nearly cancel. What rounding could hide is added, so that no record passes its clip.
         a, b = abs(rate) * size, abs(own) * loss.l2 * theta_norm
         if b == 0.0:
             return a
         unit = max(a, b)
-        cross = 2.0 * (rate / unit) * (own * loss.l2 * along / unit)
+        cross = 2.0 * (rate / unit) * (own * loss.l2 * inner / unit)
         return unit * np.sqrt(max(0.0, (a / unit) ** 2 + (b / unit) ** 2 + cross) + (d + 8) * _ROUNDING)
 
     return penalised if _has_penalty(loss) else plain
 
 
-def _add_penalty(loss, theta, share, total):
-    """Total += share·l2·θ; nothing for losses without a penalty, and for an empty total."""
+def _add_penalty(loss, theta, penalty, total):
+    """Total += penalty·l2·θ; nothing for losses without a penalty, and for an empty total."""
 
 
 @overload(_add_penalty, jit_options={"forceinline": True})
-def _penalty_of(loss, theta, share, total):
-    def added(loss, theta, share, total):
+def _penalty_of(loss, theta, penalty, total):
+    def added(loss, theta, penalty, total):
         for j in range(total.size):
-            total[j] += share * loss.l2 * theta[j]
+            total[j] += penalty * loss.l2 * theta[j]
 
-    return added if _has_penalty(loss) else lambda loss, theta, share, total: None
+    return added if _has_penalty(loss) else lambda loss, theta, penalty, total: None

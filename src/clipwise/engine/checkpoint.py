@@ -92,7 +92,7 @@ def _check(arrays: dict[str, Any], about: dict[str, Any], replicates: list[Repli
 def _arrays(r: int, replicate: Replicate) -> dict[str, Any]:
     """The arrays of the r-th replicate, by the names they have in the file."""
     groups = {**replicate.state._asdict(), "order": replicate.order}
-    kept = {f"records.{name}": value for name, value in replicate.records._asdict().items()}
+    kept = {f"recording.{name}": value for name, value in replicate.recording._asdict().items()}
     return {f"{r}.{name}": value for name, value in {**groups, **kept}.items()}
 
 

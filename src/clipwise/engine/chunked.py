@@ -18,7 +18,7 @@ from clipwise.checks import frozen
 from clipwise.clipping import add_clipped
 from clipwise.engine.batch import Summed, add_batch, room
 from clipwise.engine.cache import kernel
-from clipwise.engine.loop import advance, empty_records, initial_state
+from clipwise.engine.loop import advance, empty_recording, initial_state
 from clipwise.engine.progress import Progress
 from clipwise.engine.replicate import Replicate
 from clipwise.engine.runner import DivergenceError, Interrupted, start_of, trace_of
@@ -96,10 +96,10 @@ def add_records(job: Job, theta: Array, deployed: Array, features: Any, labels: 
     """Add all the records of a table to the sums of a step."""
     _check_parts(job)
     weights = None if weights is None else frozen(weights)
-    share = 1.0 / expected_batch(job.sampling, job.records)
+    weight = 1.0 / expected_batch(job.sampling, job.records)
     _sum(
         stored(features), frozen(labels), weights, job.loss, job.response, job.clip, job.feedback,
-        frozen(theta), frozen(deployed), share, *to, Generator(SFC64(0)),
+        frozen(theta), frozen(deployed), weight, *to, Generator(SFC64(0)),
     )  # fmt: skip
 
 
@@ -143,15 +143,15 @@ def _sum(
     feedback: Any,
     theta: Array,
     deployed: Array,
-    share: float,
+    weight: float,
     v: Array,
     kept: Array,
     rng: Generator,
 ) -> None:
-    moved, written, gradient_i, numbers = room(features, theta)
+    moved, written, gradient_i, scratch = room(features, theta)
     add_batch(
         features, labels, weights, loss, response, clip, feedback, theta, deployed, np.arange(labels.size), 0,
-        labels.size, share, v, kept, moved, written, gradient_i, numbers, rng,
+        labels.size, weight, v, kept, moved, written, gradient_i, scratch, rng,
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def run_chunked(
     rule.check(problem, steps)
     rule = rule.on(problem)
     state = initial_state(problem, rule, start_of(start, problem))
-    replicate = Replicate(state, empty_records(problem, rule, np.array([steps])), spawn(seed, 1)[0])
+    replicate = Replicate(state, empty_recording(problem, rule, np.array([steps])), spawn(seed, 1)[0])
     firsts = [0, *np.cumsum(sizes).tolist()][:-1]
     try:
         with Progress(progress, rule.name, steps) as bar:
@@ -212,7 +212,7 @@ def _advance(
     shared = alone(problem.dimension, state.error.size)
     until = replicate.done + 1
     replicate.diverged = not advance(
-        world, update, 1, shared, state, replicate.order, replicate.records, until, *streams
+        world, update, 1, shared, state, replicate.order, replicate.recording, until, *streams
     )
 
 

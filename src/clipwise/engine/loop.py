@@ -37,7 +37,7 @@ class State(NamedTuple):
     summary: Array  # starts with what would be released now: θ itself, an average, or the best so far
 
 
-class Records(NamedTuple):
+class Recording(NamedTuple):
     """Where the loop writes what is to be kept: row k belongs to iteration iterations[k]."""
 
     iterations: NDArray[np.int64]
@@ -60,11 +60,11 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
     )
 
 
-def empty_records(problem: Problem, rule: Rule, iterations: NDArray[np.int64]) -> Records:
+def empty_recording(problem: Problem, rule: Rule, iterations: NDArray[np.int64]) -> Recording:
     """Rows of NaN, one for each iteration that is to be recorded."""
     kept = (True, remembers(rule.feedback), averages(rule.output))
     widths = [problem.dimension if wanted else 0 for wanted in kept]
-    return Records(iterations, *(np.full((iterations.size, width), np.nan) for width in widths))
+    return Recording(iterations, *(np.full((iterations.size, width), np.nan) for width in widths))
 
 
 @kernel
@@ -75,7 +75,7 @@ def advance(
     shared: Team,
     state: State,
     order: NDArray[np.int64],
-    records: Records,
+    recording: Recording,
     until: int,
     record_rng: Generator,
     noise_rng: Generator,
@@ -87,10 +87,10 @@ def advance(
     clip, feedback = update.clip, update.feedback
     clock, theta, deployed, error, memory, summary = state
     post, drawn, sums, kept_sums, members = shared
-    moved, written, gradient_i, numbers = room(features, theta)
+    moved, written, gradient_i, scratch = room(features, theta)
     v, kept = sums[0], kept_sums[0]
     spans, weight = sums.shape[0], 1.0 / batch
-    due = _record(state, records)
+    due = _record(state, recording)
     for t in range(clock[0], until):
         if update.deploy_every > 1 and t % update.deploy_every == 0:
             _copy(theta, deployed)
@@ -107,7 +107,7 @@ def advance(
             first, last = span_start(span, spans, taking_part), span_start(span + 1, spans, taking_part)
             add_batch(
                 features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight,
-                into, kept_into, moved, written, gradient_i, numbers, response_rng,
+                into, kept_into, moved, written, gradient_i, scratch, response_rng,
             )  # fmt: skip
         for member in range(1, members):
             wait_for(post, member, t + 1)
@@ -127,22 +127,22 @@ def advance(
         project(region, theta)
         summarise(update.output, t + 1, theta, summary)
         if t + 1 == due:
-            due = _record(state, records)
+            due = _record(state, recording)
     return True
 
 
 @kernel
-def _record(state: State, records: Records) -> int:
+def _record(state: State, recording: Recording) -> int:
     """Keep θ, e and the average if this iteration is to be recorded; return the next one that is."""
     k = state.clock[1]
-    if k < records.iterations.size and records.iterations[k] == state.clock[0]:
-        records.theta[k] = state.theta
-        records.error[k] = state.error
-        for j in range(records.average.shape[1]):
-            records.average[k, j] = state.summary[j]
+    if k < recording.iterations.size and recording.iterations[k] == state.clock[0]:
+        recording.theta[k] = state.theta
+        recording.error[k] = state.error
+        for j in range(recording.average.shape[1]):
+            recording.average[k, j] = state.summary[j]
         k += 1
         state.clock[1] = k
-    return records.iterations[k] if k < records.iterations.size else -1
+    return recording.iterations[k] if k < recording.iterations.size else -1
 
 
 @kernel

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clipwise.engine.loop import Records, State, advance
+from clipwise.engine.loop import Recording, State, advance
 from clipwise.engine.streams import Streams
 from clipwise.engine.team import Team, assembled, prepare, team
 from clipwise.engine.world import World, world
@@ -44,7 +44,7 @@ class Replicate:
     """One replicate. `moving` is held while its state changes, `turn` by whoever is next to hold it."""
 
     state: State
-    records: Records
+    recording: Recording
     streams: Streams
     order: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)  # the sampler's permutation, while it runs
     diverged: bool = False
@@ -69,7 +69,7 @@ class Replicate:
     def compile(self, problem: Problem, rule: Rule, threads: int) -> None:
         """Have the loop ready, compiled or loaded, and record the start; no step is taken."""
         place, update, batch, shared = self._arguments(problem, rule, threads)
-        advance(place, update, batch, shared, self.state, self.order, self.records, self.done, *self.streams)
+        advance(place, update, batch, shared, self.state, self.order, self.recording, self.done, *self.streams)
         prepare(shared, place, update, *self._common(batch))
 
     def advance_to(
@@ -102,7 +102,7 @@ class Replicate:
             with self.still():
                 began_at = self.done
                 until = min(steps, began_at + pace.chunk)
-                self.diverged = not advance(*fixed, self.state, self.order, self.records, until, *self.streams)
+                self.diverged = not advance(*fixed, self.state, self.order, self.recording, until, *self.streams)
             if self.diverged:
                 return
             pace.learn(self.done - began_at, time.monotonic() - began)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from clipwise import checks
 from clipwise.engine import checkpoint as checkpoints
-from clipwise.engine.loop import empty_records, initial_state
+from clipwise.engine.loop import empty_recording, initial_state
 from clipwise.engine.progress import Progress
 from clipwise.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
 from clipwise.engine.streams import spawn
@@ -102,7 +102,7 @@ def run(
     theta = start_of(start, problem)
     iterations = recorded_iterations(record, steps)
     work = [
-        Replicate(initial_state(problem, rule, theta), empty_records(problem, rule, iterations), streams)
+        Replicate(initial_state(problem, rule, theta), empty_recording(problem, rule, iterations), streams)
         for streams in spawn(seed, replicates)
     ]
     settings = {"steps": steps, "start": theta.tolist(), "replicates": replicates, "seed": seed}
@@ -224,10 +224,10 @@ def trace_of(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
     return Trace(
         rule=rule.name,
         seed=seed,
-        iterations=work[0].records.iterations,
-        theta=np.stack([replicate.records.theta for replicate in work]),
-        error=np.stack([replicate.records.error for replicate in work]) if remembers(rule.feedback) else None,
-        average=np.stack([replicate.records.average for replicate in work]) if averages(rule.output) else None,
+        iterations=work[0].recording.iterations,
+        theta=np.stack([replicate.recording.theta for replicate in work]),
+        error=np.stack([replicate.recording.error for replicate in work]) if remembers(rule.feedback) else None,
+        average=np.stack([replicate.recording.average for replicate in work]) if averages(rule.output) else None,
         output=np.stack([replicate.state.summary[: replicate.state.theta.size] for replicate in work]),
         steps_done=np.array([replicate.done for replicate in work]),
     )

@@ -152,10 +152,10 @@ def sum_span(
     clear(v)
     clear(kept)
     first, last = span_start(span, spans, taking_part), span_start(span + 1, spans, taking_part)
-    moved, written, gradient_i, numbers = room(world.features, theta)
+    moved, written, gradient_i, scratch = room(world.features, theta)
     add_batch(
         world.features, world.labels, world.weights, world.loss, world.response, update.clip, update.feedback, theta,
-        deployed, shared.drawn, first, last, weight, v, kept, moved, written, gradient_i, numbers, rng,
+        deployed, shared.drawn, first, last, weight, v, kept, moved, written, gradient_i, scratch, rng,
     )  # fmt: skip
 
 

@@ -266,15 +266,15 @@ def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: An
     """θ of one run; `n_jobs` is as scikit-learn has it, where None is one thread."""
     workers = threads(n_jobs)
 
-    def released(rule: Rule, steps: int, seed: int | None, start: Any, along: Array | None) -> Array:
+    def run_part(rule: Rule, steps: int, seed: int | None, start: Any, direction: Array | None) -> Array:
         case = problem
-        if along is not None:
-            margins = length.margins(problem.features, along)
+        if direction is not None:
+            margins = length.margins(problem.features, direction)
             case = Problem(margins, problem.labels, loss=problem.loss, weights=problem.weights)
         trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=workers, progress=progress)
         return np.array(trace.output[0])
 
-    return methods.carried_out(plan, released, seed, start)
+    return methods.carried_out(plan, run_part, seed, start)
 
 
 def threads(n_jobs: Any) -> int:

@@ -148,29 +148,30 @@ def train(
     # A number or two a record: the workers keep them, so that y is read and looked up once.
     labels = dask.persist(*_map(partial(_labelled, read), chunks.y, chunks.weights))
 
-    def released(rule: Rule, steps: int, seed: int | None, start: Any, along: Array | None) -> Array:
-        case = problem if along is None else Distant(problem.records, 1, loss=problem.loss, response=None)
+    def run_part(rule: Rule, steps: int, seed: int | None, start: Any, direction: Array | None) -> Array:
+        case = problem if direction is None else Distant(problem.records, 1, loss=problem.loss, response=None)
         job = Job(case.loss, case.response, rule.clip, rule.feedback, rule.sampling, case.records)
 
         def sum_up(step: Step) -> Sums:
-            shares = [partial(_share, job, ones, along, step.theta, step.deployed, begin) for begin in step.begins]
-            parts = [_call(share, x, own) for share, x, own in zip(shares, chunks.X, labels, strict=True)]
+            common = job, ones, direction, step.theta, step.deployed
+            tasks = [partial(_sums_of_chunk, *common, begin) for begin in step.begins]
+            parts = [_call(task, x, own) for task, x, own in zip(tasks, chunks.X, labels, strict=True)]
             v, kept = _reduced(add_up, parts)
             return v, kept
 
         return np.array(run_chunked(case, rule, steps, start, seed, progress, sizes, sum_up).output[0])
 
-    return carried_out(plan, released, seed, start)
+    return carried_out(plan, run_part, seed, start)
 
 
 def _labelled(read: Callable[[Any, Any], Labels], y: Any, weights: Any) -> Labels:
     return read(column_or_1d(y), None if weights is None else np.asarray(weights, dtype=np.float64))
 
 
-def _share(
-    job: Job, ones: bool, along: Array | None, theta: Array, deployed: Array, begin: Begin, x: Any, own: Labels
+def _sums_of_chunk(
+    job: Job, ones: bool, direction: Array | None, theta: Array, deployed: Array, begin: Begin, x: Any, own: Labels
 ) -> Sums:
-    """What the records of one chunk add to a step; only what they have of them `along` a direction, if there is one."""
+    """What the records of one chunk add to a step; only of their margins along a direction, if there is one."""
     labels, weights = own
     sums, drawn = no_sums(job, theta.size), drawn_of(job, begin, labels.size)
     x = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0)
@@ -179,7 +180,7 @@ def _share(
     for first in range(0, drawn.size, _AT_ONCE):
         rows = _as_slice(drawn[first : first + _AT_ONCE])
         features = with_ones(x[rows]) if ones else x[rows]
-        features = features if along is None else margins(features, along)[:, np.newaxis]
+        features = features if direction is None else margins(features, direction)[:, np.newaxis]
         add_records(job, theta, deployed, features, labels[rows], None if weights is None else weights[rows], sums)
     return sums
 

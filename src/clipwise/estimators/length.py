@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 FEWEST = 100  # steps, of which the last ten can tell a length
 ENOUGH = 500.0  # n·μ from which on noise leaves the length to be told
 NOTE = "The last {} steps set the length of θ alone: a clip of their own, and the noise multiplier of the others."
-_SHARE = 10  # one step in so many
+_ONE_IN = 10  # steps
 _CLIP = 1.0  # few records have a longer slope·⟨x, θ⟩/‖θ‖, for columns of unit order
 _STEP = 8.0
 _AT_ONCE = 4096  # rows
@@ -36,29 +36,29 @@ _LEAST = 1e-3  # of the length that was found before: noise must not turn θ aro
 
 def split(rule: Rule, steps: int) -> tuple[Rule, int, Rule, int]:
     """The rule for most of the steps, which goes as far as before, and the one for the last of them."""
-    last = steps // _SHARE
+    last = steps // _ONE_IN
     first = steps - last
     longer = rule.step._replace(gamma=rule.step.gamma * steps / first)
     noise = Gaussian(rule.noise.std * _CLIP / rule.clip.threshold)
     return replace(rule, step=longer), first, replace(rule, clip=Norm(_CLIP), step=Constant(_STEP), noise=noise), last
 
 
-def margins(features: Any, along: Array) -> Array:
-    """⟨x, along⟩ of each row, in float64 without a copy of the table; finite, however long a row is."""
+def margins(features: Any, direction: Array) -> Array:
+    """⟨x, direction⟩ of each row, in float64 without a copy of the table; finite, however long a row is."""
     rows = [slice(first, first + _AT_ONCE) for first in range(0, features.shape[0], _AT_ONCE)]
     with np.errstate(over="ignore", invalid="ignore"):
-        found = [np.asarray(features[some].astype(np.float64) @ along) for some in rows]
+        found = [np.asarray(features[some].astype(np.float64) @ direction) for some in rows]
     return np.asarray(np.nan_to_num(np.concatenate(found)))  # the clip cuts what is too large in any case
 
 
-def direction(theta: Array) -> Array:
+def unit_vector(theta: Array) -> Array:
     """The unit vector of θ."""
     return theta / np.linalg.norm(theta)
 
 
 def stretched(theta: Array, length: Any) -> Array:
     """The vector θ at another length."""
-    return direction(theta) * max(float(length), _LEAST * float(np.linalg.norm(theta)))
+    return unit_vector(theta) * max(float(length), _LEAST * float(np.linalg.norm(theta)))
 
 
 def another_seed(seed: int | None, number: int) -> int | None:

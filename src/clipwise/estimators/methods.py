@@ -102,15 +102,15 @@ def plan(
     return Plan(*length.split(rule, steps)) if enough else Plan(rule, steps, keeps_length=True)
 
 
-def carried_out(plan: Plan, released: Callable[..., Array], seed: int | None, start: Any) -> Array:
-    """θ of a plan; `released(rule, steps, seed, start, along)` runs a rule, on margins `along` a direction if given."""
-    theta, before = released(plan.rule, plan.steps, seed, start, None), float(np.linalg.norm(start))
+def carried_out(plan: Plan, run_part: Callable[..., Array], seed: int | None, start: Any) -> Array:
+    """θ of a plan; `run_part(rule, steps, seed, start, direction)` runs a rule, along a direction if any."""
+    theta, before = run_part(plan.rule, plan.steps, seed, start, None), float(np.linalg.norm(start))
     if not theta.any():
         return theta
     if plan.closing is None:
         return length.stretched(theta, before) if plan.keeps_length and before > 0 else theta
-    later, along = length.another_seed(seed, plan.steps), length.direction(theta)
-    return length.stretched(theta, released(plan.closing, plan.closing_steps, later, before, along)[0])
+    later, direction = length.another_seed(seed, plan.steps), length.unit_vector(theta)
+    return length.stretched(theta, run_part(plan.closing, plan.closing_steps, later, before, direction)[0])
 
 
 def _given(rule: Rule, choices: Choices) -> Rule:

@@ -17,8 +17,9 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
@@ -34,43 +35,21 @@ WAIT = 2.0  # seconds that a request for a turn stands in line before it is told
 _RETRY = {"Retry-After": "1"}
 _ENVELOPE, _NUMBER = 4096, 32  # bytes: room for all but the report, and for each of its numbers
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[["_Desk", Request], Awaitable[Response]]
+
+
+class _Desk(NamedTuple):
+    """A server and those who wait for their turn with it."""
+
+    server: Server
+    limit: int  # bytes of a body
+    line: asyncio.Lock  # first come, first served
+    freed: asyncio.Event
 
 
 def application(server: Server, closes: bool = False) -> Starlette:
     """The ASGI application of a server; `closes` says that the server is to be closed with it."""
-    limit = _ENVELOPE + _NUMBER * server.theta.size
-    line, freed = asyncio.Lock(), asyncio.Event()  # first come, first served
-
-    async def model(request: Request) -> Response:
-        now = server.state
-        return JSONResponse({"version": now.version, "theta": now.theta.tolist(), "average": now.average.tolist()})
-
-    async def statement(request: Request) -> Response:
-        delta = _delta(request.query_params.get("delta"))
-        return JSONResponse((await asyncio.to_thread(server.statement, delta)).summary())
-
-    async def turn(request: Request) -> Response:
-        asked = await _fields(request, limit, ("user", "token"))
-        server.admit(asked["user"])  # who took part already need not stand in line
-        with suppress(TimeoutError):
-            async with asyncio.timeout(WAIT), line:
-                while not await request.is_disconnected():
-                    given = server.turn(**asked)
-                    if given is not None:
-                        return JSONResponse({**given._asdict(), "theta": given.theta.tolist()})
-                    freed.clear()
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(freed.wait(), server.turn_left())
-        return _refusal(503, "busy", "it is the turn of another user; ask again.", _RETRY)
-
-    async def report(request: Request) -> Response:
-        sent = await _fields(request, limit, ("user", "token", "version", "mu", "report"))
-        if not isinstance(sent["token"], str) or not _plain_numbers(sent["report"]):
-            raise HTTPException(400, "token must be a text and report a list of numbers.")
-        sequence = server.apply(**sent)
-        freed.set()
-        return JSONResponse({"sequence": sequence})
+    desk = _Desk(server, _ENVELOPE + _NUMBER * server.theta.size, asyncio.Lock(), asyncio.Event())
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
@@ -79,14 +58,48 @@ def application(server: Server, closes: bool = False) -> Starlette:
             server.close()
 
     paths: list[tuple[str, Handler, str]] = [
-        ("/model", model, "GET"),
-        ("/statement", statement, "GET"),
-        ("/turn", turn, "POST"),
-        ("/report", report, "POST"),
+        ("/model", _model, "GET"),
+        ("/statement", _statement, "GET"),
+        ("/turn", _turn, "POST"),
+        ("/report", _report, "POST"),
     ]
-    routes = [Route(path, handler, methods=[method]) for path, handler, method in paths]
+    routes = [Route(path, partial(handler, desk), methods=[method]) for path, handler, method in paths]
     handlers = {HTTPException: _not_understood, ValueError: _not_acceptable}
     return Starlette(routes=routes, exception_handlers=handlers, lifespan=life)
+
+
+async def _model(desk: _Desk, request: Request) -> Response:
+    now = desk.server.state
+    return JSONResponse({"version": now.version, "theta": now.theta.tolist(), "average": now.average.tolist()})
+
+
+async def _statement(desk: _Desk, request: Request) -> Response:
+    delta = _delta(request.query_params.get("delta"))
+    return JSONResponse((await asyncio.to_thread(desk.server.statement, delta)).summary())
+
+
+async def _turn(desk: _Desk, request: Request) -> Response:
+    asked = await _fields(request, desk.limit, ("user", "token"))
+    desk.server.admit(asked["user"])  # who took part already need not stand in line
+    with suppress(TimeoutError):
+        async with asyncio.timeout(WAIT), desk.line:
+            while not await request.is_disconnected():
+                given = desk.server.turn(**asked)
+                if given is not None:
+                    return JSONResponse({**given._asdict(), "theta": given.theta.tolist()})
+                desk.freed.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(desk.freed.wait(), desk.server.turn_left())
+    return _refusal(503, "busy", "it is the turn of another user; ask again.", _RETRY)
+
+
+async def _report(desk: _Desk, request: Request) -> Response:
+    sent = await _fields(request, desk.limit, ("user", "token", "version", "mu", "report"))
+    if not isinstance(sent["token"], str) or not _plain_numbers(sent["report"]):
+        raise HTTPException(400, "token must be a text and report a list of numbers.")
+    sequence = desk.server.apply(**sent)
+    desk.freed.set()
+    return JSONResponse({"sequence": sequence})
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,108 @@
+"""Imports follow the one-way flow of docs/architecture.md, and importing is quick because what is heavy comes late."""
+
+import ast
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipwise"
+
+# A file or folder of src/clipwise may import from itself and from what stands before it.
+ORDER = [
+    *("version", "sources", "vectors", "storage", "parts", "checks"),
+    *("columns", "tables", "datasets"),
+    *("losses", "responses", "regions", "rows", "constants", "problem"),
+    *("sampling", "clipping", "feedback", "noise", "preconditioning", "steps", "outputs", "rule", "presets"),
+    *("engine", "sweep"),
+    *("zeros", "points", "metrics", "bias"),
+    *("privacy", "theory", "tuning", "local"),
+    *("estimators", "models", "fitting", "torch"),
+    *("report", "reproduce", "meter", "demo", "cli"),
+]
+PLACE = {name: place for place, name in enumerate(ORDER)}
+ATTACKS = {"privacy.attacks", "privacy.audit", "privacy.one_run_audit"}  # their job is to look at runs
+TRACES = {"engine", "engine.trace", "engine.runner"}
+
+
+def modules():
+    """The path of each file, by its name below `clipwise`; "" is the package itself."""
+    found = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.rglob("*.py")}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in found.items()}
+
+
+MODULES = modules()
+
+
+def is_for_types(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def statements(node):
+    """All statements below a node but those for type checkers alone."""
+    below = [child for child in ast.iter_child_nodes(node) if not is_for_types(child)]
+    return chain(below, *(statements(child) for child in below))
+
+
+def imported(source):
+    """The modules of the package that a source imports, wherever in the file."""
+    for node in statements(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (
+                alias.name.removeprefix("clipwise").lstrip(".") for alias in node.names if "clipwise" in alias.name
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "clipwise":
+            module = node.module.removeprefix("clipwise").lstrip(".")
+            names = [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
+            yield from (name if name in MODULES else module for name in names)
+
+
+def top(module):
+    return module.split(".")[0]
+
+
+def test_every_file_has_its_place():
+    assert {top(module) for module in MODULES if module} == set(ORDER)
+
+
+def against_the_flow(module):
+    names = imported(MODULES[module].read_text("utf-8"))
+    return sorted(name for name in names if not name or PLACE[top(name)] > PLACE[top(module)])
+
+
+def test_imports_follow_the_flow():
+    found = {module: against_the_flow(module) for module in MODULES if module}
+    assert not {module: names for module, names in found.items() if names}
+
+
+def test_what_states_a_property_reads_no_trace():
+    stating = [
+        m for m in MODULES if top(m) in ("privacy", "theory", "points", "bias", "constants") and m not in ATTACKS
+    ]
+    reading = [m for m in stating if TRACES & set(imported(MODULES[m].read_text("utf-8")))]
+    assert not reading
+
+
+def test_no_import_is_relative():
+    """`imported` would not see it."""
+    nodes = [(m, node) for m, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    assert not [m for m, node in nodes if isinstance(node, ast.ImportFrom) and node.level]
+
+
+def test_imports_are_found():
+    source = "import clipwise.rows\nfrom clipwise import checks\nif TYPE_CHECKING:\n    from clipwise import cli\n"
+    within = "def f():\n    from clipwise.engine.means import mean_loss\n    from clipwise import __version__\n"
+    assert sorted(imported(source + within)) == ["", "checks", "engine.means", "rows"]
+
+
+def test_the_engine_knows_no_algorithm_by_name():
+    names = {"SGD", "PCSGD", "DPSGD", "DiceSGD", "AdamDiceSGD", "AutoDiceSGD", "LDPSGD", "LDPASGD", "DPGD"}
+    trees = [ast.parse(path.read_text("utf-8")) for path in (PACKAGE / "engine").glob("*.py")]
+    assert not [node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
+
+
+def test_importing_loads_nothing_heavy():
+    """scikit-learn, plots, PyTorch and Dask take seconds, and most uses need none of them."""
+    heavy = ("sklearn", "matplotlib", "torch", "dask", "pandas", "rich", "dp_accounting", "starlette")
+    code = f"import sys, clipwise; print([name for name in {heavy!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
