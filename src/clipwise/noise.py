@@ -9,6 +9,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipwise.checks import budgets, nonnegative, positive
+from clipwise.losses.base import sensitivity_of
 from clipwise.parts import checked, implements, operation
 
 Array = NDArray[np.float64]
@@ -66,15 +67,11 @@ class Local(NamedTuple):
 
     def on(self, problem: Any) -> Local:
         """The same budgets with the sensitivity of the problem's loss."""
-        if not hasattr(problem.loss, "sensitivity"):
-            raise ValueError(
-                "loss must know its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
-                f"got {type(problem.loss).__name__}."
-            )
+        sensitivity = sensitivity_of(problem.loss)
         if problem.weights is not None:
             raise ValueError("weights must be None for local privacy: a weight would change the loss's sensitivity.")
         self.check_users(problem.records)
-        return self._replace(sensitivity=positive("sensitivity", problem.loss.sensitivity()))
+        return self._replace(sensitivity=sensitivity)
 
     def check_users(self, users: int) -> None:
         """Refuse budgets of other users than these."""

@@ -175,6 +175,8 @@ def GammaDPSGD(
     The noise on the *sum* of a batch has the density ∝ exp(−‖z‖/(scale·clip)): a step is 1/scale-private for those in
     it. Its length grows with the dimension, unlike that of Gaussian noise in the span of the data.
     """
+    if sampling == "full":
+        raise ValueError("sampling must be one with batches for GammaDPSGD, whose noise is set by them, got 'full'.")
     noise = Radial(checks.positive("scale", scale) * checks.positive("clip", clip) / checks.count("batch", batch))
     return Rule("GammaDPSGD", step, _norm("clip", clip), _sampler(sampling, batch), noise, deploy_every=deploy_every)
 

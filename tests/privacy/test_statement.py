@@ -328,8 +328,10 @@ def test_gamma_noise():
     assert statement.certified == pytest.approx(1.624, abs=2e-3)
     assert "Gamma noise: each step is 1.754-private" in statement.reasons[0]
     assert cw.account(rule, 59_535, 2381, 1e-5, "replace-one").certified == np.inf
-    full = cw.GammaDPSGD(cw.steps.Constant(1.0), clip=3.0, scale=0.57, batch=250, sampling="epochs")
-    assert cw.account(full, 59_535, 2381, 1e-5, "zero-out").certified == np.inf
+    epochs = cw.GammaDPSGD(cw.steps.Constant(1.0), clip=3.0, scale=0.57, batch=250, sampling="epochs")
+    with pytest.raises(ValueError, match="sampling must be one with batches for GammaDPSGD"):
+        cw.GammaDPSGD(cw.steps.Constant(1.0), clip=3.0, scale=0.57, batch=1, sampling="full")
+    assert cw.account(epochs, 59_535, 2381, 1e-5, "zero-out").certified == np.inf
 
 
 def test_full_batch_presets_are_exact():

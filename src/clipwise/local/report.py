@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clipwise import checks
 from clipwise.engine.streams import spawn
-from clipwise.losses.base import gradient, label_kind
+from clipwise.losses.base import gradient, label_kind, sensitivity_of
 from clipwise.problem import Problem
 from clipwise.responses import respond
 
@@ -60,11 +60,7 @@ def gradient_of(problem: Problem, theta: Any, rng: Generator | None = None) -> A
 
 def prepare(record: Any, loss: Any, response: Any = None) -> Problem:
     """A problem of one record: everything about a report that can be wrong before there is a θ is refused here."""
-    if not hasattr(loss, "sensitivity"):
-        raise ValueError(
-            "loss must know its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
-            f"got {type(loss).__name__}."
-        )
+    sensitivity_of(loss)
     try:
         features, label = record
     except (TypeError, ValueError):
@@ -73,7 +69,6 @@ def prepare(record: Any, loss: Any, response: Any = None) -> Problem:
     problem = Problem([features], labels, loss=loss, response=response)
     _moderate("features", problem.features)
     _moderate("label", problem.labels)
-    checks.positive("sensitivity", loss.sensitivity())
     return problem
 
 

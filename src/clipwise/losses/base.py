@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clipwise.checks import positive
 from clipwise.parts import fallback, implementation, operation
 
 Array = NDArray[np.float64]
@@ -54,6 +55,16 @@ def label_kind(loss: Any) -> str:
 def dimension(loss: Any, columns: int) -> int:
     """The length of θ for records of so many columns: one entry a column, unless the loss says otherwise."""
     return int(loss.dimension(columns)) if hasattr(loss, "dimension") else columns
+
+
+def sensitivity_of(loss: Any) -> float:
+    """Δ, by how much a gradient changes at most when its record is replaced; refuse a loss that does not know it."""
+    if not hasattr(loss, "sensitivity"):
+        raise ValueError(
+            "loss must know its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
+            f"got {type(loss).__name__}."
+        )
+    return positive("sensitivity", loss.sensitivity())
 
 
 def is_margin_loss(loss: Any) -> bool:
