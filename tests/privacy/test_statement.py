@@ -321,6 +321,15 @@ def test_a_sampler_of_unknown_law_certifies_nothing():
     assert release(Rule("any", STEP, Norm(1.0), Epochs(2)), 10, 5).is_known
 
 
+def test_a_cap_at_the_clip_is_plain_clipping():
+    """Nothing is left behind, so the error stays zero, and the certificate is that of the rule without feedback."""
+    capped = cw.account(cw.DiceSGD(STEP, 1.0, 1.0, 1.0, residual_cap=1.0), 1000, 100, 1e-5)
+    plain = cw.account(cw.PCSGD(STEP, 1.0, 1.0), 1000, 100, 1e-5)
+    assert capped.certified == plain.certified
+    nearly = cw.account(cw.DiceSGD(STEP, 1.0, 1.0, 1.0, residual_cap=1.0 + 1e-9), 1000, 100, 1e-5)
+    assert nearly.certified >= capped.certified
+
+
 def test_gamma_noise():
     """1.62 for paper 5's setting; nothing but Poisson batches with a record added or removed is certified."""
     rule = cw.GammaDPSGD(cw.steps.Constant(1.0), clip=3.0, scale=0.57, batch=250)

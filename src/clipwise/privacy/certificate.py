@@ -57,7 +57,7 @@ def certify(released: Release, adjacency: str) -> Certificate:
     obstacle = _obstacle(released)
     if obstacle is not None:
         return Certificate(None, (obstacle,))
-    if released.feedback is not None:
+    if released.feedback is not None and released.feedback.residual > 0:  # else the error stays zero
         return _with_feedback(released, released.feedback, adjacency)
     if released.participations is not None:
         return _fixed_participation(released, released.participations, adjacency)
@@ -159,7 +159,7 @@ def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Cer
 
 
 def dice_shift(released: Release, feedback: Feedback, adjacency: str) -> Callable[[int], float]:
-    """μ of a run in which the record takes part K times (docs/privacy.md has the proof).
+    """μ of a run in which the record takes part K times (docs/explanation/dice-guarantee.md has the proof).
 
     replace-one: μ = (2/(B·s))·(√K·C1 + √min{(K·r)², K·r·B·C2, T·B²·C2²}), zero-out: μ = (1/(B·s))·(√K·C1 +
     √min{(K·r)², 2·K·r·B·C2, 4·T·B²·C2²}). For K = 1 direct and fed-back part never fall on the same step, and
