@@ -3,8 +3,8 @@ What a residual cap costs
 =========================
 
 With a cap C3 on what a record adds to the hidden error, DiceSGD has a guarantee that is proven. A small cap needs less
-noise, but feeds back less; at C3 = C1 it feeds back nothing. Without a cap a guarantee takes a hundred times the noise.
-Plain clipping needs far less: the proof for DiceSGD gains nothing from hiding who was drawn.
+noise, but feeds back less; at C3 = C1 it feeds back nothing, and is plain clipping. Without a cap a guarantee takes a
+hundred times the noise. Plain clipping needs far less: the proof for DiceSGD gains nothing from hiding who was drawn.
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ def noise(how="certified", **options):
     return cw.calibrate(rule, how=how, **about).noise.std
 
 
-caps = np.geomspace(1.0, 1000.0, 13)
+caps = np.geomspace(1.01, 1000.0, 13)
 plain = cw.calibrate(cw.PCSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=1.0), **about).noise.std
 figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
 blue, dashed = COLOURS["DiceSGD"], {"linestyle": "--", "linewidth": 1.5}
