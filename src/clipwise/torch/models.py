@@ -6,17 +6,19 @@ fire after the layer's own backward step. A hook on the layer's output hears the
 
 from __future__ import annotations
 
-from typing import Any
+from collections import ChainMap
+from typing import Any, ClassVar
 
 import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import prepare_layer
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clipwise.torch.layers import sums, without_padding
+from clipwise.torch.layers import matrix_norms, sums, without_padding
 from clipwise.torch.optimizer import NO_GRADIENT, ONE_ROW
 from clipwise.torch.tensors import joint_norm
 
@@ -109,10 +111,14 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     comes from elsewhere would not be measured, and so not be clipped.
     """
 
+    NORM_SAMPLERS: ClassVar[Any] = ChainMap(
+        {nn.Linear: matrix_norms}, GradSampleModuleFastGradientClipping.NORM_SAMPLERS
+    )
+
     def __init__(self, module: Any, optimizer: Any):
         super().__init__(module, loss_reduction="sum")
         self.optimizer = optimizer
-        self.ends: list[Tensor] = []  # outputs of the layers that no gradient goes beyond
+        self.ends: list[GradientEdge] = []  # outputs of the layers that no gradient goes beyond
         self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
         self.from_layers: dict[Any, Tensor] = {}  # norms of what layers add to the sums that are checked
         self._checked = False
@@ -120,10 +126,11 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def begin(self, module: Any, forward_input: Any, output: Tensor) -> None:
         """Take note of a layer's input, and of a layer that no gradient goes beyond."""
-        ends = not any(isinstance(item, Tensor) and item.requires_grad for item in forward_input)
-        if ends and not self.optimizer.keeps_whole:
-            self.ends.append(output)
-        once = not hasattr(module, "ghost_input") and len(forward_input) == 1
+        if len(forward_input) != 1:  # Opacus measures what the first input does
+            raise ValueError(f"ghost mode needs layers of one input, got {type(module).__name__}; hooks mode takes it.")
+        if not forward_input[0].requires_grad and not self.optimizer.keeps_whole:
+            self.ends.append(get_gradient_edge(output))  # as it is before anything overwrites it
+        once = not hasattr(module, "ghost_input")
         if self.optimizer.caps and not once:
             raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
         if self.optimizer.caps or self.checks:
@@ -144,7 +151,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
         if self.optimizer.keeps_whole:
             total.backward(retain_graph=True)
-        else:
+        elif self.ends:
             torch.autograd.grad(total, self.ends, retain_graph=True, allow_unused=True)
         self.ends = []
 
