@@ -23,6 +23,11 @@ def sums(module: Any, x: Tensor, gradient: Tensor, weights: Tensor | None = None
     return {p: total for p, total in found.items() if p.requires_grad}
 
 
+def known(module: Any) -> bool:
+    """Whether a layer's sums have a formula here; such a layer uses each of its parameters once."""
+    return type(module) in _CONTRACTIONS
+
+
 def without_padding(module: Any, x: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of an embedding's output, zero at padding, which autograd does not train and Opacus would."""
     if not isinstance(module, nn.Embedding) or module.padding_idx is None:

@@ -43,6 +43,7 @@ class RecordLosses:
         """Σ g_i and the norms of the g_i by one pass, Σ clip(g_i) by another."""
         rule, optimizer = self.optimizer.rule, self.optimizer
         optimizer.before_first_pass()
+        self.model.check_uses(self.losses)
         self.model.first_pass(self.losses.sum())
         norms = finite(self.model.norms(len(self.losses)))
         clipped = factor(rule.clip, norms)

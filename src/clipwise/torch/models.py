@@ -6,7 +6,7 @@ fire after the layer's own backward step. A hook on the layer's output hears the
 
 from __future__ import annotations
 
-from collections import ChainMap
+from collections import ChainMap, Counter
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clipwise.torch.layers import matrix_norms, sums, without_padding
+from clipwise.torch.layers import known, matrix_norms, sums, without_padding
 from clipwise.torch.optimizer import NO_GRADIENT, ONE_ROW
 from clipwise.torch.tensors import joint_norm
 
@@ -90,8 +90,7 @@ def _is_empty(inputs: Any) -> bool:
 def _made_up(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor) or not leaf.dim() or len(leaf):
         return leaf
-    shape = (1, *leaf.shape[1:])
-    return leaf.new_zeros(shape) if leaf.is_floating_point() else leaf.new_ones(shape)
+    return leaf.new_ones((1, *leaf.shape[1:]))  # not zeros, at which lengths and logarithms have no gradient
 
 
 def _nothing(leaf: Any) -> Any:
@@ -146,6 +145,18 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self.ends = []
         for module in self.iterate_submodules(self._module):
             module.__dict__.pop("ghost_input", None)
+
+    def check_uses(self, losses: Tensor) -> None:
+        """Refuse parameters that the losses depend on otherwise than by their layer, even where nothing comes of it yet.
+
+        What a layer that Opacus has no rule for does with its parameters is its own matter: `check_sums` sees to those.
+        """
+        uses = _uses(losses) if self.checks else Counter()
+        for module in self.iterate_submodules(self._module):
+            if known(module) and getattr(module, "ghost_input", None) is not None:
+                for p in module.parameters(recurse=False):
+                    if uses[p] > 1:
+                        raise RuntimeError(self._used_outside(p))
 
     def first_pass(self, total: Tensor) -> None:
         """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
@@ -202,8 +213,25 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             return
         for p, norm in self.from_layers.items():
             if abs(float(p.grad.norm() - norm)) > scale * torch.finfo(p.dtype).eps ** 0.5:
-                raise RuntimeError(
-                    f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; "
-                    "hooks mode leaves these out."
-                )
+                raise RuntimeError(self._used_outside(p))
         self._checked = True
+
+    def _used_outside(self, p: Tensor) -> str:
+        return (
+            f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; hooks mode leaves "
+            "these out."
+        )
+
+
+def _uses(losses: Tensor) -> Counter[Tensor]:
+    """How often the graph of the losses takes up each parameter."""
+    found: Counter[Tensor] = Counter()
+    waiting, seen = [losses.grad_fn], {losses.grad_fn}
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if hasattr(node, "variable"):
+                found[node.variable] += 1
+            elif node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return found

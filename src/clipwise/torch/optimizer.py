@@ -34,7 +34,9 @@ _TORN = "A step was interrupted, and its sums cannot be told apart: make the tra
 _PIECES = (
     "optimizer.step() must follow every piece of a batch, and every piece of a batch must come before the next one."
 )
-NO_GRADIENT = "no gradient of each record was found; freeze what the loss does not depend on, and leave all else in training mode."
+NO_GRADIENT = (
+    "no gradient of each record was found; freeze what the loss does not depend on, or go back to training mode."
+)
 ONE_ROW = "every layer's input must have one row a record (give position ids, for instance)."
 
 
@@ -169,10 +171,10 @@ class PrivateOptimizer(DPOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the optimiser's state and the error."""
         self.require_between_steps()
-        if [e.shape for e in state_dict["error"]] != [e.shape for e in self.error]:
+        if [e.shape for e in state_dict.get("error", [])] != [e.shape for e in self.error]:
             raise ValueError("state_dict must hold an error of this model and algorithm, got one of another.")
         self.original_optimizer.load_state_dict(state_dict)
-        for e, saved in zip(self.error, state_dict["error"], strict=True):
+        for e, saved in zip(self.error, state_dict.get("error", []), strict=True):
             e.copy_(saved)
         self.resumed = True
 
