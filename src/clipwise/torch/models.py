@@ -147,7 +147,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             module.__dict__.pop("ghost_input", None)
 
     def check_uses(self, losses: Tensor) -> None:
-        """Refuse parameters that the losses depend on otherwise than by their layer, even where nothing comes of it yet.
+        """Refuse parameters that the losses depend on otherwise than by their layer, even if nothing comes of it yet.
 
         What a layer that Opacus has no rule for does with its parameters is its own matter: `check_sums` sees to those.
         """
