@@ -105,12 +105,6 @@ def ends(traces: Traces, case: Case) -> Ends:
     }
 
 
-def slope(users: Any, values: Any) -> float:
-    """The exponent of the power of n that the values follow over the last two decades of users."""
-    late = users >= LATE
-    return float(np.polyfit(np.log(users[late]), np.log(values[late]), 1)[0])
-
-
 def power(exponent: float) -> str:
     """A power of n in words."""
     return f"n^({exponent:.2f})".replace("-", "−")

@@ -175,7 +175,7 @@ def _privacy(epsilons: dict[str, float]) -> Finding:
         f"Both noises give ε ≈ 5 at δ = {_DELTA:g}.",
         f"certified, Poisson sampling and add-remove: ε = {shown}",
         max(epsilons.values()) <= 5.0,
-        "Both are more private than claimed, and not equally so: at the same ε, Gamma noise could be far smaller "
+        "The claim is not tight, and less so for one of them: at the same ε, Gamma noise could be far smaller "
         "(errata, item 4).",
     )
 
