@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clipwise.engine import Trace
-from clipwise.report.charts import Table
+from clipwise.report.charts import Array, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import slope
 from clipwise.reproduce.paper4 import (
@@ -14,7 +14,6 @@ from clipwise.reproduce.paper4 import (
     LATE,
     NAMES,
     PARAMETERS,
-    Array,
     Case,
     Ends,
     Traces,

@@ -8,7 +8,7 @@ from scipy.special import expit
 from clipwise.engine import Trace
 from clipwise.metrics import performative_risk
 from clipwise.problem import Problem
-from clipwise.report.charts import Table
+from clipwise.report.charts import Array, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import slope
 from clipwise.reproduce.paper4 import (
@@ -17,7 +17,6 @@ from clipwise.reproduce.paper4 import (
     LATE,
     NAMES,
     PARAMETERS,
-    Array,
     Case,
     chart,
     grid,

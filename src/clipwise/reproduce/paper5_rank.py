@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from clipwise.losses import Absolute, Logistic
@@ -11,14 +10,12 @@ from clipwise.metrics import performative_risk
 from clipwise.points import stable_point
 from clipwise.presets import DPGD
 from clipwise.problem import Problem
-from clipwise.report.charts import Chart, Series
+from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import slope
 from clipwise.steps import Constant
 from clipwise.sweep import Run
 from clipwise.theory import glm
-
-Array = NDArray[np.float64]
 
 _RECORDS, _RANK, _STEPS, _NOISE = 150, 5, 50, 0.3
 _COLUMNS = (10, 100, 1000, 10_000)

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clipwise import losses, regions, responses
 from clipwise.datasets import bernoulli, credit
@@ -20,14 +19,12 @@ from clipwise.points import stable_point
 from clipwise.presets import PCSGD, DiceSGD
 from clipwise.privacy.calibration import calibrate
 from clipwise.problem import Problem
-from clipwise.report.charts import Chart, Series
+from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result
 from clipwise.reproduce.numbers import listed
 from clipwise.rule import Rule
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
-
-Array = NDArray[np.float64]
 
 RECORDS = 100_000  # m of the quadratic problem
 

@@ -45,9 +45,9 @@ class _Hooked:
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             output.register_hook(lambda gradient: self.hear(module, gradient))
-            self.begin(module, forward_input, output)
+            self.take_note(module, forward_input, output)
 
-    def begin(self: Any, module: Any, forward_input: Any, output: Tensor) -> None:
+    def take_note(self: Any, module: Any, forward_input: Any, output: Tensor) -> None:
         """Take note of a layer's use, if it matters."""
 
     def hear(self: Any, module: Any, gradient: Tensor) -> None:
@@ -123,7 +123,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self._checked = False
         self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
 
-    def begin(self, module: Any, forward_input: Any, output: Tensor) -> None:
+    def take_note(self, module: Any, forward_input: Any, output: Tensor) -> None:
         """Take note of a layer's input, and of a layer that no gradient goes beyond."""
         if len(forward_input) != 1:  # Opacus measures what the first input does
             raise ValueError(f"ghost mode needs layers of one input, got {type(module).__name__}; hooks mode takes it.")
@@ -132,11 +132,11 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         once = not hasattr(module, "ghost_input")
         if self.optimizer.caps and not once:
             raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
-        if self.optimizer.caps or self.checks:
+        if self.optimizer.caps or self.unchecked:
             module.ghost_input = module.activations[-1][0] if once else None
 
     @property
-    def checks(self) -> bool:
+    def unchecked(self) -> bool:
         """Whether sums are still to be checked; those of a resumed training begin with an error, and were."""
         return not (self._checked or self.optimizer.resumed)
 
@@ -151,7 +151,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
         What a layer that Opacus has no rule for does with its parameters is its own matter: `check_sums` sees to those.
         """
-        uses = _uses(losses) if self.checks else Counter()
+        uses = _uses(losses) if self.unchecked else Counter()
         for module in self.iterate_submodules(self._module):
             if known(module) and getattr(module, "ghost_input", None) is not None:
                 for p in module.parameters(recurse=False):
@@ -185,7 +185,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             self._add_up(module, x, gradient.detach())
 
     def _add_up(self, module: Any, x: Tensor, gradient: Tensor) -> None:
-        if self.checks:
+        if self.unchecked:
             self.from_layers |= {p: total.norm() for p, total in sums(module, x, gradient).items()}
         if self.weights is not None:
             for p, total in sums(module, x, gradient, self.weights).items():
@@ -208,7 +208,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def check_sums(self, clipped_norms: Tensor) -> None:
         """Compare what layers have added to the first sums with what autograd has, up to rounding."""
-        scale = float(clipped_norms.sum()) if self.checks else 0.0
+        scale = float(clipped_norms.sum()) if self.unchecked else 0.0
         if scale == 0:
             return
         for p, norm in self.from_layers.items():
