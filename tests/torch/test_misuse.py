@@ -258,6 +258,19 @@ def test_a_batch_left_out_makes_no_other_come_twice(poisson, tmp_path):
     assert resumed.engine._batches.passes == 1
 
 
+def test_workers_fetch_ahead_of_steps(tmp_path):
+    """Then the batches that were fetched tell nothing of those that were used, and steps are counted."""
+    model, loader = network(), DataLoader(records(), batch_size=5, num_workers=1, prefetch_factor=3)
+    engine, sgd = PrivacyEngine(), torch.optim.SGD(model.parameters(), lr=0.1)
+    _, _, ahead = engine.make_private(module=model, optimizer=sgd, data_loader=loader, noise_multiplier=1.0)
+    batches = iter(ahead)
+    next(batches)
+    assert engine._batches.fetched > 1
+    engine._count()
+    assert engine._batches.taken == 1
+    batches._shutdown_workers()
+
+
 def test_the_first_process_writes_the_checkpoint(tmp_path):
     """The others' noise was never drawn: from their file, the first would draw its own once more."""
     training = Training(noise_multiplier=1.0).run(1)

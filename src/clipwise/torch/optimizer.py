@@ -164,7 +164,7 @@ class PrivateOptimizer(DPOptimizer):
             p.grad = p.grad_sample = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state and the error."""
+        """The optimiser's state and the error, which no noise covers: keep it as private as the data."""
         self.require_between_steps()
         return {**self.original_optimizer.state_dict(), "error": [e.clone() for e in self.error]}
 
