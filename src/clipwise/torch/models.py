@@ -120,7 +120,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self.ends: list[GradientEdge] = []  # outputs of the layers that no gradient goes beyond
         self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
         self.from_layers: dict[Any, Tensor] = {}  # norms of what layers add to the sums that are checked
-        self._checked = False
+        self.unchecked = True  # whether it is still to be seen that gradients come from layers alone
         self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
 
     def take_note(self, module: Any, forward_input: Any, output: Tensor) -> None:
@@ -134,11 +134,6 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
         if self.optimizer.caps or self.unchecked:
             module.ghost_input = module.activations[-1][0] if once else None
-
-    @property
-    def unchecked(self) -> bool:
-        """Whether sums are still to be checked; those of a resumed training begin with an error, and were."""
-        return not (self._checked or self.optimizer.resumed)
 
     def _forget(self) -> None:
         super()._forget()
@@ -211,10 +206,11 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         scale = float(clipped_norms.sum()) if self.unchecked else 0.0
         if scale == 0:
             return
-        for p, norm in self.from_layers.items():
+        compared = {} if self.optimizer.resumed else self.from_layers  # the sums of a resumed one begin with an error
+        for p, norm in compared.items():
             if abs(float(p.grad.norm() - norm)) > scale * torch.finfo(p.dtype).eps ** 0.5:
                 raise RuntimeError(self._used_outside(p))
-        self._checked = True
+        self.unchecked = False
 
     def _used_outside(self, p: Tensor) -> str:
         return (
