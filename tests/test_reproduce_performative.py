@@ -15,7 +15,8 @@ from clipwise.reproduce import (
     paper1_figure1_steps,
 )
 from clipwise.reproduce.laboratory import Laboratory
-from clipwise.reproduce.performative import decade_means, slope
+from clipwise.reproduce.numbers import slope
+from clipwise.reproduce.performative import decade_means
 
 MODULES = (
     ours_bias,

@@ -116,20 +116,41 @@ def test_a_layer_used_twice_has_no_cap_in_ghost_mode():
         training.run(1)
 
 
+class Outside(nn.Module):
+    """A weight that is used once more; with a gate of zero, that adds nothing to the first gradients."""
+
+    def __init__(self, layer, gate):
+        super().__init__()
+        self.layer, self.head, self.gate = layer, nn.Linear(4, 1), gate
+
+    def forward(self, x):
+        return self.head(self.layer(x) + self.gate * x @ self.layer.weight).flatten()
+
+
+class OwnLinear(nn.Module):
+    """A layer that Opacus has no rule for."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
 @pytest.mark.parametrize("settings", [{"algorithm": "dpsgd"}, {}, {"residual_cap": 2.0}], ids=str)
-def test_a_weight_used_outside_of_its_layer_is_refused(settings):
-    class Outside(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
-
-        def forward(self, x):
-            return self.head(nn.functional.linear(self.layer(x), self.layer.weight)).flatten()
-
+@pytest.mark.parametrize(("layer", "gate"), [(nn.Linear, 1.0), (nn.Linear, 0.0), (OwnLinear, 1.0)])
+def test_a_weight_used_outside_of_its_layer_is_refused(layer, gate, settings):
     torch.manual_seed(0)
+    model = Outside(nn.Linear(4, 4) if layer is nn.Linear else layer(), gate).double()
     with pytest.raises(RuntimeError, match="layer.weight is used outside of its layer"):
-        Training("ghost", model=Outside().double(), **settings).run(1)
-    Training("hooks", model=Outside().double(), **settings).run(1)
+        Training("ghost", model=copy.deepcopy(model), **settings).run(1)
+    resumed = Training("ghost", model=copy.deepcopy(model), **settings)
+    resumed.optimizer.load_state_dict(resumed.optimizer.state_dict())
+    if layer is nn.Linear:  # the sums of others were compared before the training was resumed
+        with pytest.raises(RuntimeError, match="layer.weight is used outside of its layer"):
+            resumed.run(1)
+    Training("hooks", model=model, **settings).run(1)
 
 
 def test_an_input_without_a_row_a_record_is_refused():

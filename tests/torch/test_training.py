@@ -181,6 +181,24 @@ def test_an_empty_batch_releases_the_error_alone(mode):
     torch.testing.assert_close(training.theta(), theta - 0.1 * recalled)
 
 
+class Directions(nn.Module):
+    """A model of directions, which a record of zeros has none of."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4, bias=False), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(nn.functional.normalize(self.first(x), eps=0.0)).flatten()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_made_up_record_has_a_gradient(mode):
+    training = Training(mode, model=Directions().double(), algorithm="dpsgd")
+    training.step(training.loader.collate_fn([]))
+    assert not training.update().any()
+
+
 class WithItsLoss(nn.Module):
     """As models of `transformers` are: the loss is made inside."""
 

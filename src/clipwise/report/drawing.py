@@ -11,13 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-from numpy.typing import NDArray
 
-from clipwise.report.charts import Chart, Series
+from clipwise.report.charts import Array, Chart, Series
 from clipwise.report.palette import colours
 from clipwise.report.text import shown, typeset
-
-Array = NDArray[np.float64]
 
 FEW = 15  # a line of so few points shows them
 DEPTH = 100  # how far below its line a band is drawn on a logarithmic axis

@@ -13,8 +13,8 @@ import numpy as np
 
 from clipwise.report.charts import Chart, Table
 from clipwise.report.drawing import draw, picture
+from clipwise.report.results import Experiment, Result
 from clipwise.report.text import exact
-from clipwise.reproduce.base import Experiment, Result
 
 
 def chart_rows(chart: Chart) -> list[list[str]]:

@@ -10,12 +10,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from numpy.typing import NDArray
 
 from clipwise.bias import BiasRow
 from clipwise.privacy.audit import Audit
-
-Array = NDArray[np.float64]
 
 
 def tradeoff_figure(audit: Audit) -> Figure:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from clipwise.report.charts import Chart
 from clipwise.report.page import chart_data, chart_figure, element, link, table_sheet, wrapped
-from clipwise.reproduce.base import VERDICTS, Experiment, Finding, Result
+from clipwise.report.results import VERDICTS, Experiment, Finding, Result
 
 SIGNS = dict(zip(VERDICTS, (("good", "✓"), ("fair", "✓"), ("bad", "✗")), strict=True))
 

@@ -11,9 +11,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from clipwise.report.charts import Table
+from clipwise.report.results import Experiment
 from clipwise.report.sections import SIGNS, Done, source
 from clipwise.report.text import shown
-from clipwise.reproduce.base import Experiment
 
 _FEW = 3  # experiments that are too few to guess from; the first ones compile
 _STYLES = {"good": "green", "fair": "yellow", "bad": "red"}

@@ -14,43 +14,13 @@ It takes published scale unless `lab.quick`, and draws nothing itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from clipwise.engine import Trace
-from clipwise.report.charts import Chart, Table
+from clipwise.report.results import Experiment, Finding, Result
 from clipwise.sweep import Run
 
-VERDICTS = ("holds", "holds with a remark", "does not hold")
-
-
-class Finding(NamedTuple):
-    """One statement of a paper beside what was measured; `holds` is computed, never written by hand."""
-
-    says: str  # the paper's statement, in our words
-    measured: str  # the numbers that decide it
-    holds: bool
-    remark: str = ""  # what a reader must know besides: an erratum, a condition, another scale
-
-    @property
-    def verdict(self) -> str:
-        """One of `VERDICTS`."""
-        if not self.holds:
-            return VERDICTS[2]
-        return VERDICTS[1] if self.remark else VERDICTS[0]
-
-
-class Result(NamedTuple):
-    """What an experiment found."""
-
-    findings: Sequence[Finding]
-    charts: Sequence[Chart] = ()
-    tables: Sequence[Table] = ()
-
-    @property
-    def verdict(self) -> str:
-        """The worst verdict of its findings."""
-        return max((finding.verdict for finding in self.findings), key=VERDICTS.index)
+__all__ = ["EXPERIMENTS", "Experiment", "Finding", "Lab", "Result", "experiment"]
 
 
 class Lab(Protocol):
@@ -65,24 +35,6 @@ class Lab(Protocol):
 
     def keep(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
         """What the function returns; computed once for each set of arguments, which decide the result."""
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A figure or table of a paper, or one of ours (`paper` None)."""
-
-    name: str
-    paper: int | None
-    where: str  # "Fig. 1, first panel"
-    title: str
-    parameters: Mapping[str, str]  # for the reader: symbol and value
-    make: Callable[[Lab], Result]
-    extra: str | None = None  # of the package that it needs: "torch" or "language"
-
-    @property
-    def story(self) -> str:
-        """What to look for."""
-        return " ".join((self.make.__doc__ or "").split())
 
 
 EXPERIMENTS: dict[str, Experiment] = {}

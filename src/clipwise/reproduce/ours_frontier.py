@@ -14,7 +14,8 @@ from clipwise.privacy.calibration import calibrate
 from clipwise.problem import Problem
 from clipwise.report.charts import Array, Chart, Series, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
-from clipwise.reproduce.performative import credit_data, credit_problem, listed, quadratic, stand_in
+from clipwise.reproduce.numbers import listed
+from clipwise.reproduce.performative import credit_data, credit_problem, quadratic, stand_in
 from clipwise.rule import Rule
 from clipwise.sweep import Run
 from clipwise.tuning.gap import best, options, thresholds

@@ -7,18 +7,8 @@ from clipwise.points import clipping_bias, stable_point
 from clipwise.report.charts import Array, Chart, Series, band
 from clipwise.report.palette import COLOURS
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
-from clipwise.reproduce.performative import (
-    RECORDS,
-    decade_means,
-    densely,
-    error_lines,
-    listed,
-    papers_rules,
-    quadratic,
-    resting,
-    resting_level,
-    slope,
-)
+from clipwise.reproduce.numbers import listed, slope
+from clipwise.reproduce.performative import RECORDS, densely, memory, papers_rules, quadratic
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
 
@@ -107,15 +97,4 @@ def error(lab: Lab) -> Result:
     its goal, and drains to a level at which it stays.
     """
     found = traces(lab)
-    squares = {beta: found["DiceSGD", beta].error_norm() ** 2 for beta in BETAS}
-    times = found["DiceSGD", BETAS[0]].iterations
-    levels = [resting_level(trace) for trace in lab.sweep([resting(quadratic(beta), 1.0) for beta in BETAS])]
-    ends = [decade_means(times, squares[beta].mean(axis=0))[-1] for beta in BETAS]
-    finding = Finding(
-        "‖e_t‖² is bounded at each step (Assumption 4.1).",
-        f"Its mean over the last decade is {listed(ends)} for β = {listed(BETAS)}. With θ held at θ_PS it settles at "
-        f"{listed(levels)}. The largest ‖e_t‖ that was seen is {max(s.max() for s in squares.values()) ** 0.5:.3g}.",
-        all(end <= 1.25 * level for end, level in zip(ends, levels, strict=True)),
-    )
-    lines = error_lines({f"β = {beta:g}": found["DiceSGD", beta] for beta in BETAS}, levels[-1])
-    return Result([finding], [Chart("DiceSGD", "iteration t", "mean of ‖e_t‖²", lines, x_log=True, y_log=True)])
+    return memory(lab, {beta: found["DiceSGD", beta] for beta in BETAS}, quadratic, spare=1.25)

@@ -11,7 +11,8 @@ from clipwise.points import clipping_bias, stable_point
 from clipwise.presets import PCSGD
 from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
-from clipwise.reproduce.performative import RECORDS, listed, quadratic
+from clipwise.reproduce.numbers import listed
+from clipwise.reproduce.performative import RECORDS, quadratic
 from clipwise.steps import Constant
 from clipwise.sweep import Run
 from clipwise.theory.performative import claimed_noise, optimal_step

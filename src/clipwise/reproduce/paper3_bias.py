@@ -97,7 +97,7 @@ def _printed(found: Ends, printed: np.ndarray) -> Finding:
     off, least = float(np.abs(ends - printed).max()), float(np.abs(ends).min())
     return Finding(
         "It stops at C'/(C' + C), at least ½ away for any C.",
-        f"it ends up to {off:.2f} from there, and is only {least:.2f} away from the minimum at the largest C",
+        f"it ends up to {off:.2f} from there, and at one C only {least:.2f} away from the minimum",
         off < _CLOSE and least > 0.5 - _CLOSE,
         "The point is −(C' − C)/C': at least ½ away for C ≤ 1.5, and like 1/C beyond. That a bias remains is right "
         "(errata, item 18).",

@@ -30,23 +30,19 @@ def thresholds(lab: Lab) -> Result:
     of the error back, and by the paper's formula needs more noise.
     """
     model = image(lab, "CNN", image_scale(lab, seeds=2))
-    found = {clip: np.array([_accuracies(lab, model, clip, ratio) for ratio in RATIOS]) for clip in CLIPS}
+    found = {clip: np.array([model.accuracies(lab, _plan(model, clip, ratio)) for ratio in RATIOS]) for clip in CLIPS}
     series = [band(f"C1 = {clip:g}", RATIOS, values.T, level=0.0) for clip, values in found.items()]
     chart = Chart("DiceSGD at a fixed effective step", "C2/C1", "test accuracy, %", series, x_log=True)
     return Result([_equal_is_best(found), small_is_better(found, 0)], [chart], [_table(model)])
 
 
-def _plan(model: Image, clip: float, ratio: float, seed: int) -> Any:
+def _plan(model: Image, clip: float, ratio: float) -> Any:
     noise = paper_multiplier(model.scale, ratio)
-    return model.scale.plan("dice", STEP / clip, seed, clip=clip, error_clip=ratio * clip, noise_multiplier=noise)
-
-
-def _accuracies(lab: Lab, model: Image, clip: float, ratio: float) -> list[float]:
-    return [model(lab, _plan(model, clip, ratio, seed)) for seed in range(model.scale.seeds)]
+    return model.scale.plan("dice", STEP / clip, 0, clip=clip, error_clip=ratio * clip, noise_multiplier=noise)
 
 
 def _table(model: Image) -> Table:
-    plans = [_plan(model, 1.0, ratio, 0) for ratio in RATIOS]
+    plans = [_plan(model, 1.0, ratio) for ratio in RATIOS]
     rows = [
         [f"{ratio:g}", f"{plan.noise_multiplier:.3g}·C1/B", *privacy(model.scale, plan)]
         for ratio, plan in zip(RATIOS, plans, strict=True)

@@ -25,20 +25,16 @@ STEPS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # times C1
 def steps(lab: Lab) -> Result:
     """DiceSGD's test accuracy for each C1 and step, with C2 = C1. For small C1 one product η·C1 is best."""
     model = image(lab, "CNN", image_scale(lab, seeds=2))
-    found = {clip: np.array([_accuracies(lab, model, clip, step) for step in STEPS]) for clip in CLIPS}
+    found = {clip: np.array([model.accuracies(lab, _plan(model, clip, step)) for step in STEPS]) for clip in CLIPS}
     series = [band(f"C1 = {clip:g}", STEPS, values.T, level=0.0) for clip, values in found.items()]
     chart = Chart("DiceSGD with C2 = C1", "η·C1", "test accuracy, %", series, x_log=True)
-    claimed, certified = privacy(model.scale, _plan(model, 1.0, 1.0, 0))
+    claimed, certified = privacy(model.scale, _plan(model, 1.0, 1.0))
     table = Table("Privacy, the same for all", ("of", "claimed ε", "certified ε"), [["DiceSGD", claimed, certified]])
     return Result([_inner_best(found), small_is_better(found, None)], [chart], [table])
 
 
-def _plan(model: Image, clip: float, step: float, seed: int) -> Any:
-    return model.scale.plan("dice", step / clip, seed, clip=clip, noise_multiplier=paper_multiplier(model.scale))
-
-
-def _accuracies(lab: Lab, model: Image, clip: float, step: float) -> list[float]:
-    return [model(lab, _plan(model, clip, step, seed)) for seed in range(model.scale.seeds)]
+def _plan(model: Image, clip: float, step: float) -> Any:
+    return model.scale.plan("dice", step / clip, 0, clip=clip, noise_multiplier=paper_multiplier(model.scale))
 
 
 def _inner_best(found: dict[float, Any]) -> Finding:

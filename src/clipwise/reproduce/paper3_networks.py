@@ -141,6 +141,10 @@ class Image(NamedTuple):
         """The test accuracy of a plan."""
         return float(lab.keep(image_accuracy, self.scale.source, self.name, plan, self.start))
 
+    def accuracies(self, lab: Lab, plan: Any) -> list[float]:
+        """The test accuracies of a plan with each of the scale's seeds."""
+        return [self(lab, plan._replace(seed=seed)) for seed in range(self.scale.seeds)]
+
     def tuned(self, lab: Lab, steps: Sequence[float], algorithm: str, **update: Any) -> tuple[Any, list[float]]:
         """A plan with the best step, and the accuracies of its seeds."""
 
@@ -148,7 +152,7 @@ class Image(NamedTuple):
             return self.scale.plan(algorithm, step, seed, **update)
 
         step = best(lambda step, seed: self(lab, plans(step, seed)), steps, self.scale.tuning)
-        return plans(step, 0), [self(lab, plans(step, seed)) for seed in range(self.scale.seeds)]
+        return plans(step, 0), self.accuracies(lab, plans(step, 0))
 
 
 def image(lab: Lab, name: str, scale: Scale) -> Image:

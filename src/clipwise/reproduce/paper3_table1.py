@@ -15,6 +15,7 @@ from clipwise.privacy.statement import account
 from clipwise.problem import Problem
 from clipwise.report.charts import Chart, Series, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
+from clipwise.reproduce.numbers import slope
 from clipwise.rule import Rule
 from clipwise.steps import Constant
 from clipwise.sweep import Run
@@ -109,11 +110,11 @@ def _certified(rule: Rule, records: int, steps: int) -> float:
 
 
 def _falls(name: str, counts: tuple[int, ...], found: dict[str, list[float]]) -> Finding:
-    slope = float(np.polyfit(np.log(counts), np.log(found[name]), 1)[0])
+    power = slope(counts, found[name])
     return Finding(
         f"The error of {name} is of order 1/(Nε)², up to a logarithm.",
-        f"it falls as N^({slope:.2f}) from N = {counts[0]} to {counts[-1]:,}".replace("-", "−"),
-        slope < -1.25,
+        f"it falls as N^({power:.2f}) from N = {counts[0]} to {counts[-1]:,}".replace("-", "−"),
+        power < -1.25,
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clipwise.clipping import Unclipped
 from clipwise.datasets import linear, logistic
@@ -20,14 +19,13 @@ from clipwise.losses import HuberRegression, MallowsLogistic
 from clipwise.outputs import Average
 from clipwise.presets import LDPASGD
 from clipwise.problem import Problem
-from clipwise.report.charts import Chart, Series, Table
+from clipwise.report.charts import Array, Chart, Series, Table
 from clipwise.reproduce.base import Lab
 from clipwise.rule import Rule
 from clipwise.sampling import SinglePass
 from clipwise.steps import Power
 from clipwise.sweep import Run
 
-Array = NDArray[np.float64]
 Traces = dict[tuple[float, float | None], Trace]  # by decay and budget
 Ends = dict[tuple[float, float | None, str], float]  # by decay, budget and estimator
 
@@ -103,12 +101,6 @@ def ends(traces: Traces, case: Case) -> Ends:
         for setting, trace in traces.items()
         for of in NAMES
     }
-
-
-def slope(users: Any, values: Any) -> float:
-    """The exponent of the power of n that the values follow over the last two decades of users."""
-    late = users >= LATE
-    return float(np.polyfit(np.log(users[late]), np.log(values[late]), 1)[0])
 
 
 def power(exponent: float) -> str:

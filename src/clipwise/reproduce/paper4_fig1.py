@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clipwise.report.charts import Chart, Series
+from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
-from clipwise.reproduce.paper4 import NAMES, USERS, Array, Case, point
+from clipwise.reproduce.paper4 import NAMES, USERS, Case, point
 
 _CASE = Case("linear", 5)
 _LATE = USERS / 3

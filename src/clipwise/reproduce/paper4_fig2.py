@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from clipwise.engine import Trace
-from clipwise.report.charts import Table
+from clipwise.report.charts import Array, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
+from clipwise.reproduce.numbers import slope
 from clipwise.reproduce.paper4 import (
     CONVERGING,
     DECAYS,
     LATE,
     NAMES,
     PARAMETERS,
-    Array,
     Case,
     Ends,
     Traces,
@@ -24,7 +24,6 @@ from clipwise.reproduce.paper4 import (
     falls,
     grid,
     power,
-    slope,
 )
 from clipwise.theory.local import rates
 
@@ -130,13 +129,13 @@ def _scale_rate(trace: Trace) -> Finding:
 
 
 def _slope(trace: Trace, of: str) -> float:
-    return slope(trace.iterations, trace.gap(_CASE.truth, of).mean(axis=0))
+    return slope(trace.iterations, trace.gap(_CASE.truth, of).mean(axis=0), LATE)
 
 
 def _coefficients_slope(trace: Trace) -> float:
     assert trace.average is not None
     off: Array = (trace.average - _CASE.truth)[:, :, :-1]
-    return slope(trace.iterations, (off**2).sum(axis=2).mean(axis=0))
+    return slope(trace.iterations, (off**2).sum(axis=2).mean(axis=0), LATE)
 
 
 def _slope_table(slopes: dict[tuple[float, str], float]) -> Table:

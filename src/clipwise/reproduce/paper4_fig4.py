@@ -8,19 +8,19 @@ from scipy.special import expit
 from clipwise.engine import Trace
 from clipwise.metrics import performative_risk
 from clipwise.problem import Problem
-from clipwise.report.charts import Table
+from clipwise.report.charts import Array, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
+from clipwise.reproduce.numbers import slope
 from clipwise.reproduce.paper4 import (
     CONVERGING,
     DECAYS,
+    LATE,
     NAMES,
     PARAMETERS,
-    Array,
     Case,
     chart,
     grid,
     power,
-    slope,
 )
 from clipwise.theory.local import rates
 
@@ -50,7 +50,7 @@ def losses(lab: Lab) -> Result:
     users = next(iter(traces.values())).iterations[::-_EVERY][::-1]
     models = {(*setting, of): kept for setting, trace in traces.items() for of, kept in _recorded(trace).items()}
     excess = {key: lab.keep(_excess, kept) for key, kept in models.items()}
-    slopes = {(decay, of): slope(users, excess[decay, 2.0, of]) for decay in CONVERGING for of in NAMES}
+    slopes = {(decay, of): slope(users, excess[decay, 2.0, of], LATE) for decay in CONVERGING for of in NAMES}
     findings = [_faster(slopes), _behind(excess), _rates(slopes)]
     charts = [
         chart(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clipwise.clipping import Norm, Unclipped, add_clipped
 from clipwise.losses import Logistic, SquaredError, clipped_loss, gradient, value
@@ -13,14 +12,12 @@ from clipwise.noise import Gaussian
 from clipwise.outputs import Average
 from clipwise.presets import ClippedDPGD
 from clipwise.problem import Problem
-from clipwise.report.charts import Chart, Series
+from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.rule import Rule
 from clipwise.sampling import Full
 from clipwise.steps import Constant
 from clipwise.sweep import Run
-
-Array = NDArray[np.float64]
 
 _CASES = {"squared error": (SquaredError(), 0.0, 1.0), "logistic": (Logistic(), 1.0, 0.3)}  # loss, label, clip
 _MARGINS = np.linspace(-4.0, 4.0, 801)

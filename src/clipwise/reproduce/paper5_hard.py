@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clipwise.engine import run
 from clipwise.metrics import performative_risk
 from clipwise.presets import DPGD
-from clipwise.report.charts import Chart, Series
+from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.steps import Constant
 from clipwise.theory import glm, instances
-
-Array = NDArray[np.float64]
 
 _EPSILON, _DELTA, _RANK, _STEPS = 0.01, 1e-7, 10, 20
 _SIZES = (1e-3, 1e-2, 1e-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
 from clipwise.losses import Absolute, Logistic
@@ -11,13 +10,12 @@ from clipwise.metrics import performative_risk
 from clipwise.points import stable_point
 from clipwise.presets import DPGD
 from clipwise.problem import Problem
-from clipwise.report.charts import Chart, Series
+from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
+from clipwise.reproduce.numbers import slope
 from clipwise.steps import Constant
 from clipwise.sweep import Run
 from clipwise.theory import glm
-
-Array = NDArray[np.float64]
 
 _RECORDS, _RANK, _STEPS, _NOISE = 150, 5, 50, 0.3
 _COLUMNS = (10, 100, 1000, 10_000)
@@ -68,11 +66,11 @@ def _flat(columns: list[Array], ambient: list[float]) -> Finding:
 
 
 def _root(ranks: list[Array]) -> Finding:
-    slope = float(np.polyfit(np.log(_RANKS), np.log([values.mean() for values in ranks]), 1)[0])
+    power = slope(_RANKS, [values.mean() for values in ranks])
     return Finding(
         "It grows like the square root of the rank.",
-        f"as rank^{slope:.3f} from rank {_RANKS[0]} to {_RANKS[-1]}",
-        abs(slope - 0.5) < 0.08,
+        f"as rank^{power:.3f} from rank {_RANKS[0]} to {_RANKS[-1]}",
+        abs(power - 0.5) < 0.08,
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clipwise import losses, regions, responses
 from clipwise.datasets import bernoulli, credit
@@ -19,12 +19,12 @@ from clipwise.points import stable_point
 from clipwise.presets import PCSGD, DiceSGD
 from clipwise.privacy.calibration import calibrate
 from clipwise.problem import Problem
-from clipwise.report.charts import Series
+from clipwise.report.charts import Array, Chart, Series
+from clipwise.reproduce.base import Finding, Lab, Result
+from clipwise.reproduce.numbers import listed
 from clipwise.rule import Rule
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
-
-Array = NDArray[np.float64]
 
 RECORDS = 100_000  # m of the quadratic problem
 
@@ -70,12 +70,6 @@ def papers_rules(step: Any, clip: float, epsilon: float, records: int, steps: in
     return {rule.name: calibrate(rule, *about, how="paper") for rule in rules}
 
 
-def slope(iterations: Any, values: Array, first: float) -> float:
-    """The exponent of a power of t that fits the values best from iteration `first` on."""
-    late = np.asarray(iterations) >= first
-    return float(np.polyfit(np.log(np.asarray(iterations)[late]), np.log(values[late]), 1)[0])
-
-
 def densely(steps: int, count: int = 200) -> list[int]:
     """Iterations from 1 to `steps` in equal ratios."""
     return sorted({round(t) for t in np.geomspace(1, steps, count)})
@@ -89,18 +83,18 @@ def decade_means(iterations: Any, values: Array, first: int = 100) -> list[float
     return [float(mean) for mean in means]
 
 
-def resting(problem: Problem, clip: float) -> Run:
+def _resting(problem: Problem, clip: float) -> Run:
     """DiceSGD with θ held at θ_PS: its error settles at the level that it has once a run has converged."""
     rule = DiceSGD(InverseTime(1e-30, 0), clip, clip, 0.0)  # the kernel that the other runs have compiled
     return Run(problem, rule, 20_000, stable_point(problem).theta, 100, record=list(range(10_000, 20_001, 100)))
 
 
-def resting_level(trace: Trace) -> float:
+def _resting_level(trace: Trace) -> float:
     """The mean of ‖e‖² of such a run."""
     return float(np.mean(trace.error_norm() ** 2))
 
 
-def error_lines(traces: dict[str, Trace], level: float, width: int = 10) -> list[Series]:
+def _error_lines(traces: dict[str, Trace], level: float, width: int = 10) -> list[Series]:
     """‖e_t‖² of each, averaged over replicates and `width` records in a row; and the level at which it rests."""
     lines = []
     for name, trace in traces.items():
@@ -111,6 +105,20 @@ def error_lines(traces: dict[str, Trace], level: float, width: int = 10) -> list
     return [*lines, Series("level with θ held at θ_PS", [1, int(trace.iterations[-1])], [level] * 2, kind="dashed")]
 
 
-def listed(values: Any, digits: int = 3) -> str:
-    """Numbers in a sentence."""
-    return ", ".join(f"{value:.{digits}g}" for value in values)
+def memory(lab: Lab, traces: dict[float, Trace], problem: Callable[[float], Problem], spare: float) -> Result:
+    """Whether what DiceSGD remembers stays bounded, from its run at each β, with C2 = 1 (Assumption 4.1).
+
+    Bounded means that the last decade is at most `spare` times the level at which the error rests once θ does.
+    """
+    betas = list(traces)
+    squares = [trace.error_norm() ** 2 for trace in traces.values()]
+    levels = [_resting_level(trace) for trace in lab.sweep([_resting(problem(beta), 1.0) for beta in betas])]
+    ends = [decade_means(traces[betas[0]].iterations, each.mean(axis=0))[-1] for each in squares]
+    finding = Finding(
+        "‖e_t‖² is bounded at each step (Assumption 4.1).",
+        f"Its mean over the last decade is {listed(ends)} for β = {listed(betas)}. With θ held at θ_PS it settles at "
+        f"{listed(levels)}. The largest ‖e_t‖ that was seen is {max(each.max() for each in squares) ** 0.5:.3g}.",
+        all(end <= spare * level for end, level in zip(ends, levels, strict=True)),
+    )
+    lines = _error_lines({f"β = {beta:g}": trace for beta, trace in traces.items()}, levels[-1])
+    return Result([finding], [Chart("DiceSGD", "iteration t", "mean of ‖e_t‖²", lines, x_log=True, y_log=True)])

@@ -26,6 +26,7 @@ _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
 
 _NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
+_COARSE = "Some parameters have fewer than 32 bits: that their sums and noise are rounded to those is not covered."
 
 
 class PrivacyEngine:
@@ -33,7 +34,8 @@ class PrivacyEngine:
 
     Formal guarantee: `statement()` is `clipwise.account` of the rule that runs, for the steps taken so far. It holds if
     each record's loss depends on this record alone, every layer treats records one by one, and the model's first
-    parameters, the number of records and all settings were chosen without a look at the records.
+    parameters, the number of records and all settings were chosen without a look at the records. A record whose
+    gradient is not finite stops the training.
 
     `adjacency` says which data sets are neighbours: "replace-one", "zero-out" or, for Poisson sampling, "add-remove",
     which is what Opacus reports.
@@ -88,9 +90,12 @@ class PrivacyEngine:
     def _watch(self, optimizer: PrivateOptimizer, records: int, data_loader: Any) -> Any:
         """Count the optimiser's steps from here on, and draw its batches; returns the loader that does."""
         self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
+        self._rounding = [_COARSE] if any(p.dtype.itemsize < 4 for p in optimizer.trained) else []
         self._batches = Batches(self._rule.sampling, records, _sampling_generator(data_loader, processes), *processes)
         self._batches.on_pass = optimizer.begin_pass
-        optimizer.attach_step_hook(self._count)
+        if not data_loader.num_workers:  # else batches are fetched ahead, and the next one says nothing of the last
+            self._batches.on_batch = optimizer.begin_batch
+        optimizer.on_step = self._count
         return private_loader(data_loader, self._batches)
 
     def make_private_with_epsilon(
@@ -118,9 +123,9 @@ class PrivacyEngine:
         rule.check_sampling(records, 1)
         return rule, records
 
-    def _count(self, optimizer: Any) -> None:
+    def _count(self) -> None:
         self.steps += 1
-        self._batches.taken += 1
+        self._batches.take()
 
     def statement(self, delta: float | None = None, steps: int | None = None) -> Statement:
         """What is certified and what is claimed, for the steps taken so far or for a number of `steps`.
@@ -132,7 +137,7 @@ class PrivacyEngine:
             raise ValueError("steps must be given before any step has been taken.")
         taken = self._accountable() if steps is None else checks.count("steps", steps)
         stated = account(rule, self._records, taken, self._delta if delta is None else delta, self.adjacency)
-        return replace(stated, reasons=(*stated.reasons, _NOISE))
+        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._rounding))
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε of the steps taken so far; 0 before the first."""
@@ -155,7 +160,8 @@ class PrivacyEngine:
     ) -> None:
         """Write the model, the optimiser with its error, the accounting and both generators to a file.
 
-        `checkpoint_dict` holds more to keep, such as a scheduler's state. Keep the file as private as the data.
+        `checkpoint_dict` holds more to keep, such as a scheduler's state. Of several processes, the first one writes.
+        Keep the file as private as the data.
         """
         content = {
             "identity": checkpoint.identity(self._used(), self._records),
@@ -166,10 +172,14 @@ class PrivacyEngine:
             "noise": optimizer.generator.get_state(),
             "more": checkpoint_dict or {},
         }
-        checkpoint.save(path, content)
+        if optimizer.processes.leads:  # the others' noise is never drawn, and must not take its place
+            checkpoint.save(path, content)
 
     def load_checkpoint(self, *, path: Any, module: Any, optimizer: Any) -> dict[str, Any]:
-        """Go on from a checkpoint of the same training, made private in the same way; returns `checkpoint_dict`."""
+        """Go on from a checkpoint of the same training, made private in the same way; returns `checkpoint_dict`.
+
+        The noise goes on, too: of two trainings that differ after the same checkpoint, only one may be released.
+        """
         content = checkpoint.load(path, checkpoint.identity(self._used(), self._records))
         checkpoint.check_shapes(path, content["module"], module)
         optimizer.load_state_dict(content["optimizer"])

@@ -9,7 +9,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
 from clipwise import checks
 
@@ -21,8 +21,20 @@ def records_and_batch(data_loader: Any) -> tuple[int, int]:
         raise ValueError(
             f"data_loader must be a DataLoader of a dataset with a length, got one of {type(dataset).__name__}."
         )
+    _refuse_samplers(data_loader)
     batch = data_loader.batch_size or getattr(data_loader.batch_sampler, "batch_size", None)
     return checks.count("len(data_loader.dataset)", len(dataset)), checks.count("data_loader.batch_size", batch)
+
+
+def _refuse_samplers(data_loader: Any) -> None:
+    """Refuse a loader that draws from some records only, or not alike: private batches are drawn from all."""
+    known = (type(None), BatchSampler, SequentialSampler, RandomSampler, DistributedSampler)
+    for sampler in (data_loader.batch_sampler, data_loader.sampler):
+        if type(sampler) not in known:
+            raise ValueError(
+                f"data_loader must draw from all records alike, got {type(sampler).__name__}, which private batches "
+                "cannot follow; torch.utils.data.Subset makes a dataset of some records."
+            )
 
 
 def check_model(module: Any, mode: str) -> None:

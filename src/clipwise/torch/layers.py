@@ -1,4 +1,4 @@
-"""Layers: sums of weighted gradients for the capped error, and GPT-2's Conv1D, which Opacus does not know."""
+"""Layers: norms that rounding cannot shorten, sums for the capped error, and GPT-2's Conv1D, unknown to Opacus."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from opacus.grad_sample import register_grad_sampler, register_norm_sampler
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clipwise.torch.tensors import precise
+
 Sums = dict[Any, Tensor]
 
 
@@ -19,6 +21,11 @@ def sums(module: Any, x: Tensor, gradient: Tensor, weights: Tensor | None = None
         gradient = gradient * weights.to(gradient.device, gradient.dtype).view(-1, *[1] * (gradient.dim() - 1))
     found = _CONTRACTIONS.get(type(module), _any_layer)(module, x, gradient)
     return {p: total for p, total in found.items() if p.requires_grad}
+
+
+def known(module: Any) -> bool:
+    """Whether a layer's sums have a formula here; such a layer uses each of its parameters once."""
+    return type(module) in _CONTRACTIONS
 
 
 def without_padding(module: Any, x: Tensor, gradient: Tensor) -> Tensor:
@@ -85,18 +92,40 @@ def register_conv1d(module: Any) -> None:
         kind = type(layer)
         if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and kind not in _CONTRACTIONS:
             _CONTRACTIONS[kind] = _conv1d
-            register_norm_sampler(kind)(_conv1d_norms)
+            register_norm_sampler(kind)(matrix_norms)
             register_grad_sampler(kind)(_conv1d_gradients)
 
 
-def _conv1d_norms(layer: Any, activations: list[Tensor], gradient: Tensor) -> Sums:
-    """‖x_iᵀ·g_i‖² = Σ (x_i·x_iᵀ)∘(g_i·g_iᵀ): rows against rows, without the gradient itself."""
-    x, g = activations[0].to(gradient.dtype).flatten(1, -2), gradient.flatten(1, -2)
-    norms = {layer.weight: ((x @ x.mT) * (g @ g.mT)).sum((1, 2)).clamp(min=0).sqrt(), layer.bias: g.sum(1).norm(dim=1)}
+def matrix_norms(layer: Any, activations: list[Tensor], gradient: Tensor) -> Sums:
+    """Norms of the gradients of a layer y = x·W + b, or x·Wᵀ + b, with any number of rows a record."""
+    x, g = _rows(activations[0], precise(gradient.dtype)), _rows(gradient, precise(gradient.dtype))
+    norms = {layer.weight: _product_norms(x, g)}
+    if layer.bias is not None:
+        norms[layer.bias] = g.sum(1).norm(dim=1)
     return {p: norm for p, norm in norms.items() if p.requires_grad}
 
 
+def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """(records, rows, entries)."""
+    return x.to(dtype).reshape(len(x), -1, x.shape[-1])
+
+
+def _product_norms(x: Tensor, g: Tensor) -> Tensor:
+    """‖x_iᵀ·g_i‖² = Σ (x_i·x_iᵀ)∘(g_i·g_iᵀ): rows against rows, without the gradient itself.
+
+    Where rows cancel, rounding may hide all of it, and nothing would be clipped. So what rounding can hide is added: in
+    sums of n terms about √n·ε of the terms' size (Higham and Mary, A new approach to probabilistic rounding error
+    analysis, 2019), here four times that.
+    """
+    lengths = x.norm(dim=2) * g.norm(dim=2)
+    if x.shape[1] == 1:
+        return lengths.squeeze(1)
+    squares = ((x @ x.mT) * (g @ g.mT)).sum(2).sum(1).clamp(min=0)
+    terms = x.shape[2] + g.shape[2] + 2 * x.shape[1]
+    return (squares + 4 * terms**0.5 * torch.finfo(x.dtype).eps * lengths.sum(1).square()).sqrt()
+
+
 def _conv1d_gradients(layer: Any, activations: list[Tensor], gradient: Tensor) -> Sums:
-    x, g = activations[0].to(gradient.dtype).flatten(1, -2), gradient.flatten(1, -2)
+    x, g = _rows(activations[0], gradient.dtype), _rows(gradient, gradient.dtype)
     gradients = {layer.weight: x.mT @ g, layer.bias: g.sum(1)}
     return {p: value for p, value in gradients.items() if p.requires_grad}

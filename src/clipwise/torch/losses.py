@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clipwise.torch.models import GhostModel
 from clipwise.torch.optimizer import GhostOptimizer
-from clipwise.torch.tensors import factor
+from clipwise.torch.tensors import factor, finite
 
 
 class RecordLosses:
@@ -43,14 +43,16 @@ class RecordLosses:
         """Σ g_i and the norms of the g_i by one pass, Σ clip(g_i) by another."""
         rule, optimizer = self.optimizer.rule, self.optimizer
         optimizer.before_first_pass()
+        self.model.check_uses(self.losses)
         self.model.first_pass(self.losses.sum())
-        norms = self.model.norms(len(self.losses))
+        norms = finite(self.model.norms(len(self.losses)))
         clipped = factor(rule.clip, norms)
-        optimizer.between_passes()
         weights = factor(rule.feedback.cap, norms) / clipped if optimizer.caps else None
-        self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), weights)
-        self.model.check_sums(clipped * norms)
-        optimizer.after_second_pass()
+        with optimizer.undivided():
+            optimizer.between_passes()
+            self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), weights)
+            self.model.check_sums(clipped * norms)
+            optimizer.after_second_pass()
 
 
 class RecordCriterion:
@@ -70,6 +72,8 @@ class RecordCriterion:
     def __call__(self, scores: Any, targets: Any, *, shape: Any = None) -> RecordLosses:
         """The losses of a batch."""
         losses = self.criterion(scores, targets)
+        if not losses.dim():
+            raise ValueError("criterion must give one loss a record, or have a `reduction`, got one number for all.")
         if shape is not None:
             losses, targets = losses.view(shape[0], shape[1]), targets.view(shape[0], shape[1])
         return RecordLosses(self.model, self.optimizer, self._reduced(losses, targets))

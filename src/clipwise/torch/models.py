@@ -6,17 +6,19 @@ fire after the layer's own backward step. A hook on the layer's output hears the
 
 from __future__ import annotations
 
-from typing import Any
+from collections import ChainMap, Counter
+from typing import Any, ClassVar
 
 import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import prepare_layer
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clipwise.torch.layers import sums, without_padding
+from clipwise.torch.layers import known, matrix_norms, sums, without_padding
 from clipwise.torch.optimizer import NO_GRADIENT, ONE_ROW
 from clipwise.torch.tensors import joint_norm
 
@@ -43,9 +45,9 @@ class _Hooked:
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             output.register_hook(lambda gradient: self.hear(module, gradient))
-            self.begin(module, forward_input, output)
+            self.take_note(module, forward_input, output)
 
-    def begin(self: Any, module: Any, forward_input: Any, output: Tensor) -> None:
+    def take_note(self: Any, module: Any, forward_input: Any, output: Tensor) -> None:
         """Take note of a layer's use, if it matters."""
 
     def hear(self: Any, module: Any, gradient: Tensor) -> None:
@@ -88,8 +90,7 @@ def _is_empty(inputs: Any) -> bool:
 def _made_up(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor) or not leaf.dim() or len(leaf):
         return leaf
-    shape = (1, *leaf.shape[1:])
-    return leaf.new_zeros(shape) if leaf.is_floating_point() else leaf.new_ones(shape)
+    return leaf.new_ones((1, *leaf.shape[1:]))  # not zeros, at which lengths and logarithms have no gradient
 
 
 def _nothing(leaf: Any) -> Any:
@@ -109,30 +110,30 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     comes from elsewhere would not be measured, and so not be clipped.
     """
 
+    NORM_SAMPLERS: ClassVar[Any] = ChainMap(
+        {nn.Linear: matrix_norms}, GradSampleModuleFastGradientClipping.NORM_SAMPLERS
+    )
+
     def __init__(self, module: Any, optimizer: Any):
         super().__init__(module, loss_reduction="sum")
         self.optimizer = optimizer
-        self.ends: list[Tensor] = []  # outputs of the layers that no gradient goes beyond
+        self.ends: list[GradientEdge] = []  # outputs of the layers that no gradient goes beyond
         self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
         self.from_layers: dict[Any, Tensor] = {}  # norms of what layers add to the sums that are checked
-        self._checked = False
+        self.unchecked = True  # whether it is still to be seen that gradients come from layers alone
         self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
 
-    def begin(self, module: Any, forward_input: Any, output: Tensor) -> None:
+    def take_note(self, module: Any, forward_input: Any, output: Tensor) -> None:
         """Take note of a layer's input, and of a layer that no gradient goes beyond."""
-        ends = not any(isinstance(item, Tensor) and item.requires_grad for item in forward_input)
-        if ends and not self.optimizer.keeps_whole:
-            self.ends.append(output)
-        once = not hasattr(module, "ghost_input") and len(forward_input) == 1
+        if len(forward_input) != 1:  # Opacus measures what the first input does
+            raise ValueError(f"ghost mode needs layers of one input, got {type(module).__name__}; hooks mode takes it.")
+        if not forward_input[0].requires_grad and not self.optimizer.keeps_whole:
+            self.ends.append(get_gradient_edge(output))  # as it is before anything overwrites it
+        once = not hasattr(module, "ghost_input")
         if self.optimizer.caps and not once:
             raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
-        if self.optimizer.caps or self.checks:
+        if self.optimizer.caps or self.unchecked:
             module.ghost_input = module.activations[-1][0] if once else None
-
-    @property
-    def checks(self) -> bool:
-        """Whether sums are still to be checked; those of a resumed training begin with an error, and were."""
-        return not (self._checked or self.optimizer.resumed)
 
     def _forget(self) -> None:
         super()._forget()
@@ -140,11 +141,23 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         for module in self.iterate_submodules(self._module):
             module.__dict__.pop("ghost_input", None)
 
+    def check_uses(self, losses: Tensor) -> None:
+        """Refuse parameters that the losses depend on otherwise than by their layer, even if nothing comes of it yet.
+
+        What a layer that Opacus has no rule for does with its parameters is its own matter: `check_sums` sees to those.
+        """
+        uses = _uses(losses) if self.unchecked else Counter()
+        for module in self.iterate_submodules(self._module):
+            if known(module) and getattr(module, "ghost_input", None) is not None:
+                for p in module.parameters(recurse=False):
+                    if uses[p] > 1:
+                        raise RuntimeError(self._used_outside(p))
+
     def first_pass(self, total: Tensor) -> None:
         """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
         if self.optimizer.keeps_whole:
             total.backward(retain_graph=True)
-        else:
+        elif self.ends:
             torch.autograd.grad(total, self.ends, retain_graph=True, allow_unused=True)
         self.ends = []
 
@@ -167,7 +180,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             self._add_up(module, x, gradient.detach())
 
     def _add_up(self, module: Any, x: Tensor, gradient: Tensor) -> None:
-        if self.checks:
+        if self.unchecked:
             self.from_layers |= {p: total.norm() for p, total in sums(module, x, gradient).items()}
         if self.weights is not None:
             for p, total in sums(module, x, gradient, self.weights).items():
@@ -190,13 +203,31 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def check_sums(self, clipped_norms: Tensor) -> None:
         """Compare what layers have added to the first sums with what autograd has, up to rounding."""
-        scale = float(clipped_norms.sum()) if self.checks else 0.0
+        scale = float(clipped_norms.sum()) if self.unchecked else 0.0
         if scale == 0:
             return
-        for p, norm in self.from_layers.items():
+        compared = {} if self.optimizer.resumed else self.from_layers  # the sums of a resumed one begin with an error
+        for p, norm in compared.items():
             if abs(float(p.grad.norm() - norm)) > scale * torch.finfo(p.dtype).eps ** 0.5:
-                raise RuntimeError(
-                    f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; "
-                    "hooks mode leaves these out."
-                )
-        self._checked = True
+                raise RuntimeError(self._used_outside(p))
+        self.unchecked = False
+
+    def _used_outside(self, p: Tensor) -> str:
+        return (
+            f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; hooks mode leaves "
+            "these out."
+        )
+
+
+def _uses(losses: Tensor) -> Counter[Tensor]:
+    """How often the graph of the losses takes up each parameter."""
+    found: Counter[Tensor] = Counter()
+    waiting, seen = [losses.grad_fn], {losses.grad_fn}
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if hasattr(node, "variable"):
+                found[node.variable] += 1
+            elif node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
+    return found

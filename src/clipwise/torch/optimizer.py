@@ -13,6 +13,8 @@ zero, so that adding up gives the same v and the same e everywhere.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,12 +25,18 @@ from clipwise.clipping import Unclipped
 from clipwise.feedback import remembers
 from clipwise.rule import Rule
 from clipwise.torch.processes import Processes
-from clipwise.torch.tensors import factor, joint_norm, precise
+from clipwise.torch.tensors import factor, finite, joint_norm, precise
 
 _STEP_FIRST = (
     "optimizer.step() must follow every backward pass; for large batches there is BatchMemoryManager of Opacus."
 )
-NO_GRADIENT = "no gradient of each record was found; freeze what the loss does not depend on."
+_TORN = "A step was interrupted, and its sums cannot be told apart: make the training anew and load a checkpoint."
+_PIECES = (
+    "optimizer.step() must follow every piece of a batch, and every piece of a batch must come before the next one."
+)
+NO_GRADIENT = (
+    "no gradient of each record was found; freeze what the loss does not depend on, or go back to training mode."
+)
 ONE_ROW = "every layer's input must have one row a record (give position ids, for instance)."
 
 
@@ -50,13 +58,43 @@ class PrivateOptimizer(DPOptimizer):
         if remembers(rule.feedback):
             self.error = [torch.zeros_like(p, dtype=precise(p.dtype), requires_grad=False) for p in self.trained]
         self.resumed = False  # whether the error was loaded
+        self.on_step: Callable[[], None] = lambda: None  # called before an update is released
         self._begun = False  # whether some piece of the batch has been added
+        self._torn = False  # whether sums are being changed, or were when an error broke in
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        """Drop gradients from before, of frozen parameters too: the optimiser would take them as they are."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
+
+    def require_trained(self) -> None:
+        """Refuse parameters that were unfrozen or added since: their gradients would be neither clipped nor noised."""
+        if list(map(id, self.params)) != list(map(id, self.trained)):
+            raise RuntimeError(
+                "The parameters to train must stay those that make_private saw: freeze or add them before it."
+            )
+
+    @contextmanager
+    def undivided(self) -> Iterator[None]:
+        """A change of the sums that must be finished: an error within it leaves them those of no batch."""
+        if self._torn:
+            raise RuntimeError(_TORN)
+        self._torn = True
+        yield
+        self._torn = False
 
     def begin_pass(self) -> None:
         """Forget what was signalled about pieces of a pass that was left; a batch in pieces cannot be left."""
         if self._begun:
             raise RuntimeError("A pass was left within a batch, with pieces to come: a batch must be finished.")
         self._step_skip_queue.clear()
+
+    def begin_batch(self) -> None:
+        """Refuse to go on from a batch of which some piece was left out: the signals would fit other pieces."""
+        if self._begun or self._step_skip_queue:
+            raise RuntimeError(_PIECES)
 
     def begin(self) -> Tensor | None:
         """What e is multiplied by to begin a batch's sums: B·clip(e)/e at its first piece, None at later ones."""
@@ -86,6 +124,11 @@ class PrivateOptimizer(DPOptimizer):
 
     def release(self) -> None:
         """Turn the sums into v + noise, and settle the error with v before noise."""
+        with self.undivided():
+            self._release()
+        self._begun = False
+
+    def _release(self) -> None:
         for number, p in enumerate(self.trained):
             summed = p.summed_grad
             if self.error:
@@ -95,7 +138,6 @@ class PrivateOptimizer(DPOptimizer):
                 self._add_noise(summed)
             self.processes.add_up(summed)
             p.grad, p.summed_grad = summed.div_(self.batch), None
-        self._begun = False
 
     def _add_noise(self, summed: Tensor) -> None:
         std = self.rule.noise.std * self.batch
@@ -105,13 +147,15 @@ class PrivateOptimizer(DPOptimizer):
 
     def pre_step(self, closure: Any = None) -> bool:
         """Add a piece, and at the last one make the update; returns whether it was the last."""
+        self.require_trained()
         self.collect()
         self._is_last_step_skipped = self._check_skip_next_step()
         if self._is_last_step_skipped:
             return False
-        if self.step_hook:
-            self.step_hook(self)  # counted before it is released
+        self.on_step()  # counted before it is released
         self.release()
+        if self.step_hook:
+            self.step_hook(self)
         return True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -120,22 +164,24 @@ class PrivateOptimizer(DPOptimizer):
             p.grad = p.grad_sample = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state and the error."""
+        """The optimiser's state and the error, which no noise covers: keep it as private as the data."""
         self.require_between_steps()
         return {**self.original_optimizer.state_dict(), "error": [e.clone() for e in self.error]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the optimiser's state and the error."""
         self.require_between_steps()
-        if [e.shape for e in state_dict["error"]] != [e.shape for e in self.error]:
+        if [e.shape for e in state_dict.get("error", [])] != [e.shape for e in self.error]:
             raise ValueError("state_dict must hold an error of this model and algorithm, got one of another.")
         self.original_optimizer.load_state_dict(state_dict)
-        for e, saved in zip(self.error, state_dict["error"], strict=True):
+        for e, saved in zip(self.error, state_dict.get("error", []), strict=True):
             e.copy_(saved)
         self.resumed = True
 
     def require_between_steps(self) -> None:
         """Refuse to save or load a state in the middle of a batch, when e is not e."""
+        if self._torn:
+            raise RuntimeError(_TORN)
         if self._begun:
             raise RuntimeError("A state can be saved or loaded between steps only, not within a batch.")
 
@@ -148,17 +194,21 @@ class HooksOptimizer(PrivateOptimizer):
         samples = [_sample(p) for p in self.trained]
         if len({len(sample) for sample in samples}) > 1:
             raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
-        norms = joint_norm(sample.flatten(1).norm(dim=1) for sample in samples)
+        norms = finite(joint_norm(s.flatten(1).norm(dim=1, dtype=precise(s.dtype)) for s in samples))
         clipped = factor(self.rule.clip, norms)
         capped = factor(self.rule.feedback.cap, norms) if self.error else None
-        share = self.begin()
-        for number, (p, sample) in enumerate(zip(self.trained, samples, strict=True)):
-            self.recall(number, share)
-            total = _weighted_sum(clipped, sample).to(p.dtype)
-            p.summed_grad = total if p.summed_grad is None else p.summed_grad.add_(total)
-            if capped is not None:
-                self.keep(number, _weighted_sum(capped, sample))
-            p.grad_sample = None
+        with self.undivided():
+            share = self.begin()
+            for number, sample in enumerate(samples):
+                self.recall(number, share)
+                self._add(number, _weighted_sum(clipped, sample))
+                if capped is not None:
+                    self.keep(number, _weighted_sum(capped, sample))
+
+    def _add(self, number: int, total: Tensor) -> None:
+        p = self.trained[number]
+        p.summed_grad = total.to(p.dtype) if p.summed_grad is None else p.summed_grad.add_(total)
+        p.grad_sample = None
 
 
 def _sample(p: Tensor) -> Tensor:
@@ -192,7 +242,7 @@ class GhostOptimizer(PrivateOptimizer):
         """Make room for the sums of whole gradients."""
         if self._waits:
             raise RuntimeError(_STEP_FIRST)
-        self._waits = True
+        self.require_trained()
         for p in self.trained:
             p.grad = p._norm_sample = None
 
@@ -210,6 +260,7 @@ class GhostOptimizer(PrivateOptimizer):
         """Put the sums where nobody takes them for gradients."""
         for p in self.trained:
             p.summed_grad, p.grad = p.grad, None
+        self._waits = True
 
     def collect(self) -> None:
         """See that the passes were made."""

@@ -23,8 +23,10 @@ class Batches(Sampler[list[int]]):
         self.sampling, self.records, self.generator = sampling, records, generator
         self.rank, self.world = rank, world
         self.passes = 0  # that were begun
-        self.taken = 0  # batches of this pass that a step was made of; more may have been fetched
+        self.fetched = 0  # batches of this pass; with workers, ahead of the steps
+        self.taken = 0  # batches of this pass up to the last that a step was made of
         self.on_pass: Callable[[], None] = lambda: None  # called when a pass begins
+        self.on_batch: Callable[[], None] | None = None  # called when the next batch is fetched, if none is ahead
         self._start = generator.get_state()  # of the generator when the pass began
         self._skip = 0  # batches of a resumed pass that were taken before
 
@@ -33,7 +35,8 @@ class Batches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         self.on_pass()
-        skip, self._skip, self.taken = self._skip, 0, self._skip
+        skip, self._skip = self._skip, 0
+        self.fetched = self.taken = skip
         if skip:
             self.generator.set_state(self._start)
         else:
@@ -41,7 +44,14 @@ class Batches(Sampler[list[int]]):
             self._start = self.generator.get_state()
         for number, drawn in enumerate(self._draw()):
             if number >= skip:
+                if self.on_batch is not None:
+                    self.on_batch()
+                self.fetched = number + 1
                 yield drawn[self.rank :: self.world].tolist()
+
+    def take(self) -> None:
+        """Count a step; where none is fetched ahead, it is made of the last batch, even if others were left out."""
+        self.taken = self.taken + 1 if self.on_batch is None else self.fetched
 
     def _draw(self) -> Iterator[Tensor]:
         if type(self.sampling) is not Poisson:
@@ -61,6 +71,7 @@ class Batches(Sampler[list[int]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a pass."""
         self.passes, self._start, self._skip = state["passes"], state["start"], state["skip"]
+        self.fetched = self.taken = self._skip
         self.generator.set_state(self._start)
 
 

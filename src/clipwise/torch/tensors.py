@@ -12,15 +12,31 @@ from clipwise.clipping import Norm, Normalise, Unclipped
 
 
 def factor(clip: Any, norms: Tensor) -> Tensor:
-    """What a clip multiplies vectors of these norms by (a zero vector stays zero)."""
+    """What a clip multiplies vectors of these norms by, never more than makes them as long as the clip allows."""
     match clip:
         case Norm():
             return clip.threshold / norms.clamp(min=clip.threshold)
         case Normalise():
-            return torch.where(norms == 0, torch.zeros_like(norms), clip.length / norms)  # NaN is passed on
+            return clip.length / norms.clamp(min=_shortest(norms.dtype))
         case Unclipped():
             return torch.ones_like(norms)
     raise TypeError(f"clip must be Norm, Normalise or Unclipped, got {clip!r}.")
+
+
+def finite(norms: Tensor) -> Tensor:
+    """The norms, unless some are not finite: no clip can bound what such a gradient does to a sum."""
+    if not bool(norms.isfinite().all()):
+        raise RuntimeError("A record's gradient is not finite, so that no clip bounds it: nothing was released of it.")
+    return norms
+
+
+def _shortest(dtype: torch.dtype) -> float:
+    """The norm below which squares, and so the norm, are lost to rounding; such vectors are made longer, but not whole.
+
+    (To normalise by a norm that is too short would pass the clip. A zero vector stays zero.)
+    """
+    numbers = torch.finfo(dtype)
+    return float((numbers.tiny / numbers.eps) ** 0.5)
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:

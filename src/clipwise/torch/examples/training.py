@@ -1,4 +1,4 @@
-"""One training loop for all of paper 3's experiments: SGD, DPSGD-GC and DiceSGD on the same batches' law."""
+"""One training loop for all of paper 3's experiments: SGD on shuffled batches, DPSGD-GC and DiceSGD on Poisson's."""
 
 from __future__ import annotations
 

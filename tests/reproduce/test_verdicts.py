@@ -1,0 +1,67 @@
+"""Verdicts come from numbers: none holds of nothing, and what is said of a number is what it is."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import clipwise
+from clipwise.privacy.settings import ClaimRow
+from clipwise.reproduce import ours_claims, paper4_dimensions
+from clipwise.reproduce.numbers import listed, slope
+
+PACKAGE = Path(clipwise.__file__).parent
+
+
+def row(experiment, paper, claimed, certified, audited):
+    return ClaimRow(paper, experiment, 1e-5, "replace-one", claimed, "met", certified, audited)
+
+
+def test_a_claim_of_nobody_does_not_hold():
+    with pytest.raises(LookupError, match="of none, all would hold"):
+        ours_claims._finding([row("PCSGD", 1, 1.0, 1.0, None)], 5, "DP-SGD", "All are private.", "")
+
+
+def test_an_attack_that_succeeds_is_told():
+    withstood = ours_claims._sound([row("PCSGD", 1, 1.0, 2.0, 1.0), row("DiceSGD", 1, 1.0, 2.0, None)])
+    assert withstood.holds
+    assert "Of 1 audits, 0 exceed" in withstood.measured
+    assert "50%" in withstood.measured
+    broken = ours_claims._sound([row("PCSGD", 1, 1.0, 2.0, 1.0), row("DiceSGD", 1, 1.0, 2.0, 3.0)])
+    assert not broken.holds
+    assert "Of 2 audits, 1 exceed" in broken.measured
+
+
+def test_growth_is_called_fast_where_it_is():
+    key = ("linear", 0.5, 2.0, "theta")
+    slow, fast = (paper4_dimensions._growth({key: ends}) for ends in ([1.0, 3.0], [1.0, 9.0]))
+    assert (slow.verdict, fast.verdict) == ("holds", "holds with a remark")
+
+
+def test_numbers():
+    x = np.array([1.0, 10.0, 100.0, 1000.0])
+    assert slope(x, 2 * x**-0.7) == pytest.approx(-0.7)
+    assert slope(x, np.where(x < 10, 99.0, x**2), first=10) == pytest.approx(2.0)
+    assert listed([0.12345, 2.0], 2) == "0.12, 2"
+
+
+def imported(folder):
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                yield path.name, node.module.partition(".")[2].split(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "later"),
+    [
+        ("report", {"reproduce", "torch", "cli", "demo"}),
+        ("torch", {"reproduce", "report", "estimators", "cli", "demo"}),
+        ("reproduce", {"estimators", "cli", "demo"}),
+    ],
+)
+def test_imports_go_one_way(folder, later):
+    found = list(imported(folder))
+    assert len(found) > 10
+    assert [each for each in found if each[1] in later] == []

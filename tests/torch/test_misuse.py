@@ -1,0 +1,303 @@
+"""Trainings that go wrong: what would break the guarantee in silence is refused aloud."""
+
+import pytest
+import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+
+from clipwise.torch import PrivacyEngine
+from clipwise.torch.processes import Processes
+from private_training import Training, flat, network, records
+
+MODES = ("hooks", "ghost")
+KINDS = [{"algorithm": "dpsgd"}, {"algorithm": "dice"}, {"algorithm": "dice", "residual_cap": 1.5}]
+
+
+def private(model, mode, **settings):
+    parts = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(records(), batch_size=5),
+        noise_multiplier=0.0,
+        criterion=nn.BCEWithLogitsLoss(),
+        grad_sample_mode=mode,
+        **settings,
+    )
+    return parts[0], parts[1], (parts[2] if mode == "ghost" else nn.BCEWithLogitsLoss())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_parameter_unfrozen_later_gets_no_raw_gradient(mode):
+    model = network()
+    model[0].requires_grad_(False)
+    wrapped, optimizer, criterion = private(model, mode)
+    x, y = records()[:]
+    before = flat(model[0].parameters())
+    model[0].requires_grad_(True)
+    with pytest.raises(RuntimeError, match="parameters to train must stay"):
+        criterion(wrapped(x), y).backward() or optimizer.step()
+    assert torch.equal(flat(model[0].parameters()), before)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_parameter_added_later_gets_no_raw_gradient(mode):
+    training = Training(mode)
+    added = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    training.optimizer.add_param_group({"params": [added]})
+    x, y = records()[:]
+    with pytest.raises(RuntimeError, match="parameters to train must stay"):
+        training.criterion(training.private(x) + added, y).backward() or training.optimizer.step()
+    assert added == 0
+
+
+def test_a_gradient_left_from_before_moves_nothing():
+    model = network()
+    nn.BCEWithLogitsLoss()(model(records()[:][0]), records()[:][1]).backward()
+    model[0].requires_grad_(False)
+    before = flat(model[0].parameters())
+    wrapped, optimizer, criterion = private(model, "hooks")
+    criterion(wrapped(records()[:][0]), records()[:][1]).backward()
+    optimizer.step()
+    assert torch.equal(flat(model[0].parameters()), before)
+
+
+def test_steps_are_counted_whatever_hook_is_attached():
+    training, seen = Training(noise_multiplier=1.0), []
+    training.optimizer.attach_step_hook(seen.append)
+    assert training.run(1).engine.steps == len(seen) == 8
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_record_without_a_finite_gradient_is_not_released(mode, value):
+    training = Training(mode, noise_multiplier=1.0)
+    x, y = (column.clone() for column in records()[:])
+    x[3] = value
+    with pytest.raises(RuntimeError, match="gradient is not finite"):
+        training.step((x, y))
+    assert training.engine.steps == 0
+    assert training.theta().isfinite().all()
+    assert training.error().isfinite().all()
+
+
+class Difference(nn.Module):
+    """A record is two rows, and what counts is their difference: a sum in which large parts cancel."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1, bias=False)
+        nn.init.zeros_(self.layer.weight)
+
+    def forward(self, x):
+        score = self.layer(x)
+        return (score[..., 0, :] - score[..., 1, :]).flatten()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_hides_no_gradient_from_ghost_clipping(dtype):
+    """Rows against rows, the squared norm is off by ε·(Σ‖x_t‖‖g_t‖)², which may be all of it."""
+    generator = torch.Generator().manual_seed(0)
+    far = torch.finfo(dtype).eps ** -0.5
+    rows = 1000 * far * torch.randn(50, 1, 3, generator=generator, dtype=dtype)
+    gaps = torch.logspace(0, 4, 50, dtype=dtype)[:, None, None] * torch.randn(
+        50, 1, 3, generator=generator, dtype=dtype
+    )
+    data = TensorDataset(torch.cat([rows, rows + gaps], 1), torch.zeros(50, dtype=dtype))
+    training = Training("ghost", data, Difference().to(dtype), batch=1, algorithm="dpsgd", lr=0.0)
+    lengths = []
+    for record in range(50):
+        training.step([column[record : record + 1] for column in data[:]])
+        lengths.append(float(training.update().norm()))
+    assert 0 < max(lengths) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_automatic_clipping_of_gradients_too_short_to_measure(mode):
+    """Squares of such numbers are lost to rounding, and so is the length that is divided by."""
+    x, y = torch.full((40, 4), 1.0), torch.zeros(40)
+    model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Flatten(0))
+    nn.init.zeros_(model[0].weight)
+    options = {"batch": 1, "algorithm": "dpsgd", "clipping": "automatic", "lr": 0.0}
+    training = Training(mode, TensorDataset(x, y), model, **options)
+    for length in torch.logspace(-40, -10, 61):
+        training.step((x[:1] * length, y[:1]))
+        assert float(training.update().norm()) <= 1 + 1e-5
+    assert float(training.update().norm()) > 0.99
+
+
+class Gate(nn.Module):
+    """A layer that Opacus has no rule for, with a second input that Opacus does not look at."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((4,), 0.001, dtype=torch.float64))
+
+    def forward(self, x, scale=None):
+        return x * self.weight if scale is None else x * self.weight * scale
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = Gate()
+
+    def forward(self, x):
+        return self.gate(x, torch.full_like(x, 1000.0)).sum(1)
+
+
+def test_a_second_input_hides_no_gradient_from_ghost_clipping():
+    x, y = records()[:]
+    training = Training("ghost", model=Gated(), algorithm="dpsgd")
+    with pytest.raises(ValueError, match="ghost mode needs layers of one input, got Gate"):
+        training.step((x, y))
+
+
+@pytest.mark.parametrize("settings", KINDS, ids=str)
+def test_a_layer_whose_output_is_overwritten_is_measured(settings):
+    ends = []
+    for mode in MODES:
+        layers = [nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 1), nn.Flatten(0)]
+        model = nn.Sequential(*layers).double()
+        model.load_state_dict(network().state_dict())
+        ends.append(Training(mode, model=model, clip=0.5, **settings).run(2).theta())
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+def test_rows_of_rows():
+    """A layer's input may have more than one row a record, in any number of directions."""
+    x = torch.randn(12, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = (
+        TensorDataset(x.flatten(1, 2), torch.arange(12).double() % 2),
+        TensorDataset(x, torch.arange(12).double() % 2),
+    )
+    options = {"batch": 4, "clip": 0.1, "poisson_sampling": False}
+
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+            for p in self.layer.parameters():
+                nn.init.constant_(p, 0.5)
+
+        def forward(self, x):
+            return torch.tanh(self.layer(x)).flatten(1).sum(1)
+
+    ends = [Training(mode, part, Sum().double(), **options).run(2).theta() for mode in MODES for part in data]
+    for end in ends[1:]:
+        torch.testing.assert_close(end - ends[0], torch.zeros_like(end), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_that_is_not_training_is_refused(mode):
+    training = Training(mode)
+    training.private.eval()
+    with pytest.raises(RuntimeError, match="training mode"):
+        training.step(records()[:])
+
+
+def interrupted(*args):
+    raise MemoryError
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", ["keep", "_add_noise"])
+def test_a_step_that_was_interrupted_is_not_gone_on_with(mode, where, monkeypatch, tmp_path):
+    """Else the sums, or the error, would hold a batch twice or by half."""
+    training = Training(mode, residual_cap=1.5, noise_multiplier=1.0).run(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(training.optimizer, where, interrupted)
+        with pytest.raises(MemoryError):
+            training.step(records()[:])
+    with pytest.raises(RuntimeError, match="was interrupted"):
+        training.step(records()[:])
+    with pytest.raises(RuntimeError, match="was interrupted"):
+        training.engine.save_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
+
+
+def test_a_backward_pass_that_failed_before_any_sum_can_be_made_again(monkeypatch):
+    plain, disturbed = Training("ghost"), Training("ghost")
+    plain.step(records()[:])
+    with monkeypatch.context() as patch:
+        patch.setattr(disturbed.private, "first_pass", interrupted)
+        with pytest.raises(MemoryError):
+            disturbed.step(records()[:])
+    disturbed.step(records()[:])
+    assert torch.equal(disturbed.theta(), plain.theta())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("left_out", [{0}, {1}, {0, 1}])
+def test_pieces_left_out_mix_no_batches(mode, left_out):
+    training = Training(mode, batch=8, poisson_sampling=False)
+    options = {"data_loader": training.loader, "max_physical_batch_size": 4, "optimizer": training.optimizer}
+    with BatchMemoryManager(**options) as loader:
+        kept = (batch for number, batch in enumerate(loader) if number not in left_out)
+        with pytest.raises(RuntimeError, match="every piece of a batch"):
+            training.run(1, kept)
+    assert training.engine.steps == 0
+
+
+@pytest.mark.parametrize("poisson", [True, False])
+def test_a_batch_left_out_makes_no_other_come_twice(poisson, tmp_path):
+    training = Training(poisson_sampling=poisson)
+    whole = [batch[0] for batch in Training(poisson_sampling=poisson).loader]
+    for number, batch in enumerate(training.loader):
+        if number == 3:
+            break
+        if number != 1:
+            training.step(batch)
+    parts = {"path": tmp_path / "c", "module": training.private, "optimizer": training.optimizer}
+    training.engine.save_checkpoint(**parts)
+    resumed = Training(poisson_sampling=poisson)
+    parts |= {"module": resumed.private, "optimizer": resumed.optimizer}
+    for _ in range(2):  # and once more, at once: a position that was loaded can be saved
+        resumed.engine.load_checkpoint(**parts)
+        resumed.engine.save_checkpoint(**parts)
+    assert torch.equal(torch.cat([batch[0] for batch in resumed.loader]), torch.cat(whole[3:]))
+    assert resumed.engine._batches.passes == 1
+
+
+def test_workers_fetch_ahead_of_steps(tmp_path):
+    """Then the batches that were fetched tell nothing of those that were used, and steps are counted."""
+    model, loader = network(), DataLoader(records(), batch_size=5, num_workers=1, prefetch_factor=3)
+    engine, sgd = PrivacyEngine(), torch.optim.SGD(model.parameters(), lr=0.1)
+    _, _, ahead = engine.make_private(module=model, optimizer=sgd, data_loader=loader, noise_multiplier=1.0)
+    batches = iter(ahead)
+    next(batches)
+    assert engine._batches.fetched > 1
+    engine._count()
+    assert engine._batches.taken == 1
+    batches._shutdown_workers()
+
+
+def test_the_first_process_writes_the_checkpoint(tmp_path):
+    """The others' noise was never drawn: from their file, the first would draw its own once more."""
+    training = Training(noise_multiplier=1.0).run(1)
+    parts = {"module": training.private, "optimizer": training.optimizer}
+    training.optimizer.processes = Processes(1, 2)
+    training.engine.save_checkpoint(path=tmp_path / "c", **parts)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_sampler_of_its_own_is_not_thrown_away_in_silence():
+    model = network()
+    options = {"module": model, "optimizer": torch.optim.SGD(model.parameters()), "noise_multiplier": 1.0}
+    some = DataLoader(records(), batch_size=5, sampler=SubsetRandomSampler(range(20)))
+    with pytest.raises(ValueError, match="must draw from all records alike, got SubsetRandomSampler"):
+        PrivacyEngine().make_private(data_loader=some, **options)
+
+
+def test_a_criterion_of_one_number_is_refused():
+    training = Training("ghost", criterion=nn.functional.binary_cross_entropy_with_logits)
+    with pytest.raises(ValueError, match="criterion must give one loss a record"):
+        training.run(1)
+
+
+def test_statements_tell_of_coarse_numbers():
+    x, y = records()[:]
+    model = nn.Sequential(nn.Linear(4, 1, dtype=torch.bfloat16), nn.Flatten(0))
+    coarse = Training("ghost", TensorDataset(x.bfloat16(), y.bfloat16()), model, noise_multiplier=1.0)
+    for training, told in ((coarse, True), (Training(noise_multiplier=1.0), False)):
+        reasons = training.engine.statement(steps=1).reasons
+        assert any("fewer than 32 bits" in reason for reason in reasons) is told
