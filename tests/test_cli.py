@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 import clipwise as cw
 import reference
-from clipwise import cli, demo, meter
+from clipwise import cli, meter
 from clipwise.bias import BiasRow
 from clipwise.datasets import generated_credit
+from clipwise.reproduce import problems
 
 DICE = ["DiceSGD", "--noise-std", "1", "--records", "1000", "--steps", "50", "--delta", "1e-5", "--residual-cap", "2"]
 
@@ -99,9 +100,12 @@ def test_wrong_input_is_one_sentence(words, message):
 @pytest.fixture
 def small(monkeypatch):
     """The demo's problems at a size for tests: what is measured stays the same kind of thing."""
-    monkeypatch.setattr(demo, "credit", generated_credit)
-    monkeypatch.setattr(demo, "PAPER_ROWS", 400)
-    monkeypatch.setattr(demo, "bernoulli", lambda records, p: cw.datasets.bernoulli(1000, p))
+    monkeypatch.setattr(problems, "credit", generated_credit)
+    monkeypatch.setattr(problems, "PAPER_ROWS", 400)
+    monkeypatch.setattr(problems, "bernoulli", lambda records, p, scale: cw.datasets.bernoulli(1000, p, scale))
+    problems.credit_data.cache_clear()
+    yield
+    problems.credit_data.cache_clear()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from clipwise import cli, demo
 from clipwise.datasets import generated_credit
 from clipwise.datasets import give_me_some_credit as module
+from clipwise.reproduce import problems
 from clipwise.reproduce.laboratory import Laboratory
 
 
@@ -22,11 +23,14 @@ def small(monkeypatch, tmp_path):
         return case._replace(run_steps=2000, replicates=2, audit_runs=20), source
 
     monkeypatch.setattr(demo, "credit_case", short)
-    monkeypatch.setattr(demo, "credit", generated_credit)
+    monkeypatch.setattr(problems, "credit", generated_credit)
+    problems.credit_data.cache_clear()
     # A store of its own for each test; kernels stay in the cache that all tests share.
     monkeypatch.setattr(
         sys.modules["clipwise.sweep"], "cache_folder", lambda: tmp_path
     )  # the name is also a function's
+    yield
+    problems.credit_data.cache_clear()
 
 
 def test_demo(small, tmp_path):

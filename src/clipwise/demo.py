@@ -6,14 +6,11 @@ It is the short form of the report that `clipwise reproduce` writes: the same pa
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clipwise import losses, regions, responses, steps
-from clipwise.datasets import bernoulli, credit
-from clipwise.datasets.give_me_some_credit import PAPER_ROWS
+from clipwise import steps
 from clipwise.points import clipping_bias, stable_point
 from clipwise.presets import PCSGD, SGD, DiceSGD
 from clipwise.privacy.audit import Audit, audit
@@ -25,6 +22,7 @@ from clipwise.report.page import element, frame
 from clipwise.report.sections import Chapter, Done, footer, glance, header, section, told
 from clipwise.report.text import shown
 from clipwise.reproduce.base import Experiment, Finding, Lab, Result
+from clipwise.reproduce.problems import credit_data, credit_problem, quadratic
 from clipwise.rule import Rule
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
@@ -53,30 +51,13 @@ class Case(NamedTuple):
 
 def quadratic_case() -> Case:
     """Paper 1's first setting: a = 10, b = 1, p = 0.1, c = 1, ε = 0.1, with the stronger reaction β = 0.05."""
-    problem = Problem(
-        bernoulli(100_000, p=0.1),
-        loss=losses.Quadratic(a=10.0),
-        response=responses.LocationShift(beta=0.05),
-        region=regions.Box(-10, 10),
-    )
-    return Case("Quadratic, β = 0.05", problem, steps.InverseTime(10, 100), 5.0, 100_000, 20, 0.1, 100)
+    return Case("Quadratic, β = 0.05", quadratic(beta=0.05), steps.InverseTime(10, 100), 5.0, 100_000, 20, 0.1, 100)
 
 
 def credit_case() -> tuple[Case, str]:
     """Paper 1's credit setting with β = 0.1, and where the data came from."""
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        data = credit()  # its warning is the source that the page names
-    train, _ = data.first(PAPER_ROWS).standardised().split(0.7)
-    problem = Problem(
-        train.features,
-        train.labels,
-        loss=losses.Logistic(l2=100 / PAPER_ROWS, positive_weight=2.0),
-        response=responses.BestResponse(beta=0.1),
-    )
-    case = Case("Credit, β = 0.1", problem, steps.InverseTime(50, 5000), 0.0, 500_000, 8, 1.0, 40)
-    source = data.source if data.real else "a generated stand-in, because the real data could not be downloaded"
-    return case, source
+    case = Case("Credit, β = 0.1", credit_problem(beta=0.1), steps.InverseTime(50, 5000), 0.0, 500_000, 8, 1.0, 40)
+    return case, credit_data().source
 
 
 def demo(lab: Lab, folder: Path, tell: Callable[[str], object] = lambda text: None) -> list[Done]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from clipwise import losses, responses
 from clipwise.bias import BiasRow
-from clipwise.demo import credit_case, quadratic_case
 from clipwise.losses.base import label_kind
 from clipwise.problem import Problem
+from clipwise.reproduce.problems import credit_data, credit_problem, quadratic
 from clipwise.tables import Table, binary_labels, read_table, real_labels
 
 LOSSES: dict[str, Any] = {"logistic": losses.Logistic, "squared-error": losses.SquaredError, "huber": losses.Huber}
@@ -42,10 +42,9 @@ class Subject(NamedTuple):
 def quadratic_subject() -> Subject:
     """Paper 1's first setting; β = 0.1 is where its reaction takes over."""
     note = "Paper 1's first setting: ½(θ + 10·z)², z = 1 for a tenth of 100,000 records and else 0, |θ| ≤ 10."
-    problem = quadratic_case().problem
     return Subject(
         "Quadratic",
-        _reacting(problem),
+        quadratic,
         (0.0, 0.01, 0.05, 0.08),
         (note, MOVING),
     )
@@ -53,12 +52,12 @@ def quadratic_subject() -> Subject:
 
 def credit_subject() -> Subject:
     """Paper 1's credit setting."""
-    case, source = credit_case()
+    problem = credit_problem(beta=0.0)
     note = (
-        f"Paper 1's credit setting, {case.problem.records} records; data: {source}. Logistic loss with "
-        f"l2 = {case.problem.loss.l2:.3g} and weight 2 on label 1; columns standardised."
+        f"Paper 1's credit setting, {problem.records} records; data: {credit_data().source}. Logistic loss with "
+        f"l2 = {problem.loss.l2:.3g} and weight 2 on label 1; columns standardised."
     )
-    return Subject("Credit", _reacting(case.problem), (0.0, 0.1, 0.3, 1.0), (note, GAMING))
+    return Subject("Credit", credit_problem, (0.0, 0.1, 0.3, 1.0), (note, GAMING))
 
 
 SUBJECTS: dict[str, Callable[[], Subject]] = {"quadratic": quadratic_subject, "credit": credit_subject}

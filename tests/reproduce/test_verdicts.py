@@ -1,6 +1,5 @@
 """Verdicts come from numbers: none holds of nothing, and what is said of a number is what it is."""
 
-import ast
 from pathlib import Path
 
 import numpy as np
@@ -44,24 +43,3 @@ def test_numbers():
     assert slope(x, 2 * x**-0.7) == pytest.approx(-0.7)
     assert slope(x, np.where(x < 10, 99.0, x**2), first=10) == pytest.approx(2.0)
     assert listed([0.12345, 2.0], 2) == "0.12, 2"
-
-
-def imported(folder):
-    for path in sorted((PACKAGE / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                yield path.name, node.module.partition(".")[2].split(".")[0]
-
-
-@pytest.mark.parametrize(
-    ("folder", "later"),
-    [
-        ("report", {"reproduce", "torch", "cli", "demo"}),
-        ("torch", {"reproduce", "report", "estimators", "cli", "demo"}),
-        ("reproduce", {"estimators", "cli", "demo"}),
-    ],
-)
-def test_imports_go_one_way(folder, later):
-    found = list(imported(folder))
-    assert len(found) > 10
-    assert [each for each in found if each[1] in later] == []

@@ -8,7 +8,7 @@ from clipwise.bias import BiasRow, bias_table
 from clipwise.report.charts import Chart, Series, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import listed
-from clipwise.reproduce.performative import credit_problem, stand_in
+from clipwise.reproduce.problems import credit_problem, stand_in
 
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 BETAS, QUICK_BETAS = (0.0, 0.001, 0.01, 0.1, 0.3), (0.0, 0.01, 0.1)

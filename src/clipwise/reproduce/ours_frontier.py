@@ -15,7 +15,7 @@ from clipwise.problem import Problem
 from clipwise.report.charts import Array, Chart, Series, Table
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import listed
-from clipwise.reproduce.performative import credit_data, credit_problem, quadratic, stand_in
+from clipwise.reproduce.problems import credit_data, credit_problem, quadratic, stand_in
 from clipwise.rule import Rule
 from clipwise.sweep import Run
 from clipwise.tuning.gap import best, options, thresholds
@@ -115,7 +115,7 @@ def measured(lab: Lab, case: Case) -> list[Found]:
 
 def local(lab: Lab) -> list[Found]:
     """LDP-SGD: one pass, a loss that bounds its gradients by itself, the best of a few steps; against its own θ_PS."""
-    train = credit_data()[0]
+    train = credit_data().train
     problem = Problem(train.features, train.labels, loss=MallowsLogistic(), response=responses.BestResponse(0.1))
     goal = lab.keep(stable_point, problem).theta
     plans = {epsilon: _local_rules(problem, epsilon) for epsilon in (QUICK_EPSILONS if lab.quick else EPSILONS)}

@@ -14,14 +14,8 @@ from clipwise.report.charts import Array, Chart, Series, band
 from clipwise.report.palette import COLOURS
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import listed, slope
-from clipwise.reproduce.performative import (
-    credit_problem,
-    densely,
-    held_out_problem,
-    memory,
-    papers_rules,
-    stand_in,
-)
+from clipwise.reproduce.performative import densely, memory, papers_rules
+from clipwise.reproduce.problems import credit_problem, held_out_problem, stand_in
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
 from clipwise.theory.course import course, decay_rates, elapsed
@@ -147,7 +141,7 @@ def _chart(found: dict[Case, Trace], gaps: dict[Case, Array], beta: float, path:
 def error(lab: Lab) -> Result:
     """Applicants with extreme numbers have long gradients; each leaves a residual that drains at C₂ a step."""
     found = traces(lab)
-    result = memory(lab, {beta: found["DiceSGD", beta] for beta in BETAS}, credit_problem, spare=2.0)  # of heavy tails
+    result = memory(lab, {beta: found["DiceSGD", beta] for beta in BETAS}, credit_problem, spare=2.0)
     return result._replace(findings=[finding._replace(remark=stand_in()) for finding in result.findings])
 
 

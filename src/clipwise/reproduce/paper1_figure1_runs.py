@@ -8,7 +8,8 @@ from clipwise.report.charts import Array, Chart, Series, band
 from clipwise.report.palette import COLOURS
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import listed, slope
-from clipwise.reproduce.performative import RECORDS, densely, memory, papers_rules, quadratic
+from clipwise.reproduce.performative import densely, memory, papers_rules
+from clipwise.reproduce.problems import RECORDS, quadratic
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
 

@@ -12,7 +12,7 @@ from clipwise.presets import PCSGD
 from clipwise.report.charts import Array, Chart, Series
 from clipwise.reproduce.base import Finding, Lab, Result, experiment
 from clipwise.reproduce.numbers import listed
-from clipwise.reproduce.performative import RECORDS, quadratic
+from clipwise.reproduce.problems import RECORDS, quadratic
 from clipwise.steps import Constant
 from clipwise.sweep import Run
 from clipwise.theory.performative import claimed_noise, optimal_step

@@ -1,19 +1,13 @@
-"""Paper 1's two problems, and what several of its figures measure."""
+"""What several of paper 1's figures measure."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from clipwise import losses, regions, responses
-from clipwise.datasets import bernoulli, credit
-from clipwise.datasets.base import Dataset
-from clipwise.datasets.give_me_some_credit import PAPER_ROWS
 from clipwise.engine import Trace
 from clipwise.points import stable_point
 from clipwise.presets import PCSGD, DiceSGD
@@ -25,42 +19,6 @@ from clipwise.reproduce.numbers import listed
 from clipwise.rule import Rule
 from clipwise.steps import InverseTime
 from clipwise.sweep import Run
-
-RECORDS = 100_000  # m of the quadratic problem
-
-
-def quadratic(beta: float, a: float = 10.0, b: float = 1.0) -> Problem:
-    """Minimise E(θ + a·z)²/2 over |θ| ≤ 10, where z is b or 0 and reacts by −βθ (section 6, first problem)."""
-    data = bernoulli(RECORDS, p=0.1, scale=b)
-    return Problem(data, loss=losses.Quadratic(a), response=responses.LocationShift(beta), region=regions.Box(-10, 10))
-
-
-@cache
-def credit_data() -> tuple[Dataset, Dataset, bool]:
-    """Training and test part, 7 : 3, of the rows that paper 1 took; and whether they are the real ones."""
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")  # that it is a stand-in is said in every remark
-        data = credit()
-    train, test = data.first(PAPER_ROWS).standardised().split(0.7)
-    return train, test, data.real
-
-
-def credit_problem(beta: float) -> Problem:
-    """Logistic regression whose applicants answer the model (Example 2.3), on the training part; η = 100/m."""
-    train = credit_data()[0]
-    loss = losses.Logistic(l2=100 / PAPER_ROWS, positive_weight=2.0)
-    return Problem(train.features, train.labels, loss=loss, response=responses.BestResponse(beta))
-
-
-def held_out_problem(beta: float) -> Problem:
-    """The same on the test part."""
-    test = credit_data()[1]
-    return credit_problem(beta).on(test.features, test.labels)
-
-
-def stand_in() -> str:
-    """A remark where the credit data is not the real one, else nothing."""
-    return "" if credit_data()[2] else "The credit data is a generated stand-in: the real one could not be downloaded."
 
 
 def papers_rules(step: Any, clip: float, epsilon: float, records: int, steps: int) -> dict[str, Rule]:
