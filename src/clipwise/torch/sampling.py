@@ -43,6 +43,11 @@ class Batches(Sampler[list[int]]):
             if number >= skip:
                 yield drawn[self.rank :: self.world].tolist()
 
+    @property
+    def are_strange(self) -> bool:
+        """Whether more steps were made than batches were drawn here: somebody else's loader is in use."""
+        return self.taken > (len(self) if self.passes else 0)
+
     def _draw(self) -> Iterator[Tensor]:
         if type(self.sampling) is not Poisson:
             yield from torch.randperm(self.records, generator=self.generator).split(self.sampling.batch)
