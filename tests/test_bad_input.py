@@ -172,6 +172,44 @@ CASES = {
     ),
     "average power -1": (lambda: cw.outputs.Average(-1), "power must be a number of at least 0, got -1"),
     "huge step": (lambda: cw.steps.Constant(10**400), "gamma must be a finite number, got 1000"),
+    "a table for a number": (
+        lambda: cw.PCSGD(STEP, clip=X, noise_std=1),
+        "clip must be a finite number, got ndarray of shape (60, 4)",
+    ),
+    "a small table for a number": (
+        lambda: cw.PCSGD(STEP, clip=np.ones((2, 2)), noise_std=1),
+        "clip must be a finite number, got array([[1., 1.], [1., 1.]])",
+    ),
+    "a long text for a number": (lambda: cw.PCSGD(STEP, clip=1, noise_std="a" * 99), "must be a finite number, got 'aaa"),
+    "a table for a part": (lambda: cw.SGD(np.ones((2, 2))), "step must be a part (a NamedTuple such as those in clipwise)"),
+    "progress": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, progress="yes"), "progress must be True or False, got 'yes'"),
+    "a budget of 0": (lambda: cw.LDPSGD(STEP, budget=0), "budget must be one or more numbers above 0, got 0"),
+    "an error clip that is a number": (
+        lambda: cw.feedback.ErrorFeedback(1.0, cw.clipping.Unclipped()),
+        "clip must be a part (a NamedTuple such as those in clipwise), got 1.0",
+    ),
+    "a cap that does not clip": (
+        lambda: cw.feedback.ErrorFeedback(cw.clipping.Norm(1.0), Nameless()),
+        "cap Nameless does not implement add_clipped",
+    ),
+    "a sweep of one run": (lambda: cw.sweep(cw.Run(PROBLEM, cw.SGD(STEP), 5)), "runs must be a list of Run, got Run("),
+    "a sweep of nothing": (lambda: cw.sweep(None), "runs must be a list of Run, got None"),
+    "a table of biases of one problem": (
+        lambda: cw.bias_table(PROBLEM, clips=[1.0], betas=[0.0]),
+        "problem_at must be a function from β to a Problem, got Problem(",
+    ),
+    "an error as text": (
+        lambda: cw.account(cw.PCSGD(STEP, 1, 1), 9, 2, 1e-5).tradeoff("a"),
+        "alpha must hold numbers only, got str",
+    ),
+    "seed of one run": (
+        lambda: cw.one_run_bound(np.arange(40.0), np.arange(40) % 2, 1e-5, 0.95, seed=-1),
+        "seed must be a whole number of at least 0, got -1",
+    ),
+    "a trace without a name": (lambda: cw.Trace.load(None), "path must be the name of a file, got None"),
+    "a model without a name": (lambda: cw.load_model(5), "path must be the name of a file, got 5"),
+    "an operation by its name": (lambda: cw.implements("slope", Nameless), "op must be an operation, such as"),
+    "a part and not its class": (lambda: cw.implements(cw.losses.slope, Nameless()), "part must be a class, got Nameless()"),
     "bytes": (lambda: cw.steps.Constant(b"1"), "gamma must be a finite number, got b'1'"),
     "numbers as text": (lambda: cw.Problem([["1", "2"]], [1], loss=LOGISTIC), "features must hold numbers only"),
     "dates": (

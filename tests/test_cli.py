@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -253,9 +254,41 @@ def test_a_table_whose_columns_never_change(tmp_path):
     assert done.output == "Error: features must have a column that changes from row to row, got none.\n"
 
 
-def test_a_plot_that_cannot_be_written_comes_after_the_table(small, tmp_path):
-    words = ["--problem", "quadratic", "--clip", "1", "--beta", "0", "--plot"]
-    done = run("bias", *words, str(tmp_path / "none" / "bias.png"))
-    assert done.exit_code == 1
-    assert "clip c" in done.output
-    assert "No such file" in done.stderr.splitlines()[-1]
+@pytest.mark.parametrize("name", ["none/bias.png", "bias.xyz", "bias"])
+@pytest.mark.parametrize("command", [["bias", "--problem", "quadratic"], ["audit", *DICE]])
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_computed(command, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*command, "--plot", name)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    message = f"must be a .png, .svg or .pdf file in a folder that exists, got '{name}'."
+    assert done.stderr.splitlines()[-1] == f"Error: Invalid value for '--plot': {message}"
+
+
+def commands(group=cli.main):
+    for command in group.commands.values():
+        yield from commands(command) if hasattr(command, "commands") else [command]
+
+
+@pytest.mark.parametrize("command", [*commands()], ids=lambda command: command.name)
+def test_every_option_is_explained_by_a_sentence(command):
+    for option in command.params:
+        if isinstance(option, click.Option):
+            text = option.help.split("  [")[0]
+            assert text.endswith(".")
+            assert not text[0].islower() or text[0] in "εδμη"
+
+
+def test_the_list_of_commands_is_not_cut_short():
+    assert "..." not in run("--help").output.split("Commands:")[1]
+
+
+def test_one_option_has_one_meaning():
+    """The same words wherever it stands, but for what a command says of its own."""
+    own = {"--output", "--l2", "--target", "--clip", "--csv", "--seed", "--delta"}
+    said = {}
+    for command in commands():
+        for option in command.params:
+            if option.opts[0].startswith("--"):
+                said.setdefault(option.opts[0], set()).add(option.help)
+    assert [name for name, texts in said.items() if len(texts) > 1 and name not in own] == []

@@ -35,7 +35,7 @@ def small(monkeypatch, tmp_path):
 
 def test_demo(small, tmp_path):
     out = tmp_path / "out"
-    done = CliRunner().invoke(cli.main, ["demo", "--out", str(out), "--quiet"], catch_exceptions=False)
+    done = CliRunner().invoke(cli.main, ["demo", "--output", str(out), "--quiet"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "a generated stand-in" in done.output
     for word in ("SGD", "PCSGD", "DiceSGD", "Quadratic", "Credit", "claimed ε", "certified ε", "audited ε"):

@@ -56,6 +56,8 @@ def bias_table(problem_at: Callable[[float], Problem], clips: Any, betas: Any, d
     thresholds = _each("clips", clips, checks.positive)
     strengths = _each("betas", betas, checks.number)
     checks.count("draws", draws)
+    if not callable(problem_at):
+        raise ValueError(f"problem_at must be a function from β to a Problem, got {checks.given(problem_at)}.")
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # compiled code releases Python's lock
         found = pool.map(lambda beta: _rows(problem_at(beta), thresholds, beta, draws), strengths)
         return [row for rows in found for row in rows]

@@ -8,6 +8,8 @@ was expected.
 from __future__ import annotations
 
 import operator
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,17 @@ from scipy import sparse
 
 Array = NDArray[np.float64]
 
-_LARGEST = 2**62
+LARGEST = 2**62
+_LONG = 80  # characters
+
+
+def given(value: Any) -> str:
+    """A value as messages show it: on one line, and a long one in short."""
+    text = " ".join(repr(value).split())
+    if len(text) <= _LONG:
+        return text
+    shape = getattr(value, "shape", None)
+    return f"{text[: _LONG - 1]}…" if shape is None else f"{type(value).__name__} of shape {shape}"
 
 
 def number(name: str, value: Any) -> float:
@@ -26,7 +38,7 @@ def number(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         result = np.nan
     if isinstance(value, str | bytes | bool) or not np.isfinite(result):
-        raise ValueError(f"{name} must be a finite number, got {value!r}.")
+        raise ValueError(f"{name} must be a finite number, got {given(value)}.")
     return result
 
 
@@ -34,7 +46,7 @@ def positive(name: str, value: Any) -> float:
     """A finite number above zero."""
     result = number(name, value)
     if result <= 0:
-        raise ValueError(f"{name} must be a number above 0, got {value!r}.")
+        raise ValueError(f"{name} must be a number above 0, got {given(value)}.")
     return result
 
 
@@ -42,7 +54,7 @@ def nonnegative(name: str, value: Any) -> float:
     """A finite number, zero or above."""
     result = number(name, value)
     if result < 0:
-        raise ValueError(f"{name} must be a number of at least 0, got {value!r}.")
+        raise ValueError(f"{name} must be a number of at least 0, got {given(value)}.")
     return result
 
 
@@ -50,15 +62,22 @@ def fraction(name: str, value: Any) -> float:
     """A number in [0, 1)."""
     result = number(name, value)
     if not 0 <= result < 1:
-        raise ValueError(f"{name} must be a number in [0, 1), got {value!r}.")
+        raise ValueError(f"{name} must be a number in [0, 1), got {given(value)}.")
     return result
 
 
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, got {value!r}.")
+        raise ValueError(f"{name} must be True or False, got {given(value)}.")
     return bool(value)
+
+
+def path(name: str, value: Any) -> Path:
+    """The name of a file or a folder, which need not exist."""
+    if not isinstance(value, str | PathLike):
+        raise ValueError(f"{name} must be the name of a file, got {given(value)}.")
+    return Path(value)
 
 
 def instance(name: str, value: Any, kind: type) -> None:
@@ -71,7 +90,7 @@ def open_fraction(name: str, value: Any) -> float:
     """A number above 0 and below 1."""
     result = number(name, value)
     if not 0 < result < 1:
-        raise ValueError(f"{name} must be a number above 0 and below 1, got {value!r}.")
+        raise ValueError(f"{name} must be a number above 0 and below 1, got {given(value)}.")
     return result
 
 
@@ -82,9 +101,9 @@ def integer(name: str, value: Any, least: int) -> int:
     except TypeError:
         result = least - 1
     if isinstance(value, bool) or result < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
-    if result > _LARGEST:
-        raise ValueError(f"{name} must be at most {_LARGEST}, got a number of {len(str(result))} digits.")
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {given(value)}.")
+    if result > LARGEST:
+        raise ValueError(f"{name} must be at most {LARGEST}, got a number of {len(str(result))} digits.")
     return result
 
 
@@ -97,7 +116,7 @@ def choice(name: str, value: Any, allowed: dict[str, Any]) -> Any:
     """The entry of `allowed` that `value` names."""
     if not isinstance(value, str) or value not in allowed:
         names = ", ".join(repr(key) for key in allowed)
-        raise ValueError(f"{name} must be one of {names}, got {value!r}.")
+        raise ValueError(f"{name} must be one of {names}, got {given(value)}.")
     return allowed[value]
 
 
@@ -105,7 +124,7 @@ def budgets(name: str, value: Any) -> Array:
     """Finite numbers above zero in a vector, as a read-only array; one number is a vector of one."""
     result = np.atleast_1d(floats(name, value))
     if result.ndim != 1 or not result.size or not (np.isfinite(result).all() and (result > 0).all()):
-        raise ValueError(f"{name} must be one or more numbers above 0, got {value!r}.")
+        raise ValueError(f"{name} must be one or more numbers above 0, got {given(value)}.")
     return frozen(result.copy())  # what is accounted for must be what runs
 
 
@@ -113,7 +132,7 @@ def columns(name: str, value: Any) -> NDArray[np.int64]:
     """Distinct column numbers, as a read-only array."""
     result = integers(value)
     if result is None or result.min() < 0 or np.unique(result).size != result.size:
-        raise ValueError(f"{name} must be distinct column numbers from 0 up, got {value!r}.")
+        raise ValueError(f"{name} must be distinct column numbers from 0 up, got {given(value)}.")
     return frozen(result)
 
 

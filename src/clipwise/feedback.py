@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipwise.clipping import add_clipped, scale
-from clipwise.parts import implements, operation, traits
+from clipwise.parts import checked, implements, operation, require, traits
 
 Array = NDArray[np.float64]
 
@@ -71,6 +71,12 @@ def _(feedback, error, kept, update):
     pass
 
 
+def _clip(name: str, value: Any) -> Any:
+    require(name, value, [add_clipped])
+    return value
+
+
+@checked(clip=_clip, cap=_clip)
 @traits(remembers=True)
 class ErrorFeedback(NamedTuple):
     """Feedback with a clip for e (C2) and a cap on each record's residual (C3), both clips."""

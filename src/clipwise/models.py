@@ -69,7 +69,7 @@ def write_model(path: Path, model: Model, total: TotalPrivacy) -> None:
 
 def read_model(path: str | Path) -> Model:
     """The model of a file, as it was written."""
-    path = Path(path)
+    path = checks.path("path", path)
     if not path.is_file():
         raise FileNotFoundError(f"path must name a file, got {path}, where there is none.")
     try:

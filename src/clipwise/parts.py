@@ -27,6 +27,8 @@ from typing import Any, TypeVar
 from numba import types
 from numba.extending import overload
 
+from clipwise.checks import given
+
 Implementation = Callable[..., Any]
 Class = TypeVar("Class", bound=type)
 
@@ -59,6 +61,10 @@ def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
 
 def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation], Implementation]:
     """Attach the decorated function to `part` as its implementation of `op`."""
+    if not callable(op):
+        raise TypeError(f"op must be an operation, such as clipwise.losses.slope, got {given(op)}.")
+    if not isinstance(part, type):
+        raise TypeError(f"part must be a class, got {given(part)}.")
     expected = list(inspect.signature(op).parameters)
 
     def attach(function: Implementation) -> Implementation:
@@ -119,7 +125,7 @@ def implemented(op: Callable[..., Any]) -> list[type]:
 def require(role: str, part: Any, operations: Iterable[Callable[..., Any]]) -> None:
     """Refuse a part that lacks an operation the engine will call, naming what is missing."""
     if not (isinstance(part, tuple) and hasattr(part, "_fields")):
-        raise TypeError(f"{role} must be a part (a NamedTuple such as those in clipwise), got {part!r}.")
+        raise TypeError(f"{role} must be a part (a NamedTuple such as those in clipwise), got {given(part)}.")
     missing = [op.__name__ for op in operations if implementation(op, type(part)) is None]
     if missing:
         raise TypeError(f"{role} {type(part).__name__} does not implement {', '.join(missing)}.")

@@ -127,12 +127,14 @@ def LDPSGD(step: Any, budget: Any, deploy_every: int = 1) -> Rule:
     θ_i = θ_{i−1} − η_i·(∇ℓ(θ_{i−1}; x_i) + (2·C0/μ_i)·ω_i), ω ~ N(0, I). `budget` is μ: one number, or one for each
     user. Nothing is clipped: the loss must know its `sensitivity`, 2·C0.
     """
-    return Rule("LDPSGD", step, Unclipped(), SinglePass(1), Local(budget), deploy_every=deploy_every)
+    noise = Local(checks.budgets("budget", budget))
+    return Rule("LDPSGD", step, Unclipped(), SinglePass(1), noise, deploy_every=deploy_every)
 
 
 def LDPASGD(step: Any, budget: Any, deploy_every: int = 1) -> Rule:
     """LDPSGD that releases the mean of its iterates (paper 4, Polyak–Ruppert averaging)."""
-    return Rule("LDPASGD", step, Unclipped(), SinglePass(1), Local(budget), output=Average(), deploy_every=deploy_every)
+    noise = Local(checks.budgets("budget", budget))
+    return Rule("LDPASGD", step, Unclipped(), SinglePass(1), noise, output=Average(), deploy_every=deploy_every)
 
 
 def DPGD(step: Any, lipschitz: float, noise_std: float, deploy_every: int = 1) -> Rule:

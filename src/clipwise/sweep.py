@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +75,7 @@ def sweep(
     ...     [trace.rule for trace in cw.sweep(runs, store=folder)]
     ['SGD', 'SGD']
     """
+    runs = _checked_runs(runs)
     keys = [_checked_key(point) for point in runs]
     folder = store_folder(store)
     traces = {key: trace for key in keys if (trace := _stored(folder, key)) is not None}
@@ -90,6 +91,13 @@ def sweep(
             done += work[key]
             bar.show(done)
     return [traces[key] for key in keys]
+
+
+def _checked_runs(runs: Any) -> list[Run]:
+    """A list of them, from anything that can be gone through."""
+    if isinstance(runs, str | Run) or not isinstance(runs, Iterable):
+        raise ValueError(f"runs must be a list of Run, got {checks.given(runs)}.")
+    return list(runs)
 
 
 def store_folder(store: str | PathLike[str] | None) -> Path:

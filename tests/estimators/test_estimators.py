@@ -257,8 +257,9 @@ def test_partial_fit_goes_on_with_other_peoples_records():
 
 def test_partial_fit_remembers_what_was_learnt_at_the_first_call():
     model = PrivateLinearRegression(random_state=0)
-    with pytest.warns(cw.PrivacyWarning, match="range of the targets"):
+    with pytest.warns(cw.PrivacyWarning, match="range of the targets") as caught:
         model.partial_fit(X[:10], REAL[:10])
+    assert caught[0].filename == __file__  # it points to the caller's line
     model.partial_fit(X[10:], REAL[10:])
     assert any("range of the targets" in reason for reason in model.statement_.reasons)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import clipwise as cw
@@ -29,7 +30,7 @@ def refusal(method, batch, adjacency):
     if method in FULL and adjacency == "add-remove":
         return "adjacency must be 'replace-one' or 'zero-out' for Full"
     if method == "gamma-dpsgd" and adjacency == "replace-one":
-        return "rule must be one that can be certified"
+        return "method must be one that can be certified"
     return None
 
 
@@ -102,3 +103,13 @@ def test_a_rule_of_ones_own_gets_its_noise_only():
     assert cw.account(rule, RECORDS, steps, 1e-5, "zero-out").certified <= 3.0
     single = cw.DPSGD(cw.steps.Power(1, 0.5), 0.5, 1.0, batch=20, sampling="single-pass")
     assert made(single).steps == 20
+
+
+def test_what_the_user_chose_is_named():
+    free = cw.SGD(cw.steps.Constant(0.1))
+    with pytest.raises(ValueError, match="^method must be one that can be certified: .* nothing bounds"):
+        made(free, Choices(epochs=5), ZERO_OUT)
+    with pytest.raises(ValueError, match="^epochs must be at most .* here, got 1e[+]30"):
+        made("dpsgd", Choices(epochs=1e30), ZERO_OUT)
+    with pytest.raises(ValueError, match="^adjacency must be one of"):
+        made("dpsgd", Choices(), ZERO_OUT._replace(adjacency=np.ones((2, 2))))

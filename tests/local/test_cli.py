@@ -52,8 +52,8 @@ def test_ledger_in_one_sentence(ledger, tmp_path):
     [
         (["--step-size", "0.3", "--repeats", "compose"], "is the ledger of another run: its step is Power(eta=0.2"),
         (["--step-size", "0.2"], "is the ledger of another run: its repeats is compose, got refuse."),
-        (["--step-size", "0", "--repeats", "compose"], "eta must be a number above 0, got 0.0."),
-        (["--step-size", "0.2", "--radius", "-1"], "size must be a number above 0, got -1.0."),
+        (["--step-size", "0", "--repeats", "compose"], "step_size must be a number above 0, got 0.0."),
+        (["--step-size", "0.2", "--radius", "-1"], "radius must be a number above 0, got -1.0."),
         (["--step-size", "0.2", "--turn-seconds", "0"], "turn_seconds must be a number above 0, got 0.0."),
     ],
 )

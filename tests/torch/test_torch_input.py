@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from clipwise import PrivacyWarning
 from clipwise.engine.checkpoint import CheckpointError
 from clipwise.torch import PrivacyEngine
 from private_training import Training, network, records
@@ -39,6 +40,7 @@ SETTINGS = {
     r"residual_cap must be at least clip \(1.0\), got 0.5": {"residual_cap": 0.5},
     "residual_cap must be None for automatic clipping": {"residual_cap": 2.0, "clipping": "automatic"},
     "noise_multiplier must be a number of at least 0, got -1": {"noise_multiplier": -1},
+    "poisson_sampling must be True or False, got 'yes'": {"poisson_sampling": "yes"},
 }
 
 
@@ -102,6 +104,8 @@ def test_optimisers():
     with pytest.raises(ValueError, match="optimizer must have all of the module's parameters that require gradients"):
         private(model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
     _, twice, _ = private()
+    with pytest.raises(ValueError, match="optimizer must be a plain torch optimiser, got float"):
+        private(optimizer=0.1)
     with pytest.raises(ValueError, match="optimizer must be a plain torch optimiser, got HooksOptimizer"):
         private(model, optimizer=twice)
 
@@ -204,3 +208,35 @@ def test_clipwise_does_not_need_torch():
 def test_clipwise_alone_does_not_import_torch():
     code = "import sys, clipwise; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_seed_is_no_generator():
+    with pytest.raises(TypeError, match="^noise_generator must be a Generator, got <class 'int'>"):
+        private(noise_generator=5)
+
+
+@pytest.mark.parametrize("name", ["target_epsilon", "target_delta"])
+def test_targets_are_called_by_their_names(name):
+    model = network()
+    settings = {"target_epsilon": 1.0, "target_delta": 1e-5, "epochs": 1, name: -1}
+    parts = {
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "data_loader": DataLoader(records(), batch_size=5),
+    }
+    with pytest.raises(ValueError, match=f"^{name} must be a number above 0"):
+        PrivacyEngine().make_private_with_epsilon(module=model, **parts, **settings)
+
+
+def test_another_loader_is_noticed():
+    """The statement would be about Poisson batches that nobody drew."""
+    training = Training()
+    training.step(training.loader.dataset[:5])
+    with pytest.warns(PrivacyWarning, match="batches that the loader of make_private did not draw"):
+        stated = training.engine.statement()
+    assert stated.notes == (stated.reasons[-1],)
+
+
+def test_the_loader_itself_raises_no_doubt():
+    training = Training()
+    training.run(2)
+    assert training.engine.statement().notes == ()

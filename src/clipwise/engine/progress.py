@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any
 
+from clipwise import checks
+
 _PATIENCE = 1.0  # seconds before a bar appears by itself
 
 
@@ -13,7 +15,7 @@ class Progress:
     """Shows how many of `total` steps are done; `wanted` None means: on a terminal, if the run is long."""
 
     def __init__(self, wanted: bool | None, title: str, total: int):
-        self._wanted = sys.stderr.isatty() if wanted is None else wanted
+        self._wanted = sys.stderr.isatty() if wanted is None else checks.flag("progress", wanted)
         self._patience = _PATIENCE if wanted is None else 0.0
         self._title, self._total = title, total
         self._bar: Any = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,17 +50,19 @@ class Trace:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the trace to a .npz file, whole or not at all."""
-        if not Path(path).parent.is_dir():
+        path = checks.path("path", path)
+        if not path.parent.is_dir():
             raise ValueError(f"path must be in a folder that exists, got {str(path)!r}.")
         arrays: dict[str, Any] = {name: value for name, value in self.__dict__.items() if isinstance(value, np.ndarray)}
         about = json.dumps({"format": _FORMAT, "rule": self.rule, "seed": self.seed})
-        write_atomically(Path(path), lambda file: np.savez_compressed(file, about=np.array(about), **arrays))
+        write_atomically(path, lambda file: np.savez_compressed(file, about=np.array(about), **arrays))
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Trace:
         """Read a trace that `save` wrote."""
+        path = checks.path("path", path)
         try:
-            with Path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 arrays = dict(file)
             about = json.loads(str(arrays.pop("about")))
             if about.pop("format") != _FORMAT:

@@ -113,13 +113,15 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Refuse settings that do not go together, or not with those of an earlier call."""
         checks.flag("fit_intercept", self.fit_intercept)
         threads(self.n_jobs)
+        if self.progress is not None:
+            checks.flag("progress", self.progress)
         if self.fit_intercept and self.response is not None:
             raise ValueError(
                 "fit_intercept must be False with a response: the column of ones would react to the model, too."
             )
         for name in () if afresh else ("delta", "adjacency"):
             now, first = getattr(self, name), getattr(self.statement_, name)
-            if now != first:
+            if not isinstance(now, type(first)) or now != first:
                 raise ValueError(f"{name} must stay what it was at the first call of partial_fit ({first}), got {now}.")
 
     def _train_on_tables(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Trained:

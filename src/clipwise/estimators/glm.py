@@ -30,8 +30,8 @@ class PrivateGLM(PrivateEstimator):
 
     Parameters
     ----------
-    loss : a part of `clipwise.losses`, or one of your own (docs/extending.md), with its penalty; None is SquaredError.
-        Real targets are taken as they are, and should be of unit order.
+    loss : a part of `clipwise.losses`, or one of your own (docs/how-to/add-a-loss.md), with its penalty; None is
+        SquaredError. Real targets are taken as they are, and should be of unit order.
     epsilon, delta : the budget of one fit.
     method : the algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
         "ldpsgd" and "ldpasgd" need a loss that knows its sensitivity and adjacency="replace-one".

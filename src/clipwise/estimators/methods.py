@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, sqrt
@@ -16,6 +17,7 @@ from clipwise.estimators.defaults import Settings, defaults
 from clipwise.estimators.length import Array
 from clipwise.outputs import Last
 from clipwise.privacy.calibration import calibrate
+from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.gaussian import largest_mu
 from clipwise.rule import Rule
 from clipwise.sampling import expected_batch
@@ -83,10 +85,13 @@ def plan(
     `stretches` says that one factor of θ would make the model's probabilities right; `weight` is the largest that a
     class has, or 1 if there are other weights, or None if there are none at all.
     """
+    checks.choice("adjacency", budget.adjacency, ADJACENCIES)
     settings = defaults(records, columns, budget.epsilon, budget.delta, loss, weight)
     epochs = settings.steps * (settings.batch or records) / records
     if choices.epochs is not None:
         epochs = checks.positive("epochs", choices.epochs)
+        if epochs * records > checks.LARGEST:
+            raise ValueError(f"epochs must be at most {checks.LARGEST / records:.3g} here, got {epochs:g}.")
     rule = _given(method, choices) if isinstance(method, Rule) else None
     if rule is None:
         preset = checks.choice("method", method, METHODS)
@@ -94,12 +99,20 @@ def plan(
         settings = _with_choices(settings, choices, method, epochs, records)
         rule = _rule(preset, settings, epochs, records, budget)
     steps = _steps(rule, epochs, records)
-    rule = calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency)
+    rule = _calibrated(rule, budget, records, steps)
     automatic = method == "dpsgd" and choices.clip is None and choices.step is None
     enough = steps >= length.FEWEST and records * largest_mu(budget.epsilon, budget.delta) >= length.ENOUGH
     if not (stretches and automatic and weight is None):
         return Plan(rule, steps)
     return Plan(*length.split(rule, steps)) if enough else Plan(rule, steps, keeps_length=True)
+
+
+def _calibrated(rule: Rule, budget: Budget, records: int, steps: int) -> Rule:
+    """The rule with its noise; what is wrong with it is the method's fault, as the user sees it."""
+    try:
+        return calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency)
+    except ValueError as problem:
+        raise ValueError(re.sub("^rule must", "method must", str(problem))) from None
 
 
 def carried_out(plan: Plan, run_part: Callable[..., Array], seed: int | None, start: Any) -> Array:

@@ -95,9 +95,8 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Go on from the present model with records of *other* people, at the same ε for each of them."""
-        if hasattr(self, "theta_"):
-            return self._learn(X, y, sample_weight, self.target_range_, afresh=False)
-        return self.fit(X, y, sample_weight)
+        afresh = not hasattr(self, "theta_")
+        return self._learn(X, y, sample_weight, self._known() if afresh else self.target_range_, afresh)
 
     @chunkwise
     def predict(self, X: Any) -> Array:

@@ -67,6 +67,8 @@ def one_run_bound(
     sizes = _sizes(values.size) if guesses is None else [_within(guesses, values.size)]
     # The shuffle is the order among equal scores. A fixed one would not do: canaries listed by inclusion would make
     # the number of right guesses a matter of arithmetic and not of chance.
+    if seed is not None:
+        checks.integer("seed", seed, least=0)
     shuffle = np.random.default_rng(seed).permutation(values.size)
     ranked = coins[shuffle[np.argsort(values[shuffle], kind="stable")]]
     bounds = [_bound(ranked, size, delta, error / len(sizes)) for size in sizes]

@@ -129,9 +129,9 @@ def tradeoff(profile: Profile, alpha: ArrayLike, points: int = 50) -> Array:
 
     f(α) = sup_ε max{0, 1 − δ(ε) − e^ε·α, e^−ε·(1 − δ(ε) − α)}. Every ε gives a lower bound; `points` are tried.
     """
-    level = np.asarray(alpha, dtype=np.float64)
+    level = checks.floats("alpha", alpha)
     if not np.all((level >= 0) & (level <= 1)):
-        raise ValueError(f"alpha must be between 0 and 1, got {alpha!r}.")
+        raise ValueError(f"alpha must be between 0 and 1, got {checks.given(alpha)}.")
     ends = (profile.epsilon(delta) for delta in (1e-6, 1e-4, 1e-2, 0.1, 0.5))
     losses = np.linspace(0.0, next((end for end in ends if math.isfinite(end)), 0.0), checks.count("points", points))
     result = np.zeros_like(level)

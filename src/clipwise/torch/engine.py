@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from clipwise import checks
 from clipwise.privacy.calibration import calibrate
 from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.statement import Statement, account
+from clipwise.privacy.warning import PrivacyWarning
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs
 from clipwise.torch import checkpoint, inputs
@@ -27,6 +29,9 @@ _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
 _NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
 _COARSE = "Some parameters have fewer than 32 bits: that their sums and noise are rounded to those is not covered."
+_STRANGE = (
+    "Steps were made of batches that the loader of make_private did not draw: the statement is not about this training."
+)
 
 
 class PrivacyEngine:
@@ -82,6 +87,7 @@ class PrivacyEngine:
         inputs.check_model(inner, grad_sample_mode)
         inputs.check_optimizer(optimizer, inner)
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
+        inputs.check_generator(noise_generator)
         noise = noise_generator or _fresh_generator(next(inner.parameters()).device)
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes)
         loader = self._watch(private, records, data_loader)
@@ -107,12 +113,14 @@ class PrivacyEngine:
         """
         if "noise_multiplier" in settings:
             raise ValueError("noise_multiplier must be left out where target_epsilon is given.")
+        epsilon = checks.positive("target_epsilon", target_epsilon)
+        delta = checks.open_fraction("target_delta", target_delta)
         chosen = {name: settings[name] for name in Settings._fields if name in settings}
         rule, records = self._plan(Settings(1.0, **chosen), settings.get("optimizer"), settings.get("data_loader"))
         steps = checks.count("epochs", epochs) * -(-records // rule.sampling.batch)
-        rule = calibrate(rule, target_epsilon, target_delta, records, steps, how, self.adjacency)
+        rule = calibrate(rule, epsilon, delta, records, steps, how, self.adjacency)
         private = self.make_private(noise_multiplier=multiplier(rule), **settings)
-        self._delta = float(target_delta)
+        self._delta = delta
         return private
 
     def _plan(self, settings: Settings, optimizer: Any, data_loader: Any) -> tuple[Rule, int]:
@@ -137,11 +145,15 @@ class PrivacyEngine:
             raise ValueError("steps must be given before any step has been taken.")
         taken = self._accountable() if steps is None else checks.count("steps", steps)
         stated = account(rule, self._records, taken, self._delta if delta is None else delta, self.adjacency)
-        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._rounding))
+        notes = (_STRANGE,) if steps is None and self._batches.are_strange else ()
+        for note in notes:
+            warnings.warn(note, PrivacyWarning, stacklevel=2)
+        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._rounding, *notes), notes=notes)
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε of the steps taken so far; 0 before the first."""
         self._used()
+        checks.open_fraction("delta", delta)
         return self.statement(delta).certified if self.steps else 0.0
 
     def _used(self) -> Rule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
@@ -70,7 +71,7 @@ def _refuse_shared(module: Any) -> None:
 
 def check_optimizer(optimizer: Any, module: Any) -> None:
     """Refuse an optimiser of other parameters, or one that is private already."""
-    if isinstance(optimizer, DPOptimizer):
+    if isinstance(optimizer, DPOptimizer) or not hasattr(optimizer, "param_groups"):
         raise ValueError(f"optimizer must be a plain torch optimiser, got {type(optimizer).__name__}.")
     known = set(module.parameters())
     given = [p for group in optimizer.param_groups for p in group["params"]]
@@ -78,6 +79,12 @@ def check_optimizer(optimizer: Any, module: Any) -> None:
         raise ValueError("optimizer must be one of the module's parameters, got other ones.")
     if {p for p in known if p.requires_grad} - set(given):
         raise ValueError("optimizer must have all of the module's parameters that require gradients, got only some.")
+
+
+def check_generator(generator: Any) -> None:
+    """Refuse a seed where a generator is meant."""
+    if generator is not None:
+        checks.instance("noise_generator", generator, torch.Generator)
 
 
 def check_criterion(criterion: Any, mode: str, loss_reduction: str) -> None:

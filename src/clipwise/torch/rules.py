@@ -37,7 +37,7 @@ def rule_of(settings: Settings, optimizer: str, batch: int) -> Rule:
         f"{'Auto' if cut is Normalise else ''}{name} with {optimizer}",
         Constant(1.0),
         cut(clip),
-        Poisson(batch) if settings.poisson_sampling else Epochs(batch),
+        Poisson(batch) if checks.flag("poisson_sampling", settings.poisson_sampling) else Epochs(batch),
         Gaussian(checks.nonnegative("noise_multiplier", settings.noise_multiplier) * clip / batch),
         NoFeedback() if settings.algorithm == "dpsgd" else _feedback(settings, cut, clip),
     )

@@ -25,6 +25,7 @@ class Batches(Sampler[list[int]]):
         self.passes = 0  # that were begun
         self.fetched = 0  # batches of this pass; with workers, ahead of the steps
         self.taken = 0  # batches of this pass up to the last that a step was made of
+        self.are_strange = False  # whether a step was made without a batch from here: another loader is in use
         self.on_pass: Callable[[], None] = lambda: None  # called when a pass begins
         self.on_batch: Callable[[], None] | None = None  # called when the next batch is fetched, if none is ahead
         self._start = generator.get_state()  # of the generator when the pass began
@@ -51,7 +52,12 @@ class Batches(Sampler[list[int]]):
 
     def take(self) -> None:
         """Count a step; where none is fetched ahead, it is made of the last batch, even if others were left out."""
-        self.taken = self.taken + 1 if self.on_batch is None else self.fetched
+        if self.on_batch is None:
+            self.taken += 1
+            self.are_strange |= self.taken > (len(self) if self.passes else 0)
+        else:
+            self.are_strange |= self.taken == self.fetched
+            self.taken = self.fetched
 
     def _draw(self) -> Iterator[Tensor]:
         if type(self.sampling) is not Poisson:
