@@ -1,4 +1,5 @@
-"""The documentation is true: every Python block in it runs, and every relative link leads to a file."""
+"""The documentation is true: every Python block in it runs, what a tutorial shows is what its blocks print, and every
+relative link leads to a file."""
 
 import re
 from pathlib import Path
@@ -27,6 +28,13 @@ def blocks(text):
     return ["\n" * text.count("\n", 0, match.start(2)) + match[2] for match in found]
 
 
+def shown(text):
+    """What the page shows under each Python block: the text block that follows it, None if there is none."""
+    outputs = {match.start(): match[2].strip() for match in FENCED.finditer(text) if match[1] == "text"}
+    ends = [match.end() for match in FENCED.finditer(text) if match[1] == "python"]
+    return [outputs.get(end + len(text[end:]) - len(text[end:].lstrip())) for end in ends]
+
+
 def links(text):
     prose = INLINE_CODE.sub("", FENCED.sub("", text))
     found = (next(filter(None, groups)) for groups in LINK.findall(prose))
@@ -41,8 +49,10 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     found = blocks(text)
     assert len(found) == text.count("```python"), "a block is not closed, or not at the start of a line"
     namespace = {"__name__": f"documentation_{page.stem}"}
-    for block in found:
+    for block, output in zip(found, shown(text), strict=True):
         exec(compile(block, str(page), "exec", dont_inherit=True), namespace)
+        printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()).strip()
+        assert page.parent.name != "tutorials" or printed == (output or ""), "the page shows what was not printed"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -55,6 +65,10 @@ def test_links_are_found():
     prose = '[a](b.md#c) `[x](y)` ![p](q.svg "title") [w](https://w.org) [h](#h) <img src="r.png">\n[n]: s.md\n'
     fenced = "```\n[z](z)\n```\n"
     assert links(prose + fenced) == ["b.md", "q.svg", "r.png", "s.md"]
+
+
+def test_outputs_belong_to_the_block_before_them():
+    assert shown("```python\na\n```\n\n```text\nb \n```\n```python\nc\n```\nd\n```text\ne\n```\n") == ["b", None]
 
 
 def test_blocks_keep_their_line_numbers():
