@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from clipwise.clipping import add_clipped, scale
 from clipwise.parts import implements, operation, traits
 
+__all__ = ["ErrorFeedback", "NoFeedback", "keep", "kept_amount", "recall", "settle"]
+
 Array = NDArray[np.float64]
 
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from clipwise.checks import budgets, nonnegative, positive
 from clipwise.parts import checked, implements, operation
 
+__all__ = ["Gaussian", "Local", "Radial", "add_noise"]
+
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -27,6 +27,8 @@ from typing import Any, TypeVar
 from numba import types
 from numba.extending import overload
 
+__all__ = ["checked", "fallback", "implements", "operation", "traits"]
+
 Implementation = Callable[..., Any]
 Class = TypeVar("Class", bound=type)
 
