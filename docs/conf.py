@@ -35,6 +35,7 @@ napoleon_custom_sections = [("Parameters", "params_style"), ("Attributes", "para
 autosummary_generate = False
 autosummary.WELL_KNOWN_ABBREVIATIONS += ("App.", "eq.")  # where a sentence goes on
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {"Array": "Array", "Indices": "Indices"}
 autoclass_content = "class"
@@ -71,7 +72,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "gallery_pages",
     "filename_pattern": r"plot_",
-    "ignore_pattern": r"/(?!plot_)[^/]*\.py$",
+    "ignore_pattern": r"^(?!plot_)",
     "within_subsection_order": "FileNameSortKey",
     "run_stale_examples": True,  # a script that has not changed may run on sources that have
     "abort_on_example_error": True,
