@@ -28,6 +28,8 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
+highlight_language = "text"  # blocks that name no language are output
+
 # Docstrings: sections as in NumPy's, and `names` in single quotes are code.
 default_role = "code"
 napoleon_google_docstring = False
@@ -65,6 +67,7 @@ _carried = metadata.files("sphinx-mathjax-offline") or []
 html_static_path += [str(path.locate()) for path in _carried if path.name == _SCRIPT]
 mathjax_path = _SCRIPT
 
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
