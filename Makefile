@@ -22,10 +22,6 @@ check: $(READY)  ## lint, format, types
 verify: $(READY)  ## the heavier statistical checks
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
-docs: $(DOCS_READY)  ## the documentation, with every name and the gallery's pictures, in docs/_build/html
-	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
-	@echo "Open docs/_build/html/index.html in a browser; it needs no server and no internet."
-
 bench: $(READY)  ## speed, as ratios to peers in the same run
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/glm.py
@@ -36,6 +32,10 @@ bench: $(READY)  ## speed, as ratios to peers in the same run
 
 quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
 	$(BIN)/python benchmarks/quality.py
+
+docs: $(DOCS_READY)  ## the documentation, with every name and the gallery's pictures, in docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	@echo "Open docs/_build/html/index.html in a browser; it needs no server and no internet."
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
