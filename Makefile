@@ -34,7 +34,7 @@ quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
 	$(BIN)/python benchmarks/quality.py
 
 docs: $(DOCS_READY)  ## the documentation, with every name and the gallery's pictures, in docs/_build/html
-	$(BIN)/python -m sphinx -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m sphinx -E -a -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "Open docs/_build/html/index.html in a browser; it needs no server and no internet."
 
 format: $(READY)

@@ -1,9 +1,13 @@
 """The documentation site: `make docs` builds it, and nothing on its pages is fetched from another host."""
 
 import re
+import sys
 from importlib import metadata
+from pathlib import Path
 
 from sphinx.ext import autosummary
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 project = "clipwise"
 author = "The clipwise developers"
@@ -11,6 +15,7 @@ project_copyright = author
 release = metadata.version("clipwise")
 
 extensions = [
+    "indices",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",

@@ -152,3 +152,6 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
     files = [file for file in (tmp_path / "site").rglob("*") if file.suffix in {".css", ".html"}]
     assert len(files) > len(PAGES)
     assert not {file.name: found for file in files if (found := foreign(file.read_text("utf-8")))}
+    notation = (tmp_path / "site" / "notation.html").read_text("utf-8")
+    assert "θ<sub>PS</sub>" in notation
+    assert "residual_cap" in notation
