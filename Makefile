@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+DOCS_READY := $(VENV)/docs-ready
 
-.PHONY: demo test check verify bench quality format clean
+.PHONY: demo test check verify docs bench quality format clean
 
 demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in clipwise-demo/
 	$(BIN)/clipwise demo
@@ -32,6 +33,10 @@ bench: $(READY)  ## speed, as ratios to peers in the same run
 quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
 	$(BIN)/python benchmarks/quality.py
 
+docs: $(DOCS_READY)  ## the documentation, with every name and the gallery's pictures, in docs/_build/html
+	$(BIN)/python -m sphinx -E -a -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	@echo "Open docs/_build/html/index.html in a browser; it needs no server and no internet."
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -41,5 +46,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) clipwise-demo
+	rm -rf $(VENV) clipwise-demo docs/_build docs/gallery_pages

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipwise"
 
 # A file or folder of src/clipwise may import from itself and from what stands before it.
 ORDER = [
-    *("version", "sources", "vectors", "storage", "parts", "checks"),
+    *("version", "sources", "vectors", "storage", "checks", "parts"),
     *("columns", "tables", "datasets"),
     *("losses", "responses", "regions", "rows", "constants", "problem"),
     *("sampling", "clipping", "feedback", "noise", "preconditioning", "steps", "outputs", "rule", "presets"),

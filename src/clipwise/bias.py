@@ -26,13 +26,13 @@ class BiasRow(NamedTuple):
 
     clip: float
     beta: float
-    bias: float  # ‖θ_∞ − θ_PS‖²
-    share_clipped: float  # of the records, at the clipped point
-    stable_norm: float  # ‖θ_PS‖, to compare with
-    contraction: float  # β·L/μ by the bounds around the points
-    converged: bool  # both points were found
-    steady: bool  # both were found, attract, are isolated, and are not held by the border of the region
-    remark: str  # what to know before the number is trusted; empty if nothing
+    bias: float  #: ‖θ_∞ − θ_PS‖²
+    share_clipped: float  #: of the records, at the clipped point
+    stable_norm: float  #: ‖θ_PS‖, to compare with
+    contraction: float  #: β·L/μ by the bounds around the points
+    converged: bool  #: both points were found
+    steady: bool  #: both were found, attract, are isolated, and are not held by the border of the region
+    remark: str  #: what to know before the number is trusted; empty if nothing
 
 
 def bias_table(problem_at: Callable[[float], Problem], clips: Any, betas: Any, draws: int = 100) -> list[BiasRow]:

@@ -11,6 +11,8 @@ from clipwise.checks import count, positive
 from clipwise.parts import checked, implements, operation
 from clipwise.vectors import norm
 
+__all__ = ["Norm", "Normalise", "PerClass", "Unclipped", "add_clipped", "scale"]
+
 Array = NDArray[np.float64]
 
 

@@ -27,11 +27,11 @@ class Constants(NamedTuple):
     random models, and the truth may be larger (or, for μ, smaller).
     """
 
-    strong_convexity: float  # μ: of f(·; θ̄), at least this
-    smoothness: float  # of ∇ℓ in θ, at most this
-    data_smoothness: float  # of ∇ℓ in z, at most this
-    sensitivity: float  # β of D(θ), at most this
-    gradient_bound: float  # G: ‖∇ℓ‖ at most this
+    strong_convexity: float  #: μ: of f(·; θ̄), at least this
+    smoothness: float  #: of ∇ℓ in θ, at most this
+    data_smoothness: float  #: of ∇ℓ in z, at most this
+    sensitivity: float  #: β of D(θ), at most this
+    gradient_bound: float  #: G: ‖∇ℓ‖ at most this
     radius: float
     estimated: tuple[str, ...] = ()
 

@@ -1,7 +1,9 @@
 """Error feedback: remember what clipping took away and give it back later (DiceSGD).
 
-    v       = u + clip(e_t, C2)                       `recall`
-    e_{t+1} = e_t + (1/B) Σ clip(g_i, C3) − v         `keep` for each record, then `settle`
+The two lines of the update, and the operations that do them::
+
+    v       = u + clip(e_t, C2)                       recall
+    e_{t+1} = e_t + (1/B) Σ clip(g_i, C3) − v         keep for each record, then settle
 
 (paper 1, Algorithm 1, lines 5 and 7; paper 3, Algorithm 2). The papers have C3 = ∞; a finite
 cap bounds what one record can leave in the hidden state e, which is what makes a privacy
@@ -17,6 +19,8 @@ from numpy.typing import NDArray
 
 from clipwise.clipping import add_clipped, scale
 from clipwise.parts import checked, implements, operation, require, traits
+
+__all__ = ["ErrorFeedback", "NoFeedback", "keep", "kept_amount", "recall", "settle"]
 
 Array = NDArray[np.float64]
 

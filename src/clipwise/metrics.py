@@ -17,6 +17,8 @@ from clipwise.engine.means import count_signs, mean_gradient, mean_loss
 from clipwise.losses.base import is_linear, label_kind
 from clipwise.problem import Problem
 
+__all__ = ["decoupled_risk", "performative_risk", "stationarity", "true_negative_rate", "true_positive_rate"]
+
 Array = NDArray[np.float64]
 
 

@@ -12,6 +12,8 @@ from clipwise.checks import budgets, nonnegative, positive
 from clipwise.losses.base import sensitivity_of
 from clipwise.parts import checked, implements, operation
 
+__all__ = ["Gaussian", "Local", "Radial", "add_noise"]
+
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -13,6 +13,8 @@ from clipwise.checks import nonnegative, positive
 from clipwise.parts import checked, fallback, implemented, implements, operation, traits
 from clipwise.vectors import norm
 
+__all__ = ["Average", "Last", "Selected", "consider", "summarise"]
+
 Array = NDArray[np.float64]
 
 

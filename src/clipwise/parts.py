@@ -2,7 +2,7 @@
 
 All algorithms here are one update made of parts: a loss, a response, a clip, … A part only
 holds numbers. What it *does* is written as plain functions, one for each *operation*, and is
-found by the part's type:
+found by the part's type::
 
     class Halved(NamedTuple):
         scale: float = 0.5
@@ -28,6 +28,8 @@ from numba import types
 from numba.extending import overload
 
 from clipwise.checks import given
+
+__all__ = ["checked", "fallback", "implements", "operation", "traits"]
 
 Implementation = Callable[..., Any]
 Class = TypeVar("Class", bound=type)

@@ -33,14 +33,14 @@ Array = NDArray[np.float64]
 class Point:
     """A point, how well it solves its equation, and what is known about it."""
 
-    theta: Array
-    residual: float  # the norm of what should be zero at theta
-    converged: bool
-    attracts: bool  # whether the flow −F leads to it from all sides
-    isolated: bool  # False where the field is flat, so that neighbouring points are as good
-    contraction: float  # β·L/μ around theta; from 1 on, theory promises neither existence nor uniqueness
-    draws: int | None  # reactions averaged a record, if the response is random
-    message: str
+    theta: Array  #: the point
+    residual: float  #: the norm of what should be zero at theta
+    converged: bool  #: whether the residual is as small as it should be
+    attracts: bool  #: whether the flow −F leads to it from all sides
+    isolated: bool  #: False where the field is flat, so that neighbouring points are as good
+    contraction: float  #: β·L/μ around theta; from 1 on, theory promises neither existence nor uniqueness
+    draws: int | None  #: reactions averaged a record, if the response is random
+    message: str  #: all of this in a sentence
 
 
 def stable_point(problem: Problem, start: Any = 0.0, draws: int = 100) -> Point:

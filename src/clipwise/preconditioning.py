@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from clipwise.checks import fraction, positive
 from clipwise.parts import checked, implements, operation, traits
 
+__all__ = ["Adam", "Plain", "precondition"]
+
 Array = NDArray[np.float64]
 
 

@@ -21,18 +21,26 @@ Array = NDArray[np.float64]
 class Problem:
     """min_θ E_{Z ~ D(θ)} ℓ(θ; Z) over a region: the performative prediction problem (paper 1, eq. 2).
 
-    Parameters
-    ----------
-    features : one row a record (x̄_i), or a vector for records of one number. A float32 table stays float32, and a
-        SciPy sparse one is kept in compressed rows.
-    labels : one a record (ȳ_i); leave out for losses of z alone.
-    loss : a part of `clipwise.losses`, or one of your own.
-    response : a part of `clipwise.responses`; None for records that do not react.
-    region : a part of `clipwise.regions`; None for no constraint.
-    weights : one a record, by which its loss is multiplied (before its gradient is clipped); None for ones.
-
     The data is neither copied nor changed if it is a C-ordered array of floats already.
 
+    Parameters
+    ----------
+    features
+        One row a record (x̄_i), or a vector for records of one number. A float32 table stays float32, and a SciPy
+        sparse one is kept in compressed rows.
+    labels
+        One a record (ȳ_i); leave out for losses of z alone.
+    loss
+        A part of `clipwise.losses`, or one of your own.
+    response
+        A part of `clipwise.responses`; None for records that do not react.
+    region
+        A part of `clipwise.regions`; None for no constraint.
+    weights
+        One a record, by which its loss is multiplied (before its gradient is clipped); None for ones.
+
+    Examples
+    --------
     >>> import clipwise as cw
     >>> problem = cw.Problem([0.0, 0.0, 1.0], loss=cw.losses.Quadratic(a=10.0),
     ...                      response=cw.responses.LocationShift(beta=0.05), region=cw.regions.Box(-10, 10))

@@ -11,6 +11,8 @@ from clipwise.checks import number, positive
 from clipwise.parts import checked, implements, operation
 from clipwise.vectors import norm
 
+__all__ = ["Ball", "Box", "Everywhere", "project"]
+
 Array = NDArray[np.float64]
 
 

@@ -17,6 +17,8 @@ from clipwise.checks import columns, nonnegative, number, positive
 from clipwise.parts import checked, implements, operation, traits
 from clipwise.vectors import norm
 
+__all__ = ["BestResponse", "Identity", "LinearShift", "LocationShift", "respond"]
+
 Array = NDArray[np.float64]
 
 

@@ -50,7 +50,18 @@ _NO_NOISE, _NO_FEEDBACK, _PLAIN, _LAST = Gaussian(0.0), NoFeedback(), Plain(), L
 
 @dataclass(frozen=True)
 class Rule:
-    """An algorithm: which part does each step of the update. `clipwise.presets` names the papers' ones."""
+    """An algorithm: which part does each step of the update. `clipwise.presets` names the papers' ones.
+
+    Parameters
+    ----------
+    name
+        What traces and statements call it.
+    step, clip, sampling, noise, feedback, preconditioner, output
+        Parts of `clipwise.steps`, `clipwise.clipping`, `clipwise.sampling`, `clipwise.noise`, `clipwise.feedback`,
+        `clipwise.preconditioning` and `clipwise.outputs`.
+    deploy_every
+        Records react to a model that is replaced every so many steps.
+    """
 
     name: str
     step: Any

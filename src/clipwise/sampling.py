@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from clipwise.checks import count
 from clipwise.parts import checked, fallback, implements, operation, traits
 
+__all__ = ["Epochs", "Full", "Poisson", "SinglePass", "Uniform", "draw", "draw_span", "foresee", "pass_span"]
+
 Indices = NDArray[np.int64]
 
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from clipwise.checks import nonnegative, positive
 from clipwise.parts import checked, implements, operation
 
+__all__ = ["Constant", "InverseTime", "Power", "size"]
+
 
 @operation
 def size(step: Any, t: int) -> float:

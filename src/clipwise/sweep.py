@@ -54,19 +54,25 @@ def sweep(
 ) -> list[Trace]:
     """Run all points of a grid and return their traces, in order; points that the store holds are read from it.
 
-    Parameters
-    ----------
-    runs : the points, each a `Run`.
-    store : the folder to keep traces in, made if need be; None for one in the user's cache folder. Any file in it can
-        be deleted at any time; one that cannot be read is computed again.
-    n_jobs : how many points to run at a time; None for what `joblib.parallel_config` says, or one a processor. Points
-        run in threads, unless a backend was chosen there, such as "loky" or "dask". The results do not depend on it.
-    progress : True or False; None shows a bar with the time left, on a terminal, when the sweep is long.
-
     Points with a part from outside the package are run every time and never kept: nothing could tell when its source,
     or something that it calls, has changed. A point that diverges ends the sweep with `DivergenceError`, and Ctrl-C
     with `KeyboardInterrupt`; points that were complete by then are kept.
 
+    Parameters
+    ----------
+    runs
+        The points, each a `Run`.
+    store
+        The folder to keep traces in, made if need be; None for one in the user's cache folder. Any file in it can be
+        deleted at any time; one that cannot be read is computed again.
+    n_jobs
+        How many points to run at a time; None for what `joblib.parallel_config` says, or one a processor. Points run in
+        threads, unless a backend was chosen there, such as "loky" or "dask". The results do not depend on it.
+    progress
+        True or False; None shows a bar with the time left, on a terminal, when the sweep is long.
+
+    Examples
+    --------
     >>> import tempfile
     >>> import clipwise as cw
     >>> problem = cw.Problem([0.0, 0.0, 1.0], loss=cw.losses.Quadratic())

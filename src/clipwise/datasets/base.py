@@ -19,7 +19,7 @@ class Dataset(NamedTuple):
     labels: Array
     columns: tuple[str, ...]
     source: str
-    real: bool  # False for a generated stand-in
+    real: bool  #: False for a generated stand-in
 
     def standardised(self) -> Dataset:
         """Columns with mean 0 and deviation 1. The means are taken from the data: this is not private."""

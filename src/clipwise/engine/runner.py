@@ -68,23 +68,33 @@ def run(
 ) -> Trace:
     """Run a rule on a problem and return what was recorded.
 
-    Parameters
-    ----------
-    steps : T, the number of updates.
-    start : θ_0, one number for all coordinates or one each.
-    replicates : independent runs from the same start.
-    seed : a whole number makes the run reproducible (and so not fit for release); the same seed gives
-        different rules the same record draws. None takes cryptographic noise from the operating system.
-    record : about how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
-    n_jobs : threads; None for one a processor, over replicates. A number above that of replicates also lets threads
-        share large batches; they wait for each other at every step, which is slow where processors are busy. The
-        results do not depend on it.
-    progress : True or False; None shows a bar on a terminal when the run is long.
-    checkpoint : a file that is written every few seconds; if it exists, the run continues from it and
-        ends as if it had never stopped. It holds the noise state: keep it as private as the data.
-
     Ctrl-C raises `Interrupted`, and a θ that is no longer finite `DivergenceError`; both carry a `trace`.
 
+    Parameters
+    ----------
+    steps
+        T, the number of updates.
+    start
+        θ_0, one number for all coordinates or one each.
+    replicates
+        Independent runs from the same start.
+    seed
+        A whole number makes the run reproducible (and so not fit for release); the same seed gives different rules the
+        same record draws. None takes cryptographic noise from the operating system.
+    record
+        About how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
+    n_jobs
+        Threads; None for one a processor, over replicates. A number above that of replicates also lets threads share
+        large batches; they wait for each other at every step, which is slow where processors are busy. The results do
+        not depend on it.
+    progress
+        True or False; None shows a bar on a terminal when the run is long.
+    checkpoint
+        A file that is written every few seconds; if it exists, the run continues from it and ends as if it had never
+        stopped. It holds the noise state: keep it as private as the data.
+
+    Examples
+    --------
     >>> import clipwise as cw
     >>> problem = cw.Problem([0.0, 0.0, 1.0], loss=cw.losses.Quadratic())
     >>> trace = cw.run(problem, cw.SGD(step=cw.steps.InverseTime(1, 0)), steps=1000, seed=0)

@@ -25,14 +25,14 @@ class Trace:
     Entries that a stopped run did not reach are NaN; `steps_done` says how far each replicate came.
     """
 
-    rule: str  # the rule's name
-    seed: int | None  # None: noise from the operating system
-    iterations: NDArray[np.int64]  # (K,) recorded t
-    theta: Array  # (replicates, K, d)
-    error: Array | None  # (replicates, K, d) for rules with feedback
-    average: Array | None  # (replicates, K, d) for rules that release an average
-    output: Array  # (replicates, d) what the rule releases
-    steps_done: NDArray[np.int64]  # (replicates,)
+    rule: str  #: the rule's name
+    seed: int | None  #: None: noise from the operating system
+    iterations: NDArray[np.int64]  #: (K,) recorded t
+    theta: Array  #: (replicates, K, d)
+    error: Array | None  #: (replicates, K, d) for rules with feedback
+    average: Array | None  #: (replicates, K, d) for rules that release an average
+    output: Array  #: (replicates, d) what the rule releases
+    steps_done: NDArray[np.int64]  #: (replicates,)
 
     def gap(self, reference: Any, of: str = "theta") -> Array:
         """‖θ_t − reference‖² for every replicate and recorded iteration, (replicates, K); or `of` the "average"."""

@@ -86,11 +86,14 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array, data frame or sparse matrix of numbers, one row a record; or a Dask array or data frame, which stays
+        X
+            Array, data frame or sparse matrix of numbers, one row a record; or a Dask array or data frame, which stays
             where it is (docs/how-to/dask.md).
-        y : one target a record.
-        sample_weight : weights of at least 0, which multiply a record's loss before it is clipped, so that they change
-            nothing about its privacy.
+        y
+            One target a record.
+        sample_weight
+            Weights of at least 0, which multiply a record's loss before it is clipped, so that they change nothing
+            about its privacy.
         """
         return self._learn(X, y, sample_weight, self._known(), afresh=True)
 

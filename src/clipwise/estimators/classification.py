@@ -21,28 +21,50 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     Parameters
     ----------
-    epsilon, delta : the budget of one fit.
-    method : the algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
-    random_state : None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for
-        release.
-    clip : the largest gradient of one record; batch : expected batch size; epochs : passes over the records; step : a
-        number or a part of `clipwise.steps`. None leaves each to the default rule, which is for columns of unit order.
-    l2 : weight of ½‖θ‖² in the loss, the intercept included.
-    fit_intercept : whether to append a column of ones.
-    classes : the labels there can be. None learns them from y, without budget: a `PrivacyWarning`.
-    class_weight : weights {label: weight} of the classes, or "balanced", which looks at their frequencies without
-        budget: a `PrivacyWarning`.
-    response : how records react to the model, a part of `clipwise.responses`.
-    adjacency : what is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
-    n_jobs : threads; None for one, −1 for all processors. The result does not depend on it.
-    progress : as of `clipwise.run`.
+    epsilon, delta
+        The budget of one fit.
+    method
+        The algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
+    random_state
+        None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for release.
+    clip
+        The largest gradient of one record. None leaves this and the next three to the default rule, which is for
+        columns of unit order.
+    batch
+        The expected batch size.
+    epochs
+        Passes over the records.
+    step
+        A number, or a part of `clipwise.steps`.
+    l2
+        Weight of ½‖θ‖² in the loss, the intercept included.
+    fit_intercept
+        Whether to append a column of ones.
+    classes
+        The labels there can be. None learns them from y, without budget: a `PrivacyWarning`.
+    class_weight
+        Weights {label: weight} of the classes, or "balanced", which looks at their frequencies without budget: a
+        `PrivacyWarning`.
+    response
+        How records react to the model, a part of `clipwise.responses`.
+    adjacency
+        What is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
+    n_jobs
+        Threads; None for one, −1 for all processors. The result does not depend on it.
+    progress
+        As in `clipwise.run`.
 
     Attributes
     ----------
-    coef_, intercept_, classes_, n_iter_, n_features_in_, feature_names_in_ : as of scikit-learn's LogisticRegression.
-    statement_ : what the fit spends, a `clipwise.Statement`.
-    theta_ : coefficients and intercept in one vector.
+    coef_, intercept_, classes_, n_iter_, n_features_in_, feature_names_in_
+        As of scikit-learn's LogisticRegression.
+    statement_
+        What the fit spends, a `clipwise.Statement`.
+    theta_
+        Coefficients and intercept in one vector.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from clipwise.estimators import PrivateLogisticRegression
     >>> X = np.random.default_rng(0).normal(size=(2000, 2))
@@ -99,7 +121,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     @chunkwise
     def decision_function(self, X: Any) -> Array:
-        """⟨x, coef_⟩ + intercept_, of the second of two classes or of each of several."""
+        """⟨x, `coef_`⟩ + `intercept_`, of the second of two classes or of each of several."""
         scores = self._scores(X)
         return scores.ravel() if len(self.classes_) == 2 else scores
 
@@ -111,7 +133,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     @chunkwise
     def predict_proba(self, X: Any) -> Array:
-        """The chance of each class, in the order of classes_."""
+        """The chance of each class, in the order of `classes_`."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
             scores = np.column_stack([np.zeros_like(scores), scores])

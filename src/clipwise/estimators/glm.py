@@ -30,28 +30,49 @@ class PrivateGLM(PrivateEstimator):
 
     Parameters
     ----------
-    loss : a part of `clipwise.losses`, or one of your own (docs/how-to/add-a-loss.md), with its penalty; None is
+    loss
+        A part of `clipwise.losses`, or one of your own (docs/how-to/add-a-loss.md), with its penalty; None is
         SquaredError. Real targets are taken as they are, and should be of unit order.
-    epsilon, delta : the budget of one fit.
-    method : the algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
-        "ldpsgd" and "ldpasgd" need a loss that knows its sensitivity and adjacency="replace-one".
-    random_state : None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for
-        release.
-    clip : the largest gradient of one record; batch : expected batch size; epochs : passes over the records; step : a
-        number or a part of `clipwise.steps`. None leaves each to the default rule, which is for columns of unit order.
-    fit_intercept : whether to append a column of ones.
-    classes : the two labels, for a loss of labels 0 and 1. None learns them from y, without budget: a `PrivacyWarning`.
-    response : how records react to the model, a part of `clipwise.responses`.
-    adjacency : what is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
-    n_jobs : threads; None for one, −1 for all processors. The result does not depend on it.
-    progress : as of `clipwise.run`.
+    epsilon, delta
+        The budget of one fit.
+    method
+        The algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set. "ldpsgd"
+        and "ldpasgd" need a loss that knows its sensitivity and adjacency="replace-one".
+    random_state
+        None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for release.
+    clip
+        The largest gradient of one record. None leaves this and the next three to the default rule, which is for
+        columns of unit order.
+    batch
+        The expected batch size.
+    epochs
+        Passes over the records.
+    step
+        A number, or a part of `clipwise.steps`.
+    fit_intercept
+        Whether to append a column of ones.
+    classes
+        The two labels, for a loss of labels 0 and 1. None learns them from y, without budget: a `PrivacyWarning`.
+    response
+        How records react to the model, a part of `clipwise.responses`.
+    adjacency
+        What is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
+    n_jobs
+        Threads; None for one, −1 for all processors. The result does not depend on it.
+    progress
+        As in `clipwise.run`.
 
     Attributes
     ----------
-    coef_, intercept_, classes_, n_iter_, n_features_in_, feature_names_in_ : as of scikit-learn's linear models.
-    statement_ : what the fit spends, a `clipwise.Statement`.
-    theta_ : the model as `clipwise.run` releases it.
+    coef_, intercept_, classes_, n_iter_, n_features_in_, feature_names_in_
+        As of scikit-learn's linear models.
+    statement_
+        What the fit spends, a `clipwise.Statement`.
+    theta_
+        The model as `clipwise.run` releases it.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> import clipwise as cw
     >>> from clipwise.estimators import PrivateGLM
@@ -110,12 +131,12 @@ class PrivateGLM(PrivateEstimator):
     @available_if(_classifies)  # type: ignore[untyped-decorator]
     @chunkwise
     def decision_function(self, X: Any) -> Array:
-        """⟨x, coef_⟩ + intercept_: above 0 for the second class."""
+        """⟨x, `coef_`⟩ + `intercept_`: above 0 for the second class."""
         return self._scores(X).ravel()
 
     @chunkwise
     def predict(self, X: Any) -> Any:
-        """The class of each row, or its margin ⟨x, coef_⟩ + intercept_."""
+        """The class of each row, or its margin ⟨x, `coef_`⟩ + `intercept_`."""
         scores = self._scores(X)
         return self.classes_[(scores.ravel() > 0).astype(int)] if _classifies(self) else scores
 

@@ -21,33 +21,56 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
     """Linear regression with differential privacy, by squared error or Huber's loss.
 
     Targets are learnt in units of a quarter of `target_range`, counted from its middle, so that they are of unit order;
-    coef_, intercept_ and predictions are in the units of y. Targets outside the range are allowed.
+    `coef_`, `intercept_` and predictions are in the units of y. Targets outside the range are allowed.
 
     Parameters
     ----------
-    epsilon, delta : the budget of one fit.
-    method : the algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
-    random_state : None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for
-        release.
-    loss : "squared", or "huber", which outliers move less.
-    target_range : (low, high) between which most targets lie. None learns it from y (mean ± 2 deviations), without
-        budget: a `PrivacyWarning`.
-    clip : the largest gradient of one record; batch : expected batch size; epochs : passes over the records; step : a
-        number or a part of `clipwise.steps`. None leaves each to the default rule, which is for columns of unit order.
-    l2 : weight of ½‖θ‖² in the loss, the intercept included.
-    fit_intercept : whether to append a column of ones.
-    response : how records react to the model, a part of `clipwise.responses`.
-    adjacency : what is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
-    n_jobs : threads; None for one, −1 for all processors. The result does not depend on it.
-    progress : as of `clipwise.run`.
+    epsilon, delta
+        The budget of one fit.
+    method
+        The algorithm, a name in `clipwise.estimators.METHODS`; or a `clipwise.Rule`, whose noise is then set.
+    random_state
+        None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for release.
+    loss
+        "squared", or "huber", which outliers move less.
+    target_range
+        (low, high) between which most targets lie. None learns it from y (mean ± 2 deviations), without budget: a
+        `PrivacyWarning`.
+    clip
+        The largest gradient of one record. None leaves this and the next three to the default rule, which is for
+        columns of unit order.
+    batch
+        The expected batch size.
+    epochs
+        Passes over the records.
+    step
+        A number, or a part of `clipwise.steps`.
+    l2
+        Weight of ½‖θ‖² in the loss, the intercept included.
+    fit_intercept
+        Whether to append a column of ones.
+    response
+        How records react to the model, a part of `clipwise.responses`.
+    adjacency
+        What is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
+    n_jobs
+        Threads; None for one, −1 for all processors. The result does not depend on it.
+    progress
+        As in `clipwise.run`.
 
     Attributes
     ----------
-    coef_, intercept_, n_iter_, n_features_in_, feature_names_in_ : as of scikit-learn's linear models.
-    statement_ : what the fit spends, a `clipwise.Statement`.
-    target_range_ : the range that was used.
-    theta_ : the model as `clipwise.run` releases it, in the units of the range.
+    coef_, intercept_, n_iter_, n_features_in_, feature_names_in_
+        As of scikit-learn's linear models.
+    statement_
+        What the fit spends, a `clipwise.Statement`.
+    target_range_
+        The range that was used.
+    theta_
+        The model as `clipwise.run` releases it, in the units of the range.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> from clipwise.estimators import PrivateLinearRegression
     >>> X = np.random.default_rng(0).normal(size=(2000, 2))
@@ -100,7 +123,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
 
     @chunkwise
     def predict(self, X: Any) -> Array:
-        """⟨x, coef_⟩ + intercept_ of each row."""
+        """⟨x, `coef_`⟩ + `intercept_` of each row."""
         return self._scores(X)
 
     def _numeric_targets(self) -> bool:

@@ -46,9 +46,9 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
     """Centre and scale columns of unknown units, privately.
 
     The centre is a column's median. The scale is the distance from it that 95 % of the values keep to, in units of a
-    normal distribution's standard deviation. Both are found by 31 noisy counts a column (docs/how-to/scaling.md).
-    With public `bounds`, two numbers or two arrays of one number a column, nothing is learnt and no budget is spent:
-    low becomes −1 and high becomes 1.
+    normal distribution's standard deviation. Both are found by 31 noisy counts of every column; see
+    docs/how-to/scaling.md. With public `bounds`, two numbers or two arrays of one number a column, nothing is learnt
+    and no budget is spent: low becomes −1 and high becomes 1.
 
     Formal guarantee: without bounds and without `random_state`, the centres and scales together are
     (epsilon, delta)-differentially private for data sets that are neighbours under `adjacency`. The scaled records

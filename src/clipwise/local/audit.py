@@ -25,14 +25,14 @@ _TILT = 1e-3  # of the two records towards that θ
 class ReportAudit:
     """What an attack on single reports shows. With the stated confidence the report is no more private than that."""
 
-    mu: float  # the budget
+    mu: float  #: the budget
     delta: float
-    epsilon: float  # the ε of the budget at δ
-    lower_bound: float  # on ε
+    epsilon: float  #: the ε of the budget at δ
+    lower_bound: float  #: on ε
     lower_mu: float
-    distance: float  # of the two gradients, as a share of the sensitivity
+    distance: float  #: of the two gradients, as a share of the sensitivity
     confidence: float
-    runs: int  # on each of the two records
+    runs: int  #: on each of the two records
     bound: Bound = field(repr=False)
 
     def __str__(self) -> str:

@@ -70,13 +70,21 @@ class Server:
 
     Parameters
     ----------
-    path : the ledger, a SQLite file; made if it is not there, else replayed. Other settings than its own are refused.
-    start : θ_0, a vector.
-    step : a part of `clipwise.steps`.
-    region : a part of `clipwise.regions`; None for no constraint.
-    repeats : "refuse" a second report of a user, or "compose" them in the statement.
-    turn_seconds : after how long a user who asked for θ and has not reported loses the turn to one who asks.
+    path
+        The ledger, a SQLite file; made if it is not there, else replayed. Other settings than its own are refused.
+    start
+        θ_0, a vector.
+    step
+        A part of `clipwise.steps`.
+    region
+        A part of `clipwise.regions`; None for no constraint.
+    repeats
+        "refuse" a second report of a user, or "compose" them in the statement.
+    turn_seconds
+        After how long a user who asked for θ and has not reported loses the turn to one who asks.
 
+    Examples
+    --------
     >>> import clipwise as cw, tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> with cw.local.Server(f"{folder.name}/ledger.db", start=[0.0, 0.0], step=cw.steps.Power(0.2, 0.5)) as server:

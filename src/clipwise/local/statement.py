@@ -23,8 +23,8 @@ TERMS = (
 class LocalStatement:
     """Who took part, how often, and the μ and ε of each."""
 
-    users: tuple[str, ...]  # in the order of their first reports
-    reports: NDArray[np.int64]  # how many each of them sent
+    users: tuple[str, ...]  #: in the order of their first reports
+    reports: NDArray[np.int64]  #: how many each of them sent
     each: UserStatements
 
     def of(self, user: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Losses: what one record costs at θ. Each is a NamedTuple; see `clipwise.parts`."""
 
-from clipwise.losses.base import gradient, margin_value, slope, value
+from clipwise.losses.base import MarginBounds, gradient, margin_value, slope, slopes, value
 from clipwise.losses.clipped import Clipped, clipped_loss
 from clipwise.losses.glm import Logistic, SquaredError
 from clipwise.losses.local import HuberRegression, MallowsLogistic
@@ -16,6 +16,7 @@ __all__ = [
     "HuberRegression",
     "Logistic",
     "MallowsLogistic",
+    "MarginBounds",
     "Quadratic",
     "Savage",
     "Sigmoid",
@@ -26,5 +27,6 @@ __all__ = [
     "gradient",
     "margin_value",
     "slope",
+    "slopes",
     "value",
 ]

@@ -42,9 +42,9 @@ def slopes(loss: Any, scores: Array, label: float) -> None:
 class MarginBounds(NamedTuple):
     """What a generalised linear loss can do while |margin| ≤ reach, one entry a record."""
 
-    slope: Array  # largest |derivative|
-    low: Array  # smallest second derivative
-    high: Array  # largest |second derivative|
+    slope: Array  #: largest |derivative|
+    low: Array  #: smallest second derivative
+    high: Array  #: largest |second derivative|
 
 
 def label_kind(loss: Any) -> str:

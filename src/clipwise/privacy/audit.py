@@ -30,14 +30,14 @@ _PILOT = 0.1  # share of the runs that choose the attack
 class Audit:
     """What an audit found. With the stated confidence, no ε below `lower_bound` is true of the rule."""
 
-    lower_bound: float
-    confidence: float
-    attack: str  # the one that won
-    method: str  # how scores became a bound
-    runs: int  # on each of the two data sets
-    statement: Statement
+    lower_bound: float  #: the ε that the attack demonstrates
+    confidence: float  #: with which it holds
+    attack: str  #: the one that won
+    method: str  #: how scores became a bound
+    runs: int  #: on each of the two data sets
+    statement: Statement  #: what is certified of the same rule
     bound: Bound = field(repr=False)
-    curve: tuple[Array, Array] = field(repr=False)  # false positive and false negative rates of all thresholds
+    curve: tuple[Array, Array] = field(repr=False)  #: false positive and false negative rates of all thresholds
 
     def __str__(self) -> str:
         about = self.statement

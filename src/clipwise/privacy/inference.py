@@ -46,8 +46,8 @@ class Bound(NamedTuple):
     direction: str
     false_positive_rate: float
     true_positive_rate: float
-    false_positive_limit: float  # from above
-    true_positive_limit: float  # from below
+    false_positive_limit: float  #: from above
+    true_positive_limit: float  #: from below
     confidence: float
     runs: int
 

@@ -44,9 +44,9 @@ class ClaimRow:
     delta: float
     adjacency: str
     claimed: float
-    condition: str  # of the theorem that the noise was taken from: "met", or which one fails
+    condition: str  #: of the theorem that the noise was taken from: "met", or which one fails
     certified: float
-    audited: float | None  # None where no audit was run
+    audited: float | None  #: None where no audit was run
 
 
 def claims(audit_runs: int | None = None, confidence: float = 0.95, seed: int | None = 0) -> list[ClaimRow]:

@@ -31,12 +31,12 @@ class Statement:
     steps: int
     delta: float
     adjacency: str
-    certified: float  # ε that is proven; infinite if none is
-    claimed: float | None  # ε of the paper's formula
-    claim_holds: bool | None  # None without a claim
-    reasons: tuple[str, ...]
+    certified: float  #: ε that is proven; infinite if none is
+    claimed: float | None  #: ε of the paper's formula
+    claim_holds: bool | None  #: None without a claim
+    reasons: tuple[str, ...]  #: how it is proven, on which terms, and what is not covered
     certificate: Certificate = field(repr=False)
-    notes: tuple[str, ...] = ()  # those of the reasons that tell what is not covered, such as classes learnt from y
+    notes: tuple[str, ...] = ()  #: those of the reasons that tell what is not covered, such as classes learnt from y
 
     def epsilon(self, delta: float) -> float:
         """The certified ε at another δ."""

@@ -28,9 +28,9 @@ TERMS = (
 class UserStatements:
     """A statement for each user: μ_i, and the ε_i it means at δ."""
 
-    budgets: Array  # μ_i
+    budgets: Array  #: μ_i
     delta: float
-    epsilons: Array  # ε_i at delta
+    epsilons: Array  #: ε_i at delta
 
     @property
     def claimed_mu(self) -> float:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Chart", "Series", "Table", "band"]
+
 Array = NDArray[np.float64]
 
 
@@ -19,19 +21,19 @@ class Series(NamedTuple):
     """One line or one set of points; NaN leaves a gap."""
 
     name: str
-    x: Any  # (K,) numbers
-    y: Any  # (K,) numbers
-    low: Any = None  # (K,) the lower end of a band around y, with `high`
+    x: Any  #: (K,) numbers
+    y: Any  #: (K,) numbers
+    low: Any = None  #: (K,) the lower end of a band around y, with `high`
     high: Any = None
-    kind: str = "line"  # "line", "dashed" (exact values and bounds, beside what was measured) or "points"
-    colour: str | None = None  # None: the next one of the palette
+    kind: str = "line"  #: "line", "dashed" (exact values and bounds, beside what was measured) or "points"
+    colour: str | None = None  #: None: the next one of the palette
 
 
 class Chart(NamedTuple):
     """Series over the same axes."""
 
     title: str
-    x: str  # what the horizontal axis shows
+    x: str  #: what the horizontal axis shows
     y: str
     series: Sequence[Series]
     x_log: bool = False

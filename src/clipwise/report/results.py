@@ -14,10 +14,10 @@ VERDICTS = ("holds", "holds with a remark", "does not hold")
 class Finding(NamedTuple):
     """One statement of a paper beside what was measured; `holds` is computed, never written by hand."""
 
-    says: str  # the paper's statement, in our words
-    measured: str  # the numbers that decide it
+    says: str  #: the paper's statement, in our words
+    measured: str  #: the numbers that decide it
     holds: bool
-    remark: str = ""  # what a reader must know besides: an erratum, a condition, another scale
+    remark: str = ""  #: what a reader must know besides: an erratum, a condition, another scale
 
     @property
     def verdict(self) -> str:
@@ -46,11 +46,11 @@ class Experiment:
 
     name: str
     paper: int | None
-    where: str  # "Fig. 1, first panel"
+    where: str  #: "Fig. 1, first panel"
     title: str
-    parameters: Mapping[str, str]  # for the reader: symbol and value
-    make: Callable[[Any], Result]  # from a laboratory, in which it is run
-    extra: str | None = None  # of the package that it needs: "torch" or "language"
+    parameters: Mapping[str, str]  #: for the reader: symbol and value
+    make: Callable[[Any], Result]  #: from a laboratory, in which it is run
+    extra: str | None = None  #: of the package that it needs: "torch" or "language"
 
     @property
     def story(self) -> str:

@@ -16,6 +16,8 @@ from clipwise.sources import digest_with
 from clipwise.storage import write_atomically
 from clipwise.sweep import VERSIONS, Run, store_folder, sweep
 
+__all__ = ["Laboratory"]
+
 _CHECK = 32  # bytes of the digest that a file begins with
 
 

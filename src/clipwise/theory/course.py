@@ -25,6 +25,8 @@ from clipwise.problem import Problem
 from clipwise.regions import project
 from clipwise.steps import Constant, InverseTime
 
+__all__ = ["Course", "Forecast", "course", "decay_rates", "elapsed", "forecast"]
+
 Array = NDArray[np.float64]
 
 _POINTS = 400  # points of the mean path
@@ -37,13 +39,13 @@ _RETURN = 1e4  # how fast a path that leaves the region is drawn back, in units 
 class Course(NamedTuple):
     """The mean path of a rule with one clipping threshold, and the field around it."""
 
-    clip: float  # the threshold
-    times: Array  # (N,) τ, from 0
-    path: Array  # (N, d) θ(τ)
-    knots: Array  # (K,) the τ at which the field was linearised
-    rates: Array  # (K, d) eigenvalues of the symmetric part of F'(θ(τ))
-    axes: Array  # (K, d, d) their eigenvectors, in columns
-    scatter: Array  # (K, d, d) S: the covariance of one record's clipped gradient
+    clip: float  #: the threshold
+    times: Array  #: (N,) τ, from 0
+    path: Array  #: (N, d) θ(τ)
+    knots: Array  #: (K,) the τ at which the field was linearised
+    rates: Array  #: (K, d) eigenvalues of the symmetric part of F'(θ(τ))
+    axes: Array  #: (K, d, d) their eigenvectors, in columns
+    scatter: Array  #: (K, d, d) S: the covariance of one record's clipped gradient
 
     def at(self, time: float) -> Array:
         """θ(τ)."""
@@ -53,10 +55,10 @@ class Course(NamedTuple):
 class Forecast(NamedTuple):
     """E‖θ_T − target‖², in parts."""
 
-    bias: float  # of the mean path: what is left of the way, and what clipping adds
-    scatter: float  # from drawing records
-    noise: float  # from the noise
-    lag: float = 0.0  # from what error feedback has not fed back yet
+    bias: float  #: of the mean path: what is left of the way, and what clipping adds
+    scatter: float  #: from drawing records
+    noise: float  #: from the noise
+    lag: float = 0.0  #: from what error feedback has not fed back yet
 
     @property
     def gap(self) -> float:

@@ -16,6 +16,8 @@ from clipwise import checks
 from clipwise.clipping import add_clipped
 from clipwise.parts import require
 
+__all__ = ["Estimate", "circulation", "curl", "softmax_field", "witness"]
+
 Array = NDArray[np.float64]
 Field = Callable[[Array], Array]
 

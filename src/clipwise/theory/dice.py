@@ -25,6 +25,24 @@ from clipwise.privacy.release import Feedback, Release
 from clipwise.problem import Problem
 from clipwise.sampling import Uniform
 
+__all__ = [
+    "Comparison",
+    "ConstantBias",
+    "Setting",
+    "Tradeoff",
+    "claimed_noise",
+    "comparison",
+    "constant_bias",
+    "error_square",
+    "largest_error",
+    "printed_bound",
+    "printed_step",
+    "released_gap",
+    "suggested_step",
+    "tradeoff",
+    "virtual_gap",
+]
+
 
 def _nonnegative_or_infinite(name: str, value: float) -> float:
     return math.inf if value == math.inf else checks.nonnegative(name, value)
@@ -50,16 +68,16 @@ class Setting(NamedTuple):
     in it, those that leave counted as zero.
     """
 
-    strong_convexity: float  # μ, of Assumption 3.3 or of the PL condition 3.4
-    smoothness: float  # L, of f
-    gradient_bound: float  # of any record: the paper's G + σ
-    spread: float  # σ: the root mean square of ‖∇f(x; ξ_i) − ∇f(x)‖
-    dimension: int  # d
-    clip: float  # C_1
-    error_clip: float  # C_2
-    noise_std: float  # σ_1, on the mean update
-    batch: int = 1  # B
-    mean_gradient_bound: float = math.inf  # G, of ∇f
+    strong_convexity: float  #: μ, of Assumption 3.3 or of the PL condition 3.4
+    smoothness: float  #: L, of f
+    gradient_bound: float  #: of any record: the paper's G + σ
+    spread: float  #: σ: the root mean square of ‖∇f(x; ξ_i) − ∇f(x)‖
+    dimension: int  #: d
+    clip: float  #: C_1
+    error_clip: float  #: C_2
+    noise_std: float  #: σ_1, on the mean update
+    batch: int = 1  #: B
+    mean_gradient_bound: float = math.inf  #: G, of ∇f
 
     def check(self) -> None:
         """Refuse μ above L."""
@@ -183,11 +201,11 @@ def claimed_noise(setting: Setting, records: int, steps: int, epsilon: float, de
 class Tradeoff(NamedTuple):
     """Corollary 3.9: how long to run for a claimed (ε, δ), and how close that comes."""
 
-    steps: int  # T
-    noise_std: float  # σ_1
-    step: float  # η
-    gap: float  # `released_gap` there
-    order: float  # what stands in the 𝒪 of the corollary
+    steps: int  #: T
+    noise_std: float  #: σ_1
+    step: float  #: η
+    gap: float  #: `released_gap` there
+    order: float  #: what stands in the 𝒪 of the corollary
 
 
 def tradeoff(setting: Setting, records: int, epsilon: float, delta: float, gap: float) -> Tradeoff:

@@ -25,15 +25,31 @@ from clipwise.regions import Everywhere, project
 from clipwise.responses import Identity
 from clipwise.steps import Constant
 
+__all__ = [
+    "Geometry",
+    "ambient",
+    "best_population_step",
+    "best_step",
+    "clipped_problem",
+    "data_lipschitz",
+    "excess_risk",
+    "population_risk",
+    "private_excess_risk",
+    "private_noise",
+    "row_basis",
+    "row_space",
+    "stability",
+]
+
 Array = NDArray[np.float64]
 
 
 class Geometry(NamedTuple):
     """What the bounds need to know of a problem: where noise counts, how far the start is, how steep the loss."""
 
-    dimension: int  # of the space in which noise counts: p, or the rank of the features
-    distance: float  # ‖θ_0 − θ*‖ in that space
-    lipschitz: float  # L: no record's gradient is longer
+    dimension: int  #: of the space in which noise counts: p, or the rank of the features
+    distance: float  #: ‖θ_0 − θ*‖ in that space
+    lipschitz: float  #: L: no record's gradient is longer
 
 
 def ambient(problem: Problem, start: Any = 0.0, minimiser: Any = None, lipschitz: float | None = None) -> Geometry:

@@ -13,6 +13,8 @@ from clipwise.losses.glm import Logistic
 from clipwise.losses.robust import Absolute
 from clipwise.problem import Problem
 
+__all__ = ["AggressiveClipping", "HardInstance", "aggressive_clipping", "hard_instance", "lower_bound"]
+
 Array = NDArray[np.float64]
 
 _SHAPE = 1 / 80  # β of the Beta distribution in paper 5, Theorem B.1
@@ -22,7 +24,7 @@ class HardInstance(NamedTuple):
     """A problem that no private algorithm solves well, and its solution."""
 
     problem: Problem
-    minimiser: Array  # of least norm among those with entries 0 and 1
+    minimiser: Array  #: of least norm among those with entries 0 and 1
 
 
 def hard_instance(records: int, rank: int, epsilon: float, dimension: int | None = None, seed: int = 0) -> HardInstance:
@@ -63,9 +65,9 @@ class AggressiveClipping(NamedTuple):
     """A problem that clipping solves wrongly, with both of its points in closed form."""
 
     problem: Problem
-    stable: float  # θ*, the minimum
-    clipped: float  # where clipped descent stops
-    excess_risk: float  # L(clipped) − L(θ*)
+    stable: float  #: θ*, the minimum
+    clipped: float  #: where clipped descent stops
+    excess_risk: float  #: L(clipped) − L(θ*)
 
 
 def aggressive_clipping(clip: float, copies: int = 1) -> AggressiveClipping:

@@ -21,6 +21,18 @@ from clipwise import checks
 from clipwise.parts import checked
 from clipwise.steps import Power, size
 
+__all__ = [
+    "Rate",
+    "Setting",
+    "average_distance",
+    "average_loss",
+    "last_distance",
+    "last_loss",
+    "limit_variance",
+    "power_integral",
+    "rates",
+]
+
 Array = NDArray[np.float64]
 
 
@@ -47,13 +59,13 @@ class Setting(NamedTuple):
     through the mean of 1/μ² (the paper has the largest; pass the smallest budget for that).
     """
 
-    gradient_bound: float  # C_0, which also sets the noise: no less than half of what `sensitivity()` says
-    budget: Any  # μ
-    dimension: int  # d
-    start: float  # ‖θ_0 − θ*‖²
-    smoothness: float  # M, of each record's loss
-    strong_convexity: float = 0.0  # m, of F
-    hessian_smoothness: float = 0.0  # C_1: ‖∇²F(θ) − ∇²F(θ*)‖ ≤ C_1·‖θ − θ*‖
+    gradient_bound: float  #: C_0, which also sets the noise: no less than half of what `sensitivity()` says
+    budget: Any  #: μ
+    dimension: int  #: d
+    start: float  #: ‖θ_0 − θ*‖²
+    smoothness: float  #: M, of each record's loss
+    strong_convexity: float = 0.0  #: m, of F
+    hessian_smoothness: float = 0.0  #: C_1: ‖∇²F(θ) − ∇²F(θ*)‖ ≤ C_1·‖θ − θ*‖
 
     @property
     def energy(self) -> float:
@@ -172,11 +184,11 @@ def average_loss(setting: Setting, step: Power, users: Any) -> Any:
 class Rate(NamedTuple):
     """An entry of Table 1: the error is of order n^(−exponent)·(log n)^logarithms."""
 
-    output: str  # "last" or "average"
-    strongly_convex: bool  # then the error is a squared distance, else a loss
+    output: str  #: "last" or "average"
+    strongly_convex: bool  #: then the error is a squared distance, else a loss
     exponent: float
     logarithms: float
-    printed: float  # the exponent of the table itself
+    printed: float  #: the exponent of the table itself
 
 
 def rates(alpha: float, quadratic: bool = False) -> tuple[Rate, ...]:

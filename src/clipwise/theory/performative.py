@@ -34,6 +34,24 @@ from clipwise.regions import Box
 from clipwise.responses import LocationShift
 from clipwise.steps import Constant, size
 
+__all__ = [
+    "claimed_noise",
+    "clipped_sgd_bound",
+    "clipped_sgd_stationarity",
+    "dice_sgd_bound",
+    "dice_sgd_stationarity",
+    "effective_convexity",
+    "limiting_bound",
+    "limiting_clip",
+    "lower_bound_bias",
+    "lower_bound_problem",
+    "optimal_clip",
+    "optimal_step",
+    "printed_clip",
+    "printed_dice_sgd_bound",
+    "sharp_clipped_sgd_bound",
+]
+
 Array = NDArray[np.float64]
 
 
@@ -95,8 +113,10 @@ def sharp_clipped_sgd_bound(
 ) -> Any:
     """A bound on E‖θ_t − θ_PS‖² of PCSGD: the recursion behind Theorem 3.4 without its losses, solved exactly.
 
-    With r_t² = E‖θ_t − θ_PS‖², κ = max{G − c, 0} and γ = γ_{t+1},
+    With r_t² = E‖θ_t − θ_PS‖², κ = max{G − c, 0} and γ = γ_{t+1}::
+
         r_{t+1}² ≤ max{1 − 2μ̃γ, 0}·r_t² + 2γκ·r_t + γ²(min{c, G}² + d·σ_DP²).
+
     For small steps this ends at C_1/μ̃², an eighth of the theorem's bias. It needs β < μ/L, and nothing of the steps.
     What looseness is left is that of κ: on the problem of Theorem 3.5, the mean of max{‖∇ℓ‖ − c, 0} at θ_∞ in place of
     κ would give the exact bias.
@@ -249,10 +269,12 @@ def dice_sgd_bound(
     Assumption 4.1: E‖e_t‖² ≤ M², M = `error_bound`. Assumption 4.2: E_{Z ~ D(θ)}‖∇ℓ(θ; Z)‖² ≤ G² + B²‖θ − θ_PS‖²,
     B = `growth`. (The paper asks for it at Z ~ D(θ') for all θ', where it fails for its own example. With B = 0, G
     bounds all gradients that the run meets.) The other constants must hold at the models θ_t − γ_{t+1}e_t, too.
-    With v_t² = E‖θ_t − γ_t·e_t − θ_PS‖², K = L + Lβ (the first L that of ∇ℓ in θ) and γ = γ_{t+1}:
+    With v_t² = E‖θ_t − γ_t·e_t − θ_PS‖², K = L + Lβ (the first L that of ∇ℓ in θ) and γ = γ_{t+1}::
+
         E‖θ_t − θ_PS‖² ≤ (v_t + γ_t·M)²,
         v_{t+1}² ≤ max{1 − 2μ̃γ + γ²B², 0}·u_t² + 2γ²M(K + γB²)·u_t + γ²(G² + d·σ_DP² + γ²B²M²),
         u_t = v_t + |γ_t − γ|·M, u_0² = start_gap.
+
     It is of order γ_t for γ_t = a0/(a1 + t) with a0 > 1/(2μ̃). It needs β < μ/L, and nothing of the steps.
 
     Proof. Let y_t = θ_t − γe_t − θ_PS; E‖y_t‖² ≤ u_t², as e_0 = 0. By (33), θ_{t+1} − γe_{t+1} − θ_PS is

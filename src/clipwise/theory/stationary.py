@@ -21,20 +21,22 @@ from clipwise.regions import Everywhere
 from clipwise.responses import Identity
 from clipwise.theory.glm import private_noise, row_basis
 
+__all__ = ["Landscape", "landscape", "mean_square_gradient", "private_steps", "selected_gradient", "selection_scale"]
+
 
 class Landscape(NamedTuple):
     """What the bounds need to know of a problem."""
 
-    excess: float  # L(θ_0) − inf L, or more
-    smoothness: float  # β of the mean loss
-    rank: int  # of the features
+    excess: float  #: L(θ_0) − inf L, or more
+    smoothness: float  #: β of the mean loss
+    rank: int  #: of the features
 
 
 def landscape(problem: Problem, start: Any = 0.0, floor: float = 0.0) -> Landscape:
     """The landscape of a smooth loss of the margin, without penalty or region.
 
     `floor` is any number that the mean loss does not go below; the package's losses are not negative. β is the largest
-    eigenvalue of (1/m)·Σ sup|φ''|·x·xᵀ.
+    eigenvalue of (1/m)·Σ a·x·xᵀ, with a the largest absolute value of φ''.
     """
     checks.instance("problem", problem, Problem)
     if not isinstance(problem.response, Identity) or not isinstance(problem.region, Everywhere):

@@ -30,8 +30,8 @@ class Proposal:
 
     rule: Rule
     statement: Statement
-    forecast: Forecast  # of E‖θ_T − θ_PS‖²
-    options: tuple[Option, ...]  # the best of each preset, the proposed one first
+    forecast: Forecast  #: of E‖θ_T − θ_PS‖²
+    options: tuple[Option, ...]  #: the best of each preset, the proposed one first
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -52,17 +52,21 @@ def tune(
 ) -> Proposal:
     """Propose preset, thresholds and step for the smallest expected gap to θ_PS at a certified (ε, δ).
 
-    Parameters
-    ----------
-    problem, epsilon, delta, steps : what is to be run, for how long, on which budget.
-    goal : "gap", the squared distance to the stable point that is to be expected of a run on this very data; or
-        "bound", what is proven of PCSGD for all data with the problem's constants (its region must be bounded, and
-        the constants must not be estimates).
-    preset : "PCSGD" or "DiceSGD", to consider only that one.
-    batch, start, adjacency, progress : as in the presets, in `run` and in `account`.
-
     The answer depends on the data in ways that the statement does not cover: tune on public data, on generated data
     of the same shape, or spend budget on it.
+
+    Parameters
+    ----------
+    problem, epsilon, delta, steps
+        What is to be run, for how long, on which budget.
+    goal
+        "gap", the squared distance to the stable point that is to be expected of a run on this very data; or "bound",
+        what is proven of PCSGD for all data with the problem's constants (its region must be bounded, and the constants
+        must not be estimates).
+    preset
+        "PCSGD" or "DiceSGD", to consider only that one.
+    batch, start, adjacency, progress
+        As in the presets, in `run` and in `account`.
     """
     search = checks.choice("goal", goal, {"gap": least_gap, "bound": least_bound})
     task = task_of(problem, epsilon, delta, steps, preset, batch, start, adjacency, proven=goal == "bound")

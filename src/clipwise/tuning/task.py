@@ -30,7 +30,7 @@ class Option(NamedTuple):
 
     rule: Rule
     forecast: Forecast
-    bound: float | None = None  # what is proven of it, if that was the goal
+    bound: float | None = None  #: what is proven of it, if that was the goal
 
 
 class Plan(NamedTuple):
