@@ -61,7 +61,7 @@ from clipwise.problem import Problem
 from clipwise.rule import Rule
 from clipwise.sweep import Run, sweep
 from clipwise.tuning import Proposal, tune
-from clipwise.version import __version__
+from clipwise.version import __version__ as __version__
 
 __all__ = [
     "DPGD",
@@ -88,7 +88,6 @@ __all__ = [
     "Run",
     "Statement",
     "Trace",
-    "__version__",
     "account",
     "account_users",
     "audit",
