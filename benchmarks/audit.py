@@ -43,7 +43,7 @@ def sampled_rule() -> cw.Rule:
 
 def full_rule(records: int) -> cw.Rule:
     """All records in every step: an exact Gaussian mechanism, with noise of one clip on the sum."""
-    return cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=1 / records, batch=records, sampling="full")
+    return cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=1 / records, batch=1, sampling="full")
 
 
 def attacked(rule: cw.Rule, steps: int, runs: int, seed: int) -> Scores:

@@ -182,7 +182,7 @@ def against_jax(rows: list[Row], case: cw.Problem, folder: Path, quick: bool) ->
     with closing(Peer("jax", "jax_loop.py")) as peer:
         check_jax(peer, folder, file, case)
         jobs = [("PCSGD", 1, 1, 50_000), ("DiceSGD", 1, 1, 50_000), ("DPSGD", BATCH, 1, 2_000)]
-        jobs += [(name, 1, REPLICATES, 5_000) for name in ("PCSGD", "DiceSGD")]
+        jobs += [(name, 1, REPLICATES, 20_000) for name in ("PCSGD", "DiceSGD")]
         for name, batch, runs, usual in jobs:
             steps, how = usual // (10 if quick else 1), rule(name)
             order = {"file": file, "dice": name == "DiceSGD", "batch": batch, "replicates": runs, "steps": steps}

@@ -47,8 +47,8 @@ class Row(NamedTuple):
     @property
     def wanted(self) -> str:
         """The limits in words."""
-        limits = [f"≥ {self.least:g}"] if self.least is not None else []
-        return ", ".join(limits + ([f"≤ {self.most:g}"] if self.most is not None else []))
+        limits = [f"≥ {self.least:.3g}"] if self.least is not None else []
+        return ", ".join(limits + ([f"≤ {self.most:.3g}"] if self.most is not None else []))
 
     @property
     def shown(self) -> str:
