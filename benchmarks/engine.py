@@ -20,10 +20,10 @@ import numpy as np
 
 import clipwise as cw
 from clipwise.engine.loop import advance, empty_records, initial_state
-from clipwise.engine.streams import Streams, spawn
+from clipwise.engine.streams import spawn
 from clipwise.engine.team import team
 from clipwise.engine.world import world
-from clipwise.sampling import expected_batch
+from clipwise.sampling import draw, expected_batch
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
 from timing import per_step, ratio, seconds, turns
@@ -31,6 +31,7 @@ from timing import per_step, ratio, seconds, turns
 RECORDS, BATCH, REPLICATES = 15_776, 250, 64
 TOPIC = "Engine"
 CLIP, NOISE = 1.0, 0.3
+CHECKED = 300  # steps in which all must agree
 
 
 def problem(d: int = 10) -> cw.Problem:
@@ -87,21 +88,21 @@ def numpy_single(case: cw.Problem, dice: bool, steps: int) -> np.ndarray:
     return theta
 
 
-def numpy_batch(case: cw.Problem, steps: int) -> None:
-    """A minibatch a step, vectorised over the batch."""
-    rng = np.random.default_rng(0)
+def numpy_batch(case: cw.Problem, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
+    """A minibatch a step, vectorised over the batch; `drawn` says which records, to check it."""
+    records, noise = np.random.default_rng(0), spawn(0, 1)[0].noise
     x_all, y_all, theta = case.features, case.labels, np.zeros(case.dimension)
     loss, beta = case.loss, case.response.beta
     for t in range(steps):
-        drawn = rng.choice(case.records, BATCH, replace=False)
-        x, y = x_all[drawn], y_all[drawn]
+        rows = records.choice(case.records, BATCH, replace=False) if drawn is None else drawn[t]
+        x, y = x_all[rows], y_all[rows]
         x = x - beta * y[:, None] * theta / max(1.0, np.linalg.norm(theta))
         weight = 1.0 + (loss.positive_weight - 1.0) * y
         gradients = (weight * (1 / (1 + np.exp(-x @ theta)) - y))[:, None] * x + loss.l2 * theta
         norms = np.linalg.norm(gradients, axis=1)
         scaled = gradients * np.minimum(1.0, CLIP / np.maximum(norms, 1e-300))[:, None]
-        noise = NOISE * rng.standard_normal(case.dimension)
-        theta = theta - 50 / (5001 + t) * (scaled.sum(axis=0) / BATCH + noise)
+        theta = theta - 50 / (5001 + t) * (scaled.sum(axis=0) / BATCH + NOISE * noise.standard_normal(theta.size))
+    return theta
 
 
 def replicates(case: cw.Problem, how: cw.Rule, steps: int) -> None:
@@ -126,9 +127,18 @@ def draws(steps: int, d: int = 10) -> None:
     draw_numbers(streams.records, streams.noise, RECORDS, d, steps)
 
 
-def must_agree(name: str, found: np.ndarray, case: cw.Problem, how: cw.Rule, steps: int) -> None:
+def engine_draws(how: cw.Rule) -> np.ndarray:
+    """The records that the engine draws in the first steps."""
+    records, order = spawn(0, 1)[0].records, np.arange(RECORDS)
+    drawn = np.empty((CHECKED, expected_batch(how.sampling, RECORDS)), dtype=np.int64)
+    for t in range(CHECKED):
+        draw(how.sampling, t, RECORDS, order, records, drawn[t])
+    return drawn
+
+
+def must_agree(name: str, found: np.ndarray, case: cw.Problem, how: cw.Rule) -> None:
     """Refuse to time what is not the same algorithm."""
-    if not np.allclose(found, engine(case, how, steps), rtol=0, atol=1e-9):
+    if not np.allclose(found, engine(case, how, CHECKED), rtol=0, atol=1e-9):
         raise RuntimeError(f"{name} must end where the engine does, given the same draws: it does not.")
 
 
@@ -138,7 +148,7 @@ def against_numpy(rows: list[Row], case: cw.Problem, quick: bool) -> None:
     repeats = 3 if quick else 15
     for name, least in (("PCSGD", 100), ("DiceSGD", None)):
         how, dice = rule(name), name == "DiceSGD"
-        must_agree("NumPy", numpy_single(case, dice, 500), case, how, 500)
+        must_agree("NumPy", numpy_single(case, dice, CHECKED), case, how)
         found = turns(
             {
                 "ours": per_step(lambda steps: engine(case, how, steps), 100_000 // n),  # noqa: B023
@@ -148,9 +158,11 @@ def against_numpy(rows: list[Row], case: cw.Problem, quick: bool) -> None:
         )
         about = f"{name}, one record a step"
         rows.append(ahead(TOPIC, about, "NumPy loop", ratio(found, "NumPy", "ours"), _how(repeats), least))
+    how = rule("DPSGD")
+    must_agree("NumPy", numpy_batch(case, CHECKED, engine_draws(how)), case, how)
     found = turns(
         {
-            "ours": per_step(lambda steps: engine(case, rule("DPSGD"), steps), 2_000 // n),
+            "ours": per_step(lambda steps: engine(case, how, steps), 2_000 // n),
             "NumPy": per_step(lambda steps: numpy_batch(case, steps), 200 // n),
         },
         repeats,
@@ -165,13 +177,12 @@ def _how(repeats: int, threads: str = "1 thread") -> str:
 
 def check_jax(peer: Peer, folder: Path, file: str, case: cw.Problem) -> None:
     """JAX on the engine's draws."""
-    for name in ("PCSGD", "DiceSGD"):
-        streams: Streams = spawn(0, 1)[0]
-        drawn = np.array([streams.records.integers(0, RECORDS) for _ in range(500)])
-        noise = streams.noise.standard_normal((500, case.dimension))
-        np.savez(folder / "draws.npz", drawn=drawn, noise=noise)
+    for name in ("PCSGD", "DiceSGD", "DPSGD"):
+        drawn = engine_draws(rule(name))
+        noise = spawn(0, 1)[0].noise.standard_normal((CHECKED, case.dimension))
+        np.savez(folder / "draws.npz", drawn=drawn if name == "DPSGD" else drawn[:, 0], noise=noise)
         found = peer.ask({"file": file, "dice": name == "DiceSGD", "check": str(folder / "draws.npz")})
-        must_agree("JAX", np.array(found), case, rule(name), 500)
+        must_agree("JAX", np.array(found), case, rule(name))
 
 
 def against_jax(rows: list[Row], case: cw.Problem, folder: Path, quick: bool) -> None:

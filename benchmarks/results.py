@@ -34,7 +34,7 @@ class Row(NamedTuple):
     topic: str
     ours: str
     other: str
-    ratio: float | None  # None: not run
+    ratio: float | None  # None: there is none, and `how` says why
     how: str  # how it was measured, or why it was not
     least: float | None = None
     most: float | None = None
@@ -54,7 +54,7 @@ class Row(NamedTuple):
     def shown(self) -> str:
         """The ratio to three digits, or to four where three would hide who is ahead."""
         if self.ratio is None:
-            return "not run"
+            return "–"
         if self.ratio >= 100:
             return f"{self.ratio:,.0f}"
         return f"{self.ratio:#.{3 if abs(self.ratio - 1) >= 0.005 else 4}g}"

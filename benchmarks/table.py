@@ -101,7 +101,7 @@ def problems_of(part: str, found: dict[str, Any] | str) -> list[str]:
 def page(found: dict[str, dict[str, Any] | str]) -> str:
     """What stands between the marks: where and when, the table of peers, and the table of costs."""
     named = ", ".join(f"{name} {version}" for name, version in versions().items())
-    dates = "; ".join(f"{PARTS[part].lower()}: {_when(what)}" for part, what in found.items())
+    dates = "; ".join(f"{PARTS[part]}: {_when(what)}" for part, what in found.items())
     rows = [row for what in found.values() if not isinstance(what, str) for row in what["rows"]]
     return "\n".join(
         [

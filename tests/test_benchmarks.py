@@ -70,7 +70,7 @@ def test_rows_of_all_parts_are_joined(results, table):
     peers, costs = page.split("What clipwise's own parts cost")
     assert "| Engine | a step | NumPy | 120 | ≥ 100 | 3 turns |" in peers.splitlines()
     assert "| Audits | an audit | its runs | 1.40 | ≤ 1.3: missed |  |" in costs.splitlines()
-    assert "dask: not run" in peers
+    assert "Dask: not run" in peers
     assert table.problems_of("engine", found["engine"]) == []
     assert table.problems_of("audit", found["audit"]) == ["audit: an audit / its runs: 1.40, wanted ≤ 1.3"]
 
@@ -89,7 +89,7 @@ def test_a_missing_peer_is_a_row_and_the_rest_goes_on(results, table, capsys):
 
     assert results.keep("engine", measure) == 1
     found = table.kept("engine")
-    assert [row.shown for row in found["rows"]] == ["not run", "120"]
+    assert [row.shown for row in found["rows"]] == ["–", "120"]
     assert table.problems_of("engine", found) == ["engine: JAX: not run: could not be installed"]
     assert "JAX: could not be installed" in capsys.readouterr().err
 

@@ -3,8 +3,8 @@
     python jax_privacy_audit.py
 
 `{"file": …, "method": …, "strategy": …, "delta": …, "significance": …}` reads scores (an .npz file with `absent` and
-`present`) and answers with the bound and how long it took, the making of the auditor included, after one call to warm
-up. Both directions of a test count where the method allows it.
+`present`) and answers with the bound and how long it took, the making of the auditor included. Both directions of a
+test count where the method allows it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def bound(scores: Any, method: str, strategy: str, delta: float, significance: f
     """What one method makes of the scores."""
     auditor = auditing.CanaryScoreAuditor(scores["present"], scores["absent"])
     chosen = STRATEGIES[strategy]
-    if method == "clopper-pearson":
+    if method == "Clopper–Pearson":
         found = auditor.epsilon_clopper_pearson(significance, delta, one_sided=False, threshold_strategy=chosen)
-    elif method == "gdp":
+    elif method == "Gaussian":
         found = auditor.epsilon_from_gdp(significance, delta)
-    elif method == "one-run":
+    elif method == "one run":
         found = auditor.epsilon_one_run(significance, delta, threshold_strategy=chosen)
     else:
         found = auditor.epsilon_one_run_fdp(significance, delta, threshold_strategy=chosen)
@@ -46,7 +46,6 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         scores = dict(np.load(command.pop("file")))
-        bound(scores, **command)
         began = time.perf_counter()
         found = bound(scores, **command)
         print(json.dumps({"epsilon": found, "seconds": time.perf_counter() - began}), flush=True)
