@@ -12,8 +12,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -187,29 +189,29 @@ def check_jax(peer: Peer, folder: Path, file: str, case: cw.Problem) -> None:
 
 def against_jax(rows: list[Row], case: cw.Problem, folder: Path, quick: bool) -> None:
     """Single runs in one thread (JAX has all it wants), and many runs at once with all cores."""
-    file, repeats = str(folder / "problem.npz"), 3 if quick else 9
+    file, fewer = str(folder / "problem.npz"), 10 if quick else 1
     about = {"l2": case.loss.l2, "positive_weight": case.loss.positive_weight, "beta": case.response.beta}
     np.savez(file, features=case.features, labels=case.labels, **about)
     with closing(Peer("jax", "jax_loop.py")) as peer:
         check_jax(peer, folder, file, case)
-        jobs = [("PCSGD", 1, 1, 50_000), ("DiceSGD", 1, 1, 50_000), ("DPSGD", BATCH, 1, 2_000)]
-        jobs += [(name, 1, REPLICATES, 20_000) for name in ("PCSGD", "DiceSGD")]
-        for name, batch, runs, usual in jobs:
-            steps, how = usual // (10 if quick else 1), rule(name)
-            order = {"file": file, "dice": name == "DiceSGD", "batch": batch, "replicates": runs, "steps": steps}
-            peer.ask(order)
-            ours = engine if runs == 1 else replicates
-            found = turns(
-                {
-                    "ours": lambda: seconds(lambda: ours(case, how, steps)),  # noqa: B023
-                    "JAX": lambda: peer.ask("run"),
-                },
-                repeats,
-            )
+        for name, batch, steps in (("PCSGD", 1, 50_000), ("DiceSGD", 1, 50_000), ("DPSGD", BATCH, 2_000)):
+            order = {"file": file, "dice": name == "DiceSGD", "batch": batch, "replicates": 1, "steps": steps // fewer}
+            found = beside_jax(peer, order, lambda steps, name=name: engine(case, rule(name), steps), quick)
             what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} a step"
-            threads = "ours in 1 thread" if runs == 1 else "all cores for both"
-            what, other = (what, "JAX, compiled scan") if runs == 1 else (f"{what}, {runs} runs", "JAX, vmapped scan")
-            rows.append(ahead(TOPIC, what, other, ratio(found, "JAX", "ours"), _how(repeats, threads)))
+            rows.append(ahead(TOPIC, what, "JAX, compiled scan", found, "the same steps, ours in 1 thread, 9 turns"))
+        for name in ("PCSGD", "DiceSGD"):
+            order = {"dice": name == "DiceSGD", "batch": 1, "replicates": REPLICATES, "steps": 20_000 // fewer}
+            ours = lambda steps, name=name: replicates(case, rule(name), steps)  # noqa: E731
+            found = beside_jax(peer, order | {"file": file}, ours, quick)
+            what = f"{name}, one record a step, {REPLICATES} runs"
+            rows.append(ahead(TOPIC, what, "JAX, vmapped scan", found, "the same steps, all cores for both, 9 turns"))
+
+
+def beside_jax(peer: Peer, order: dict[str, Any], ours: Callable[[int], Any], quick: bool) -> float:
+    """JAX's time over ours for the same number of steps."""
+    peer.ask(order)
+    contenders = {"ours": lambda: seconds(lambda: ours(order["steps"])), "JAX": lambda: peer.ask("run")}
+    return ratio(turns(contenders, 3 if quick else 9), "JAX", "ours")
 
 
 def costs(rows: list[Row], case: cw.Problem, quick: bool) -> None:
