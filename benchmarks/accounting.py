@@ -105,7 +105,7 @@ def compare(rows: list[Row], cases: list[Setting], repeats: int) -> None:
 
 def summary(what: str, other: str, ratios: list[float]) -> Row:
     """One row for all settings: the median, and the least and the greatest in words."""
-    about = f"{len(ratios)} settings, {min(ratios):.4g} to {max(ratios):.4g}"
+    about = f"{len(ratios)} settings, {min(ratios):#.4g} to {max(ratios):#.4g}"
     return ahead(TOPIC, what, other, statistics.median(ratios), about)
 
 
