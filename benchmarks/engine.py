@@ -90,20 +90,25 @@ def numpy_single(case: cw.Problem, dice: bool, steps: int) -> np.ndarray:
     return theta
 
 
-def numpy_batch(case: cw.Problem, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
-    """A minibatch a step, vectorised over the batch; `drawn` says which records, to check it."""
+def numpy_batch(case: cw.Problem, batch: int, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
+    """A minibatch a step (or one record all the same), vectorised over it; `drawn` says which records, to check it."""
     records, noise = np.random.default_rng(0), spawn(0, 1)[0].noise
     x_all, y_all, theta = case.features, case.labels, np.zeros(case.dimension)
     loss, beta = case.loss, case.response.beta
     for t in range(steps):
-        rows = records.choice(case.records, BATCH, replace=False) if drawn is None else drawn[t]
+        if drawn is not None:
+            rows = drawn[t]
+        elif batch == 1:
+            rows = records.integers(0, case.records, 1)
+        else:
+            rows = records.choice(case.records, batch, replace=False)
         x, y = x_all[rows], y_all[rows]
         x = x - beta * y[:, None] * theta / max(1.0, np.linalg.norm(theta))
         weight = 1.0 + (loss.positive_weight - 1.0) * y
         gradients = (weight * (1 / (1 + np.exp(-x @ theta)) - y))[:, None] * x + loss.l2 * theta
         norms = np.linalg.norm(gradients, axis=1)
         scaled = gradients * np.minimum(1.0, CLIP / np.maximum(norms, 1e-300))[:, None]
-        theta = theta - 50 / (5001 + t) * (scaled.sum(axis=0) / BATCH + NOISE * noise.standard_normal(theta.size))
+        theta = theta - 50 / (5001 + t) * (scaled.sum(axis=0) / batch + NOISE * noise.standard_normal(theta.size))
     return theta
 
 
@@ -145,32 +150,29 @@ def must_agree(name: str, found: np.ndarray, case: cw.Problem, how: cw.Rule) -> 
 
 
 def against_numpy(rows: list[Row], case: cw.Problem, quick: bool) -> None:
-    """One record a step, and a minibatch."""
-    n = 10 if quick else 1
-    repeats = 3 if quick else 15
-    for name, least in (("PCSGD", 100), ("DiceSGD", None)):
-        how, dice = rule(name), name == "DiceSGD"
-        must_agree("NumPy", numpy_single(case, dice, CHECKED), case, how)
-        found = turns(
-            {
-                "ours": per_step(lambda steps: engine(case, how, steps), 100_000 // n),  # noqa: B023
-                "NumPy": per_step(lambda steps: numpy_single(case, dice, steps), 2_000 // n),  # noqa: B023
-            },
-            repeats,
-        )
-        about = f"{name}, one record a step"
-        rows.append(ahead(TOPIC, about, "NumPy loop", ratio(found, "NumPy", "ours"), _how(repeats), least))
-    how = rule("DPSGD")
-    must_agree("NumPy", numpy_batch(case, CHECKED, engine_draws(how)), case, how)
-    found = turns(
-        {
-            "ours": per_step(lambda steps: engine(case, how, steps), 2_000 // n),
-            "NumPy": per_step(lambda steps: numpy_batch(case, steps), 200 // n),
-        },
-        repeats,
-    )
-    about = f"DPSGD, {BATCH} records a step"
-    rows.append(ahead(TOPIC, about, "NumPy loop", ratio(found, "NumPy", "ours"), _how(repeats)))
+    """One record a step, in two ways to write it, and a minibatch."""
+    fewer, repeats = (10, 3) if quick else (1, 15)
+    for name, batch, steps in (("PCSGD", 1, 2_000), ("DiceSGD", 1, 2_000), ("DPSGD", BATCH, 200)):
+        how, loops = rule(name), numpy_loops(case, name, batch)
+        for loop, _ in loops.values():
+            must_agree("NumPy", loop(CHECKED, engine_draws(how)), case, how)
+        contenders = {other: per_step(loop, steps // fewer) for other, (loop, _) in loops.items()}
+        ours = per_step(lambda steps, how=how: engine(case, how, steps), (100_000 if batch == 1 else 2_000) // fewer)
+        found = turns({"ours": ours, **contenders}, repeats)
+        what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} a step"
+        for other, (_, least) in loops.items():
+            rows.append(ahead(TOPIC, what, other, ratio(found, other, "ours"), _how(repeats), least))
+
+
+def numpy_loops(case: cw.Problem, name: str, batch: int) -> dict[str, tuple[Callable[..., np.ndarray], float | None]]:
+    """The NumPy loops for a rule, and how many times as fast we want to be."""
+    loops: dict[str, tuple[Callable[..., np.ndarray], float | None]] = {}
+    if batch == 1:
+        loops["NumPy loop, plain vectors"] = lambda steps, _=None: numpy_single(case, name == "DiceSGD", steps), None
+    if name != "DiceSGD":
+        least = 100.0 if batch == 1 else None
+        loops["NumPy loop, whole arrays"] = lambda steps, drawn=None: numpy_batch(case, batch, steps, drawn), least
+    return loops
 
 
 def _how(repeats: int, threads: str = "1 thread") -> str:
@@ -189,29 +191,29 @@ def check_jax(peer: Peer, folder: Path, file: str, case: cw.Problem) -> None:
 
 def against_jax(rows: list[Row], case: cw.Problem, folder: Path, quick: bool) -> None:
     """Single runs in one thread (JAX has all it wants), and many runs at once with all cores."""
-    file, fewer = str(folder / "problem.npz"), 10 if quick else 1
+    file, (fewer, repeats) = str(folder / "problem.npz"), (10, 3) if quick else (1, 9)
     about = {"l2": case.loss.l2, "positive_weight": case.loss.positive_weight, "beta": case.response.beta}
     np.savez(file, features=case.features, labels=case.labels, **about)
     with closing(Peer("jax", "jax_loop.py")) as peer:
         check_jax(peer, folder, file, case)
         for name, batch, steps in (("PCSGD", 1, 50_000), ("DiceSGD", 1, 50_000), ("DPSGD", BATCH, 2_000)):
             order = {"file": file, "dice": name == "DiceSGD", "batch": batch, "replicates": 1, "steps": steps // fewer}
-            found = beside_jax(peer, order, lambda steps, name=name: engine(case, rule(name), steps), quick)
+            found = beside_jax(peer, order, lambda steps, name=name: engine(case, rule(name), steps), repeats)
             what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} a step"
-            rows.append(ahead(TOPIC, what, "JAX, compiled scan", found, "the same steps, ours in 1 thread, 9 turns"))
+            rows.append(ahead(TOPIC, what, "JAX, compiled scan", found, _how(repeats, "ours in 1 thread")))
         for name in ("PCSGD", "DiceSGD"):
             order = {"dice": name == "DiceSGD", "batch": 1, "replicates": REPLICATES, "steps": 20_000 // fewer}
             ours = lambda steps, name=name: replicates(case, rule(name), steps)  # noqa: E731
-            found = beside_jax(peer, order | {"file": file}, ours, quick)
+            found = beside_jax(peer, order | {"file": file}, ours, repeats)
             what = f"{name}, one record a step, {REPLICATES} runs"
-            rows.append(ahead(TOPIC, what, "JAX, vmapped scan", found, "the same steps, all cores for both, 9 turns"))
+            rows.append(ahead(TOPIC, what, "JAX, vmapped scan", found, _how(repeats, "all cores for both")))
 
 
-def beside_jax(peer: Peer, order: dict[str, Any], ours: Callable[[int], Any], quick: bool) -> float:
+def beside_jax(peer: Peer, order: dict[str, Any], ours: Callable[[int], Any], repeats: int) -> float:
     """JAX's time over ours for the same number of steps."""
     peer.ask(order)
     contenders = {"ours": lambda: seconds(lambda: ours(order["steps"])), "JAX": lambda: peer.ask("run")}
-    return ratio(turns(contenders, 3 if quick else 9), "JAX", "ours")
+    return ratio(turns(contenders, repeats), "JAX", "ours")
 
 
 def costs(rows: list[Row], case: cw.Problem, quick: bool) -> None:

@@ -1,7 +1,7 @@
 """Quality at equal certified (ε, δ): clipwise with its defaults, Opacus and diffprivlib tuned on a small grid.
 
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py [--seeds 10] [--peers no] [--data breast-cancer]
-    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --bench  # ε = 1, few seeds: minutes, for docs/peers.md
+    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --bench  # ε = 1 alone, for docs/peers.md
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py --tune   # finds the peers' grid points anew
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py --units  # clipwise alone, columns in other units
     python benchmarks/quality.py --sizes                          # clipwise alone, generated records of many sizes
@@ -106,16 +106,13 @@ def compare(name: str, seeds: range, peers: bool) -> None:
         print(f"| {name} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
 
 
-BENCH_SEEDS = {"credit": 4, "cod-rna": 4, "breast-cancer": 10}  # few records need many splits, and cost little
-
-
 def bench(names: list[str], quick: bool) -> int:
     """Errors of the peers over ours at ε = 1, for the page of peers."""
-    seeds = {"breast-cancer": 2} if quick else {name: BENCH_SEEDS[name] for name in names}
+    names, seeds = (["breast-cancer"], range(2)) if quick else (names, range(10))
 
     def measure(rows: list[Row]) -> None:
-        for name, number in seeds.items():
-            errors(rows, name, range(number))
+        for name in names:
+            errors(rows, name, seeds)
 
     return keep("quality", measure, quick)
 
