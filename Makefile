@@ -22,13 +22,8 @@ check: $(READY)  ## lint, format, types
 verify: $(READY)  ## the heavier statistical checks
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
-bench: $(READY)  ## speed, as ratios to peers in the same run
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/glm.py
-	$(BIN)/python benchmarks/clusters.py
-	$(BIN)/python benchmarks/audit.py
-	$(BIN)/python benchmarks/local.py --whole
-	$(BIN)/python benchmarks/ghost.py
+bench: $(READY)  ## peers side by side, as ratios, on docs/peers.md; half an hour (PARTS="engine audit": these only)
+	$(BIN)/python benchmarks/table.py $(PARTS)
 
 quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
 	$(BIN)/python benchmarks/quality.py

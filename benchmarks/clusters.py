@@ -1,39 +1,30 @@
 """What a task costs on a Dask cluster: fits of chunks that are next to nothing, beside tasks that do nothing.
 
-    python benchmarks/clusters.py
+    python benchmarks/clusters.py [--quick]
 
 Two workers on this machine. A step has one task a chunk, and one for every sixteen parts that are added up. What comes
 before the first step is left out: the time of a long fit less that of a short one, over the steps between. The peer is
-the same tree of tasks, submitted by hand, which do nothing. Medians over interleaved repeats.
+the same tree of tasks, submitted by hand, which do nothing. Wanted is at most 5 ms a task.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
+import sys
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 from distributed import Client, LocalCluster, wait
-from rich.console import Console
-from rich.table import Table
 
 from clipwise.estimators import PrivateLogisticRegression
 from clipwise.estimators.chunks import _FAN
+from results import Row, cost, main
+from timing import ratio, seconds, turns
 
-REPEATS = 5
+TOPIC = "Dask"
 ROWS, COLUMNS = 10, 5
 SHORT, LONG = 5, 35
-
-
-def seconds(job: Callable[[], Any]) -> float:
-    """How long a job takes."""
-    began = time.perf_counter()
-    job()
-    return time.perf_counter() - began
 
 
 def fit(X: Any, y: Any, steps: int) -> None:
@@ -73,30 +64,27 @@ def peer_seconds(client: Client, chunks: int, steps: int = 20) -> float:
     return seconds(lambda: [empty_step(client, chunks) for _ in range(steps)]) / steps
 
 
-def measure(client: Client, chunks: int) -> tuple[float, float]:
-    """Milliseconds a task, ours and the peer's."""
+def beside(rows: list[Row], client: Client, chunks: int, repeats: int) -> None:
+    """A step of a fit beside a step of empty tasks, and beside 5 ms a task."""
     table = np.random.default_rng(0).standard_normal((ROWS * chunks, COLUMNS))
     X, y = dask.persist(da.from_array(table, (ROWS, COLUMNS)), da.from_array((table[:, 0] > 0).astype(int), ROWS))
     wait([X, y])
-    fit(X, y, SHORT)
-    taken = [(step_seconds(X, y), peer_seconds(client, chunks)) for _ in range(REPEATS)]
-    ours, peers = (1e3 * statistics.median(each) / tasks_of(chunks) for each in zip(*taken, strict=True))
-    return ours, peers
+    jobs = {"ours": lambda: step_seconds(X, y), "empty": lambda: peer_seconds(client, chunks)}
+    found = turns({**jobs, "wanted": lambda: 0.005 * tasks_of(chunks)}, repeats)
+    about, how = f"a step, {chunks} chunks, {tasks_of(chunks)} tasks", f"two workers, {repeats} turns"
+    rows.append(cost(TOPIC, about, "the same tasks, empty", ratio(found, "ours", "empty"), how))
+    rows.append(cost(TOPIC, about, "5 ms a task", ratio(found, "ours", "wanted"), how, most=1.0))
 
 
-def main() -> None:
-    """Measure, and print one table."""
-    columns = "chunks", "tasks a step", "ms a task (wanted: at most 5)", "ms an empty task", "ratio"
-    table = Table(*columns, title="Dask: two workers")
+def measure(rows: list[Row], quick: bool) -> None:
+    """Few chunks and many."""
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        for chunks in (2, 8, 32, 128):
-            ours, peer = measure(client, chunks)
-            table.add_row(str(chunks), str(tasks_of(chunks)), f"{ours:.2f}", f"{peer:.2f}", f"{ours / peer:.2f}")
-    Console().print(table)
+        for chunks in (2, 8) if quick else (2, 8, 32, 128):
+            beside(rows, client, chunks, 1 if quick else 5)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main("clusters", measure, __doc__))

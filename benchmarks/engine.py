@@ -1,32 +1,39 @@
-"""The engine's speed, as ratios to peers measured in the same run, interleaved.
+"""The engine's speed against a NumPy loop and JAX, and what its parts cost.
 
-    python benchmarks/engine.py
+    python benchmarks/engine.py [--quick]
 
-One record a step: logistic loss with best response, d = 10, PCSGD. Medians over interleaved repeats.
+Logistic loss with best response, d = 10, float64. Before anything is timed, the NumPy loop and JAX are given the
+engine's draws and must end at the engine's model. JAX runs in an environment of its own, which is made when it is
+missing; compiling is not counted on either side, and JAX gets the fastest of four forms (`peers/jax_loop.py`).
 """
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import clipwise as cw
 from clipwise.engine.loop import advance, empty_records, initial_state
 from clipwise.engine.streams import spawn
 from clipwise.engine.team import team
 from clipwise.engine.world import world
-from clipwise.sampling import expected_batch
+from clipwise.sampling import draw, expected_batch
+from peers.environment import Peer
+from results import Row, ahead, cost, main, unless_missing
+from timing import per_step, ratio, seconds, turns
 
-REPEATS = 15
-RECORDS = 15_776
+RECORDS, BATCH, REPLICATES = 15_776, 250, 64
+TOPIC = "Engine"
+CLIP, NOISE = 1.0, 0.3
+CHECKED = 300  # steps in which all must agree
 
 
 def problem(d: int = 10) -> cw.Problem:
@@ -38,49 +45,76 @@ def problem(d: int = 10) -> cw.Problem:
     return cw.Problem(x, y, loss=loss, response=cw.responses.BestResponse(beta=0.01))
 
 
-def rule(batch: int = 1) -> cw.Rule:
-    """PCSGD, or DPSGD with a uniform minibatch."""
+def rule(name: str = "PCSGD") -> cw.Rule:
+    """PCSGD and DiceSGD with one record a step, or DPSGD with a uniform minibatch."""
     step = cw.steps.InverseTime(50, 5000)
-    if batch == 1:
-        return cw.PCSGD(step, clip=1.0, noise_std=0.3)
-    return cw.DPSGD(step, clip=1.0, noise_std=0.3, batch=batch, sampling="uniform")
+    if name == "DiceSGD":
+        return cw.DiceSGD(step, clip=CLIP, error_clip=CLIP, noise_std=NOISE)
+    if name == "DPSGD":
+        return cw.DPSGD(step, clip=CLIP, noise_std=NOISE, batch=BATCH, sampling="uniform")
+    return cw.PCSGD(step, clip=CLIP, noise_std=NOISE)
 
 
-def engine(case: cw.Problem, how: cw.Rule, steps: int) -> None:
+def engine(case: cw.Problem, how: cw.Rule, steps: int) -> np.ndarray:
     """The compiled loop alone, in one thread."""
-    streams = spawn(0, 1)[0]
-    m = case.records
     state = initial_state(case, how, np.zeros(case.dimension))
     records = empty_records(case, how, np.array([0, steps]))
-    shared = team(case, how, 1, 0)
-    advance(
-        world(case),
-        how.update(),
-        expected_batch(how.sampling, m),
-        shared,
-        state,
-        np.arange(m),
-        records,
-        steps,
-        *streams,
-    )
+    batch, shared = expected_batch(how.sampling, case.records), team(case, how, 1, state.error.size)
+    order = np.arange(case.records)
+    advance(world(case), how.update(), batch, shared, state, order, records, steps, *spawn(0, 1)[0])
+    return records.theta[-1]
 
 
-def numpy_loop(case: cw.Problem, batch: int, steps: int) -> None:
-    """The same update as anybody would write it in NumPy, vectorised over the batch."""
-    rng = np.random.default_rng(0)
+def clipped(vector: np.ndarray) -> np.ndarray:
+    """Cut to the clip."""
+    return vector * min(1.0, CLIP / max(np.linalg.norm(vector), 1e-300))
+
+
+def numpy_single(case: cw.Problem, dice: bool, steps: int) -> np.ndarray:
+    """One record a step, as anybody would write it in NumPy."""
+    draws = spawn(0, 1)[0]
+    x_all, y_all, theta, error = case.features, case.labels, np.zeros(case.dimension), np.zeros(case.dimension)
+    loss, beta = case.loss, case.response.beta
+    for t in range(steps):
+        i = draws.records.integers(0, case.records)
+        x, y = x_all[i], y_all[i]
+        if y:
+            x = x - beta * theta / max(1.0, np.linalg.norm(theta))
+        weight = loss.positive_weight if y else 1.0
+        gradient = weight * (1 / (1 + np.exp(-x @ theta)) - y) * x + loss.l2 * theta
+        update = clipped(gradient)
+        if dice:
+            update = update + clipped(error)
+            error = error + gradient - update
+        theta = theta - 50 / (5001 + t) * (update + NOISE * draws.noise.standard_normal(case.dimension))
+    return theta
+
+
+def numpy_batch(case: cw.Problem, batch: int, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
+    """A minibatch a step (or one record all the same), vectorised over it; `drawn` says which records, to check it."""
+    records, noise = np.random.default_rng(0), spawn(0, 1)[0].noise
     x_all, y_all, theta = case.features, case.labels, np.zeros(case.dimension)
     loss, beta = case.loss, case.response.beta
     for t in range(steps):
-        drawn = rng.integers(0, case.records, 1) if batch == 1 else rng.choice(case.records, batch, replace=False)
-        x, y = x_all[drawn], y_all[drawn]
+        if drawn is not None:
+            rows = drawn[t]
+        elif batch == 1:
+            rows = records.integers(0, case.records, 1)
+        else:
+            rows = records.choice(case.records, batch, replace=False)
+        x, y = x_all[rows], y_all[rows]
         x = x - beta * y[:, None] * theta / max(1.0, np.linalg.norm(theta))
         weight = 1.0 + (loss.positive_weight - 1.0) * y
         gradients = (weight * (1 / (1 + np.exp(-x @ theta)) - y))[:, None] * x + loss.l2 * theta
         norms = np.linalg.norm(gradients, axis=1)
-        clipped = gradients * np.minimum(1.0, 1.0 / np.maximum(norms, 1e-300))[:, None]
-        noise = 0.3 * rng.standard_normal(case.dimension)
-        theta = theta - 50 / (5001 + t) * (clipped.sum(axis=0) / batch + noise)
+        scaled = gradients * np.minimum(1.0, CLIP / np.maximum(norms, 1e-300))[:, None]
+        theta = theta - 50 / (5001 + t) * (scaled.sum(axis=0) / batch + NOISE * noise.standard_normal(theta.size))
+    return theta
+
+
+def replicates(case: cw.Problem, how: cw.Rule, steps: int) -> None:
+    """Many runs at once, with as many threads as the machine has."""
+    cw.run(case, how, steps, replicates=REPLICATES, seed=0, record=[steps], progress=False)
 
 
 @numba.njit(nogil=True)
@@ -100,82 +134,148 @@ def draws(steps: int, d: int = 10) -> None:
     draw_numbers(streams.records, streams.noise, RECORDS, d, steps)
 
 
-def per_step(jobs: dict[str, tuple[Callable[[int], None], int]]) -> dict[str, list[float]]:
-    """Nanoseconds a step of every job, interleaved so that a busy machine hits all of them."""
-    taken: dict[str, list[float]] = {name: [] for name in jobs}
-    for job, _ in jobs.values():
-        job(2)
-    for _ in range(REPEATS):
-        for name, (job, steps) in jobs.items():
-            began = time.perf_counter()
-            job(steps)
-            taken[name].append((time.perf_counter() - began) / steps * 1e9)
-    return taken
+def engine_draws(how: cw.Rule) -> np.ndarray:
+    """The records that the engine draws in the first steps."""
+    records, order = spawn(0, 1)[0].records, np.arange(RECORDS)
+    drawn = np.empty((CHECKED, expected_batch(how.sampling, RECORDS)), dtype=np.int64)
+    for t in range(CHECKED):
+        draw(how.sampling, t, RECORDS, order, records, drawn[t])
+    return drawn
 
 
-def ratio(taken: dict[str, list[float]], over: str, under: str) -> float:
-    """The median of the ratios of neighbouring measurements."""
-    return statistics.median(a / b for a, b in zip(taken[over], taken[under], strict=True))
+def must_agree(name: str, found: np.ndarray, case: cw.Problem, how: cw.Rule) -> None:
+    """Refuse to time what is not the same algorithm."""
+    if not np.allclose(found, engine(case, how, CHECKED), rtol=0, atol=1e-9):
+        raise RuntimeError(f"{name} must end where the engine does, given the same draws: it does not.")
+
+
+def against_numpy(rows: list[Row], case: cw.Problem, quick: bool) -> None:
+    """One record a step, in two ways to write it, and a minibatch."""
+    fewer, repeats = (10, 3) if quick else (1, 15)
+    for name, batch, steps in (("PCSGD", 1, 2_000), ("DiceSGD", 1, 2_000), ("DPSGD", BATCH, 200)):
+        how, loops = rule(name), numpy_loops(case, name, batch)
+        for loop, _ in loops.values():
+            must_agree("NumPy", loop(CHECKED, engine_draws(how)), case, how)
+        contenders = {other: per_step(loop, steps // fewer) for other, (loop, _) in loops.items()}
+        ours = per_step(lambda steps, how=how: engine(case, how, steps), (100_000 if batch == 1 else 2_000) // fewer)
+        found = turns({"ours": ours, **contenders}, repeats)
+        what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} a step"
+        for other, (_, least) in loops.items():
+            rows.append(ahead(TOPIC, what, other, ratio(found, other, "ours"), _how(repeats), least))
+
+
+def numpy_loops(case: cw.Problem, name: str, batch: int) -> dict[str, tuple[Callable[..., np.ndarray], float | None]]:
+    """The NumPy loops for a rule, and how many times as fast we want to be."""
+    loops: dict[str, tuple[Callable[..., np.ndarray], float | None]] = {}
+    if batch == 1:
+        loops["NumPy loop, plain vectors"] = lambda steps, _=None: numpy_single(case, name == "DiceSGD", steps), None
+    if name != "DiceSGD":
+        least = 100.0 if batch == 1 else None
+        loops["NumPy loop, whole arrays"] = lambda steps, drawn=None: numpy_batch(case, batch, steps, drawn), least
+    return loops
+
+
+def _how(repeats: int, threads: str = "1 thread") -> str:
+    return f"time a step, {threads}, {repeats} turns"
+
+
+def check_jax(peer: Peer, folder: Path, file: str, case: cw.Problem) -> None:
+    """JAX on the engine's draws."""
+    for name in ("PCSGD", "DiceSGD", "DPSGD"):
+        drawn = engine_draws(rule(name))
+        noise = spawn(0, 1)[0].noise.standard_normal((CHECKED, case.dimension))
+        np.savez(folder / "draws.npz", drawn=drawn if name == "DPSGD" else drawn[:, 0], noise=noise)
+        found = peer.ask({"file": file, "dice": name == "DiceSGD", "check": str(folder / "draws.npz")})
+        must_agree("JAX", np.array(found), case, rule(name))
+
+
+def against_jax(rows: list[Row], case: cw.Problem, folder: Path, quick: bool) -> None:
+    """Single runs in one thread (JAX has all it wants), and many runs at once with all cores."""
+    file, (fewer, repeats) = str(folder / "problem.npz"), (10, 3) if quick else (1, 9)
+    about = {"l2": case.loss.l2, "positive_weight": case.loss.positive_weight, "beta": case.response.beta}
+    np.savez(file, features=case.features, labels=case.labels, **about)
+    with closing(Peer("jax", "jax_loop.py")) as peer:
+        check_jax(peer, folder, file, case)
+        for name, batch, steps in (("PCSGD", 1, 50_000), ("DiceSGD", 1, 50_000), ("DPSGD", BATCH, 2_000)):
+            order = {"file": file, "dice": name == "DiceSGD", "batch": batch, "replicates": 1, "steps": steps // fewer}
+            found = beside_jax(peer, order, lambda steps, name=name: engine(case, rule(name), steps), repeats)
+            what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} a step"
+            rows.append(ahead(TOPIC, what, "JAX, compiled scan", found, _how(repeats, "ours in 1 thread")))
+        for name in ("PCSGD", "DiceSGD"):
+            order = {"dice": name == "DiceSGD", "batch": 1, "replicates": REPLICATES, "steps": 20_000 // fewer}
+            ours = lambda steps, name=name: replicates(case, rule(name), steps)  # noqa: E731
+            found = beside_jax(peer, order | {"file": file}, ours, repeats)
+            what = f"{name}, one record a step, {REPLICATES} runs"
+            rows.append(ahead(TOPIC, what, "JAX, vmapped scan", found, _how(repeats, "all cores for both")))
+
+
+def beside_jax(peer: Peer, order: dict[str, Any], ours: Callable[[int], Any], repeats: int) -> float:
+    """JAX's time over ours for the same number of steps."""
+    peer.ask(order)
+    contenders = {"ours": lambda: seconds(lambda: ours(order["steps"])), "JAX": lambda: peer.ask("run")}
+    return ratio(turns(contenders, repeats), "JAX", "ours")
+
+
+def costs(rows: list[Row], case: cw.Problem, quick: bool) -> None:
+    """The engine over its parts, and how cost grows."""
+    n, repeats = (10, 3) if quick else (1, 15)
+    wide = {d: problem(d) for d in (10, 100, 1000)}
+    one = turns(
+        {
+            "engine": per_step(lambda steps: engine(case, rule(), steps), 100_000 // n),
+            "draws": per_step(draws, 100_000 // n),
+            "long": per_step(lambda steps: engine(case, rule(), steps), 400_000 // n),
+            **{str(d): per_step(lambda steps, d=d: engine(wide[d], rule(), steps), 2_000_000 // d // n) for d in wide},
+        },
+        repeats,
+    )
+    limits = [
+        ("a step of PCSGD, d = 10", "engine", "drawing its random numbers", "draws", 3.5),
+        ("a step in a run of 400,000", "long", "one in a run of 100,000", "engine", 1.1),
+        ("a step, d = 100", "100", "d = 10", "10", 10.0),
+        ("a step, d = 1,000", "1000", "d = 100", "100", 11.0),
+    ]
+    for ours, over, other, under, most in limits:
+        rows.append(cost(TOPIC, ours, other, ratio(one, over, under), f"{repeats} turns", most=most))
+    grown = memory(10**7 // n) / memory(10**5)
+    rows.append(cost(TOPIC, "four runs in one thread", "in two", threads_ratio(case, quick), "long runs", least=1.7))
+    rows.append(cost(TOPIC, "memory after 10⁷ steps", "after 10⁵", grown, "a process each", most=1.1))
+
+
+def threads_ratio(case: cw.Problem, quick: bool) -> float:
+    """How much faster four replicates are in two threads than in one; runs of seconds, as short ones show noise."""
+    steps = 400_000 if quick else 4_000_000
+    cw.run(case, rule(), 10, replicates=2, seed=0)
+    found = turns(
+        {
+            str(jobs): lambda jobs=jobs: seconds(
+                lambda: cw.run(case, rule(), steps, replicates=4, seed=0, n_jobs=jobs, progress=False)
+            )
+            for jobs in (1, 2)
+        },
+        3 if quick else 7,
+    )
+    return ratio(found, "1", "2")
 
 
 def memory(steps: int) -> float:
     """Resident megabytes of a fresh process after a run."""
     job = (
-        "import sys, psutil; sys.path.insert(0, 'benchmarks'); import engine, clipwise as cw;"
-        f"cw.run(engine.problem(), engine.rule(), {steps}, seed=0);"
+        f"import sys, psutil; sys.path.insert(0, {str(Path(__file__).parent)!r}); import engine, clipwise as cw;"
+        f"cw.run(engine.problem(), engine.rule(), {steps}, seed=0, progress=False);"
         "print(psutil.Process().memory_info().rss / 1e6)"
     )
     return float(subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True).stdout)
 
 
-def threads_ratio() -> float:
-    """How much faster four replicates are in two threads than in one; runs of seconds, as short ones show noise."""
-    case, how, steps = problem(), rule(), 4_000_000
-    cw.run(case, how, 10, replicates=2, seed=0)
-    ratios = []
-    for _ in range(REPEATS // 2):
-        times = []
-        for jobs in (1, 2):
-            began = time.perf_counter()
-            cw.run(case, how, steps, replicates=4, seed=0, n_jobs=jobs)
-            times.append(time.perf_counter() - began)
-        ratios.append(times[0] / times[1])
-    return statistics.median(ratios)
-
-
-def main() -> None:
-    """Measure, and print one table."""
-    case, wide = problem(), {d: problem(d) for d in (10, 100, 1000)}
-    one = per_step(
-        {
-            "engine": (lambda n: engine(case, rule(), n), 100_000),
-            "draws": (draws, 100_000),
-            "numpy": (lambda n: numpy_loop(case, 1, n), 1_000),
-            "long": (lambda n: engine(case, rule(), n), 400_000),
-        }
-    )
-    many = per_step(
-        {
-            "engine": (lambda n: engine(case, rule(250), n), 2_000),
-            "numpy": (lambda n: numpy_loop(case, 250, n), 100),
-        }
-    )
-    growth = per_step({str(d): (lambda n, d=d: engine(wide[d], rule(), n), 2_000_000 // d) for d in wide})
-    lines = [
-        ("NumPy loop / engine, one record a step", ratio(one, "numpy", "engine"), "at least 100"),
-        ("engine / drawing the random numbers alone", ratio(one, "engine", "draws"), "at most 3.5"),
-        ("one thread / two threads", threads_ratio(), "at least 1.7"),
-        ("NumPy loop / engine, minibatch of 250", ratio(many, "numpy", "engine"), ""),
-        ("cost a step, 4 times the steps", ratio(one, "long", "engine"), "about 1"),
-        ("cost a step, d = 100 over d = 10", ratio(growth, "100", "10"), "at most 10"),
-        ("cost a step, d = 1000 over d = 100", ratio(growth, "1000", "100"), "about 10"),
-        ("resident memory, 10⁷ steps over 10⁵", memory(10**7) / memory(10**5), "about 1"),
-    ]
-    table = Table("what", "ratio", "wanted", title="The engine: logistic loss, best response, d = 10, PCSGD")
-    for what, value, wanted in lines:
-        table.add_row(what, f"{value:.2f}", wanted)
-    Console().print(table)
+def measure(rows: list[Row], quick: bool) -> None:
+    """All of it."""
+    case = problem()
+    against_numpy(rows, case, quick)
+    with tempfile.TemporaryDirectory() as folder, unless_missing(rows, TOPIC, "all runs", "JAX"):
+        against_jax(rows, case, Path(folder), quick)
+    costs(rows, case, quick)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main("engine", measure, __doc__))

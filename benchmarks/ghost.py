@@ -1,10 +1,11 @@
-"""DiceSGD by ghost clipping against Opacus's own ghost DP-SGD: time a step, and peak tensor memory.
+"""DP-SGD and DiceSGD of PyTorch models against Opacus's own DP-SGD: time a step, and peak tensor memory.
 
     python benchmarks/ghost.py [--quick]
 
-A CNN, a ViT and a GPT-2 (of `transformers`), randomly initialised, float32, one thread. Contenders take turns step by
-step, and times are medians. Opacus is given the norms of GPT-2's Conv1D, which it does not know by itself. Memory is
-that of all tensors together, from the making of the model to the end of its second step.
+By ghost clipping (norms only) and by hooks (a gradient for every record), each against Opacus in the same mode. A CNN,
+a ViT and a GPT-2 (of `transformers`), randomly initialised, float32, one thread. Contenders take turns step by step.
+Opacus is given what GPT-2's Conv1D needs, which it does not know by itself. Memory is that of all tensors together,
+from the making of the model to the end of its second step.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -23,21 +22,21 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler wo
 
 import torch
 from opacus import PrivacyEngine as Opacus
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from clipwise.torch import PrivacyEngine
 from clipwise.torch.layers import register_conv1d
+from results import Row, ahead, main
+from timing import ratio, seconds, turns
 
-LIMITS = {"dice": 1.10, "dice, capped": 1.15}  # of Opacus's time
-REPEATS = 60
+TOPIC = "PyTorch"
+LIMITS = {"DiceSGD": 1 / 1.10, "DiceSGD, capped": 1 / 1.15}  # Opacus's time over ours, ghost clipping
 RULES: dict[str, dict[str, Any]] = {
-    "dpsgd": {"algorithm": "dpsgd"},
-    "dice": {"algorithm": "dice"},
-    "dice, capped": {"algorithm": "dice", "residual_cap": 1.5},
+    "DP-SGD": {"algorithm": "dpsgd"},
+    "DiceSGD": {"algorithm": "dice"},
+    "DiceSGD, capped": {"algorithm": "dice", "residual_cap": 1.5},
 }
 
 
@@ -120,48 +119,41 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tens
 }
 
 
-def contender(name: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
+def made_private(name: str, mode: str, parts: dict[str, Any]) -> tuple[nn.Module, Any, Callable[..., Tensor]]:
+    """Model, optimiser and criterion, by Opacus or by us."""
+    settings: dict[str, Any] = {"noise_multiplier": 1.0, "grad_sample_mode": mode}
+    criterion = nn.CrossEntropyLoss()
+    settings |= {"criterion": criterion} if mode == "ghost" else {}
+    if name == "Opacus":
+        made = Opacus().make_private(**parts, **settings, max_grad_norm=1.0, poisson_sampling=False)
+    else:
+        made = PrivacyEngine().make_private(**parts, **settings, **RULES[name])
+    return made[0], made[1], made[2] if mode == "ghost" else lambda scores, targets, shape: criterion(scores, targets)
+
+
+def contender(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
     """A function that takes one step of training."""
     model = make()
     register_conv1d(model)
     loader = DataLoader(TensorDataset(*batch), batch_size=len(batch[0]))
     parts = {"module": model, "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3), "data_loader": loader}
-    settings = {"criterion": nn.CrossEntropyLoss(), "noise_multiplier": 1.0, "grad_sample_mode": "ghost"}
-    if name == "Opacus":
-        private, optimizer, criterion, _ = Opacus().make_private(
-            **parts, **settings, max_grad_norm=1.0, poisson_sampling=False
-        )
-    else:
-        private, optimizer, criterion, _ = PrivacyEngine().make_private(**parts, **settings, **RULES[name])
+    private, optimizer, criterion = made_private(name, mode, parts)
 
     def step() -> None:
         scores = private(batch[0])
         shape = scores.shape if scores.dim() == 3 else None
-        loss = criterion(scores.flatten(0, -2), batch[1].flatten(), shape=shape)
-        loss.backward()
+        criterion(scores.flatten(0, -2), batch[1].flatten(), shape=shape).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return step
 
 
-def medians(steps: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Seconds a step of each, taking turns, after two turns to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(repeats + 2):
-        for name, step in steps.items():
-            began = time.perf_counter()
-            step()
-            if turn > 1:
-                times[name].append(time.perf_counter() - began)
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
 def peak(name: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> int:
-    """The most bytes that all tensors of a training took together."""
+    """The most bytes that all tensors of a training by ghost clipping took together."""
     gc.collect()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step = contender(name, make, batch)
+        step = contender(name, "ghost", make, batch)
         step()
         step()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -172,32 +164,41 @@ def peak(name: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor])
     return most
 
 
-def main() -> int:
-    """Measure, print, and say by the exit code whether the limits are kept."""
+def times(rows: list[Row], model: str, mode: str, batch: tuple[Tensor, Tensor], repeats: int) -> None:
+    """A step of each rule beside one of Opacus."""
+    steps = {name: contender(name, mode, MODELS[model][0], batch) for name in ["Opacus", *RULES]}
+    found = turns({name: lambda step=step: seconds(step) for name, step in steps.items()}, repeats)
+    for name in RULES:
+        least = LIMITS.get(name) if mode == "ghost" else None
+        about, how = f"{name}, {model}, {mode}", f"time a step, 1 thread, {repeats} turns"
+        rows.append(ahead(TOPIC, about, f"Opacus's DP-SGD, {mode}", ratio(found, "Opacus", name), how, least))
+
+
+def memories(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) -> None:
+    """Peak memory; wanted is no more than one copy of the parameters above Opacus's."""
+    make = MODELS[model][0]
+    copy = sum(p.numel() * p.element_size() for p in make().parameters())
+    peaks = {name: peak(name, make, batch) for name in ["Opacus", *RULES]}
+    least = peaks["Opacus"] / (peaks["Opacus"] + 1.01 * copy)
+    for name in RULES:
+        found = peaks["Opacus"] / peaks[name]
+        rows.append(ahead(TOPIC, f"{name}, {model}, ghost", "Opacus's DP-SGD, ghost", found, "peak memory", least))
+
+
+def measure(rows: list[Row], quick: bool) -> None:
+    """All models, both ways."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    table = Table("model", "algorithm", "ms a step", "of Opacus's", "limit", "peak MB", "over Opacus's, in copies")
-    kept = True
-    for model, (make, data) in MODELS.items():
+    for model, (_, data) in MODELS.items():
         if model == "GPT-2" and importlib.util.find_spec("transformers") is None:
-            print("GPT-2 is left out: it needs the package transformers.")
+            rows.append(Row("peer", TOPIC, model, "Opacus", None, "not run: it needs the package transformers"))
             continue
         batch = data()
-        copy = sum(p.numel() * p.element_size() for p in make().parameters())
-        names = ["Opacus", *RULES]
-        peaks = {name: peak(name, make, batch) for name in names}
-        steps = {name: contender(name, make, batch) for name in names}
-        times = medians(steps, REPEATS // 4 if "--quick" in sys.argv else REPEATS)
-        for name in names:
-            ratio, over = times[name] / times["Opacus"], (peaks[name] - peaks["Opacus"]) / copy
-            limit = LIMITS.get(name)
-            kept &= (limit is None or ratio <= limit) and over <= 1.01
-            shown = (f"{1e3 * times[name]:.1f}", f"{ratio:.2f}", "" if limit is None else f"{limit:.2f}")
-            table.add_row(model, name, *shown, f"{peaks[name] / 1e6:.1f}", f"{over:.2f}")
-    Console().print(table)
-    return 0 if kept else 1
+        for mode in ("ghost", "hooks"):
+            times(rows, model, mode, batch, 3 if quick else 60)
+        memories(rows, model, batch)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("ghost", measure, __doc__))

@@ -1,29 +1,28 @@
-"""Paper 4's whole grid of local runs: the rate in compiled code, the factor over a NumPy loop, and memory.
+"""Paper 4's whole grid of local runs against a NumPy loop, and memory.
 
-    python benchmarks/local.py              10 of the 200 replicates of every setting
-    python benchmarks/local.py --whole      all of them, as the paper has it
+    python benchmarks/local.py [--quick]
 
 d ∈ {5, 10, 20} × α ∈ {1/3, 1/2, 2/3, 1} × μ ∈ {0.5, 1, 2, 3, none} × two losses × 300,000 users, both estimators
-at once (the average is kept beside the last iterate).
+at once (the average is kept beside the last iterate), with as many threads as the machine has. The paper has 200
+replicates of each setting; here are 10, as a step costs the same in all of them.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from statistics import median
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import clipwise as cw
 from clipwise.clipping import Unclipped
 from clipwise.outputs import Average
 from clipwise.rule import Rule
 from clipwise.sampling import SinglePass
+from results import Row, ahead, cost, main
+from timing import per_step, ratio, seconds, turns
 
+TOPIC = "Local privacy"
 USERS = 300_000
 DIMENSIONS = (5, 10, 20)
 DECAYS = (1 / 3, 1 / 2, 2 / 3, 1.0)
@@ -32,7 +31,6 @@ LOSSES = {
     "linear": (cw.datasets.linear, cw.losses.HuberRegression()),
     "logistic": (cw.datasets.logistic, cw.losses.MallowsLogistic()),
 }
-REPEATS = 7
 
 
 def problem(name: str, dimension: int, users: int = USERS) -> cw.Problem:
@@ -49,16 +47,15 @@ def rule(decay: float, budget: float | None) -> cw.Rule:
     return cw.LDPASGD(step, budget)
 
 
-def grid(name: str, dimension: int, replicates: int) -> float:
+def grid(case: cw.Problem, replicates: int) -> float:
     """Run every setting of one problem; seconds a step."""
-    case = problem(name, dimension)
-    cw.run(case, rule(0.5, None), steps=10, seed=0)
-    cw.run(case, rule(0.5, 1.0), steps=10, seed=0)
-    began = time.perf_counter()
-    for decay in DECAYS:
-        for budget in BUDGETS:
-            cw.run(case, rule(decay, budget), steps=USERS, replicates=replicates, seed=0, progress=False)
-    return (time.perf_counter() - began) / (len(DECAYS) * len(BUDGETS) * replicates * USERS)
+    rules = [rule(decay, budget) for decay in DECAYS for budget in BUDGETS]
+
+    def run_all() -> None:
+        for how in rules:
+            cw.run(case, how, steps=case.records, replicates=replicates, seed=0, progress=False)
+
+    return seconds(run_all) / (len(rules) * replicates * case.records)
 
 
 def numpy_loop(case: cw.Problem, steps: int, decay: float = 0.5, budget: float = 1.0) -> None:
@@ -82,18 +79,13 @@ def numpy_loop(case: cw.Problem, steps: int, decay: float = 0.5, budget: float =
         average += (theta - average) / t
 
 
-def factor(name: str, dimension: int) -> float:
-    """NumPy's time a step over ours, medians of interleaved repeats, with as many threads as the machine has."""
-    case = problem(name, dimension)
-    ours, theirs = [], []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        numpy_loop(case, 5000)
-        theirs.append((time.perf_counter() - began) / 5000)
-        began = time.perf_counter()
-        cw.run(case, rule(0.5, 1.0), steps=USERS, replicates=4, seed=0, progress=False)
-        ours.append((time.perf_counter() - began) / (4 * USERS))
-    return median(theirs) / median(ours)
+def factor(case: cw.Problem, repeats: int) -> float:
+    """NumPy's time a step over ours."""
+    how, steps = rule(0.5, 1.0), 4 * case.records  # of four replicates
+    ours = per_step(lambda _: cw.run(case, how, case.records, replicates=4, seed=0, progress=False), steps)
+    return ratio(
+        turns({"ours": ours, "NumPy": per_step(lambda n: numpy_loop(case, n), 5000)}, repeats), "NumPy", "ours"
+    )
 
 
 def memory(users: int, replicates: int) -> float:
@@ -121,26 +113,22 @@ print((most[0] - before) / 2**20)
     return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
 
 
-def main() -> None:
-    """Print the table."""
-    replicates = 200 if "--whole" in sys.argv else 10
-    steps = len(DECAYS) * len(BUDGETS) * replicates * USERS
-    table = Table("problem", "steps", "million steps a second", "× a NumPy loop", title=f"{replicates} replicates each")
+def measure(rows: list[Row], quick: bool) -> None:
+    """Each problem, the whole grid weighed by its own time, and memory."""
+    users, replicates, repeats = (10_000, 2, 2) if quick else (USERS, 10, 7)
     total = peer = 0.0
     for name in LOSSES:
         for dimension in DIMENSIONS:
-            seconds = grid(name, dimension, replicates)
-            total += seconds * steps
-            times = factor(name, dimension)
-            peer += times * seconds * steps
-            table.add_row(f"{name}, d = {dimension}", f"{steps:.2g}", f"{1e-6 / seconds:.2f}", f"{times:.0f}")
-    console = Console()
-    console.print(table)
-    console.print(f"The whole grid: {peer / total:.0f} times as fast as a NumPy loop (wanted: 80).")
-    console.print(f"The whole grid with 200 replicates: {total * 200 / replicates / 60:.0f} minutes at this rate.")
-    console.print(f"Memory beyond the data: {memory(100_000, 4):.1f} MB for 4 replicates of 100,000 users, ", end="")
-    console.print(f"{memory(100_000, 64):.1f} MB for 64, {memory(400_000, 64):.1f} MB for 64 of 400,000.")
+            case = problem(name, dimension, users)
+            times, taken = factor(case, repeats), grid(case, replicates)
+            total, peer = total + taken, peer + times * taken
+            about, how = f"LDP-ASGD, {name}, d = {dimension}", f"time a step, all cores, {repeats} turns"
+            rows.append(ahead(TOPIC, about, "NumPy loop", times, how))
+    rows.append(ahead(TOPIC, "paper 4's whole grid", "NumPy loop", peer / total, "weighed by time", 80))
+    base, runs, data = memory(users // 3, 4), memory(users // 3, 64), memory(4 * users // 3, 64)
+    rows.append(cost(TOPIC, "memory beyond the data, 64 runs", "4 runs", runs / base, "a process each"))
+    rows.append(cost(TOPIC, "the same, 4 times the users", "64 runs", data / runs, "a process each"))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main("local", measure, __doc__))

@@ -1,6 +1,7 @@
 """Quality at equal certified (ε, δ): clipwise with its defaults, Opacus and diffprivlib tuned on a small grid.
 
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py [--seeds 10] [--peers no] [--data breast-cancer]
+    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --bench  # ε = 1 alone, for docs/peers.md
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py --tune   # finds the peers' grid points anew
     CLIPWISE_COD_RNA=folder python benchmarks/quality.py --units  # clipwise alone, columns in other units
     python benchmarks/quality.py --sizes                          # clipwise alone, generated records of many sizes
@@ -34,7 +35,8 @@ from sklearn.metrics import roc_auc_score
 
 import clipwise as cw
 from clipwise.estimators import PrivateLogisticRegression
-from peers.environment import PEERS, environment
+from peers.environment import PEERS, PeerError, environment
+from results import Row, ahead, keep, unless_missing
 
 POINTS = PEERS / "points.json"
 EPSILONS = (0.1, 1.0, 3.0)
@@ -65,9 +67,13 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--units", action="store_true")
     parser.add_argument("--sizes", action="store_true")
+    parser.add_argument("--bench", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="with --bench: one small data set, two seeds")
     chosen = parser.parse_args()
     names = chosen.data or list(DATA)
-    if chosen.tune:
+    if chosen.bench:
+        sys.exit(bench(names, chosen.quick))
+    elif chosen.tune:
         points = json.loads(POINTS.read_text()) if POINTS.exists() else {}
         POINTS.write_text(json.dumps(points | {name: tune(name) for name in names}, indent=1) + "\n")
     elif chosen.units:
@@ -98,6 +104,41 @@ def compare(name: str, seeds: range, peers: bool) -> None:
                 scores = peer_scores(peer, splits, epsilon, points[peer][str(epsilon)])
                 cells.append(", ".join(shown([one[metric] for one in scores]) for metric in METRICS))
         print(f"| {name} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
+
+
+def bench(names: list[str], quick: bool) -> int:
+    """Errors of the peers over ours at ε = 1, for the page of peers."""
+    names, seeds = (["breast-cancer"], range(2)) if quick else (names, range(10))
+
+    def measure(rows: list[Row]) -> None:
+        for name in names:
+            errors(rows, name, seeds)
+
+    return keep("quality", measure, quick)
+
+
+def errors(rows: list[Row], name: str, seeds: range, epsilon: float = 1.0) -> None:
+    """1 − AUC and 1 − accuracy of each peer over clipwise's."""
+    if not REAL[name]():
+        rows.append(Row("peer", "Quality", name, "both peers", None, "not run: the real records are not here"))
+        return
+    splits = {seed: split(name, seed) for seed in seeds}
+    ours = [score(ours_at(data, epsilon, seed), data) for seed, data in splits.items()]
+    points = json.loads(POINTS.read_text())[name]
+    for peer, called in {"opacus": "Opacus", "diffprivlib": "diffprivlib"}.items():
+        with unless_missing(rows, "Quality", name, called):
+            theirs = peer_scores(peer, splits, epsilon, points[peer][str(epsilon)])
+            for metric, what in zip(METRICS, ("1 − AUC", "1 − accuracy"), strict=True):
+                found, spread = error_ratio(theirs, ours, metric)
+                how = f"ε = {epsilon:g}, {len(seeds)} seeds, standard error {spread:.2g}"
+                rows.append(ahead("Quality", f"{what}, {name}", f"{called}, tuned", found, how))
+
+
+def error_ratio(theirs: list[dict[str, float]], ours: list[dict[str, float]], metric: str) -> tuple[float, float]:
+    """The ratio of mean errors, and its standard error; seeds are shared, and so pairs are compared."""
+    over, under = (np.array([1 - scores[metric] for scores in each]) for each in (theirs, ours))
+    found = over.mean() / under.mean()
+    return found, np.std(over - found * under, ddof=1) / math.sqrt(len(over)) / under.mean()
 
 
 def shown(values: list[float]) -> str:
@@ -194,6 +235,9 @@ def _cod_rna() -> tuple[cw.datasets.Dataset, cw.datasets.Dataset]:
     return cw.datasets.codrna()
 
 
+REAL = {"credit": lambda: _credit().real, "cod-rna": lambda: _cod_rna()[0].real, "breast-cancer": lambda: True}
+
+
 def standardised(train: cw.datasets.Dataset, test: cw.datasets.Dataset) -> Split:
     """Both by the training records' means and deviations."""
     if not train.real:
@@ -278,7 +322,8 @@ def models_of(peer: str, splits: dict[int, Split], jobs: list[tuple[int, dict[st
         command = [str(environment(peer)), str(PEERS / f"{peer}_logistic.py")]
         done = subprocess.run(command, input=json.dumps(orders), capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"{peer} failed: {done.stderr.strip().splitlines()[-1]}")
+            print(done.stderr, file=sys.stderr)
+            raise PeerError("its script ended early")
         return json.loads(done.stdout)
 
 

@@ -1,0 +1,143 @@
+"""Run the benchmarks against peers and put what they find on one page, docs/peers.md.
+
+    python benchmarks/table.py                  all parts, then the page
+    python benchmarks/table.py engine audit     these parts; the others' rows stay as they were measured before
+    python benchmarks/table.py --join           no part: only the page
+    python benchmarks/table.py --quick          small sizes: to see that all of it works; no page
+
+Each part is a script of its own, in a process of its own, and keeps its rows in benchmarks/results/. The page joins
+those that were measured on this machine with these versions. Exit status: 0 if all parts ran to their end and kept
+their limits, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from results import Row, file, machine, read, versions
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "peers.md"
+# In the order of the page; what each is called there.
+PARTS = {
+    "engine": "Engine",
+    "glm": "Estimators, speed",
+    "quality": "Estimators, quality",
+    "ghost": "PyTorch",
+    "accounting": "Accounting",
+    "audit": "Audits",
+    "local": "Local privacy",
+    "clusters": "Dask",
+}
+BEGIN, END = "<!-- table: begin (written by benchmarks/table.py) -->", "<!-- table: end -->"
+
+
+def main() -> int:
+    """Run, join, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all unless given")
+    parser.add_argument("--join", action="store_true", help="run nothing")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few turns")
+    chosen = parser.parse_args()
+    unknown = sorted(set(chosen.parts) - set(PARTS))
+    if unknown:
+        parser.error(f"part must be one of {', '.join(PARTS)}, got {unknown[0]}.")
+    parts = [] if chosen.join else chosen.parts or list(PARTS)
+    ended = run(parts, chosen.quick)
+    if chosen.quick:
+        return 0 if ended else 1
+    found = {part: kept(part) for part in PARTS}
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), page(found)), encoding="utf-8")
+    problems = [problem for part, what in found.items() for problem in problems_of(part, what)]
+    print("\n".join([f"{PAGE.relative_to(HERE.parent)} is written.", *problems]))
+    return 1 if problems else 0
+
+
+def run(parts: list[str], quick: bool) -> bool:
+    """Run parts one after the other until Ctrl-C; whether all of them came to a good end."""
+    good = True
+    for part in parts:
+        print(f"== {part}", flush=True)
+        file(part, quick).unlink(missing_ok=True)  # or a failure would leave the rows of an earlier run
+        process = subprocess.Popen([sys.executable, str(HERE / f"{part}.py"), *options(part, quick)])
+        try:
+            good &= process.wait() == 0
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C reached it, too, and it writes down what it has
+            return False
+    return good
+
+
+def options(part: str, quick: bool) -> list[str]:
+    """What a part's script is told."""
+    return (["--bench"] if part == "quality" else []) + (["--quick"] if quick else [])
+
+
+def kept(part: str) -> dict[str, Any] | str:
+    """What a part found, or why it is not on the page."""
+    if not file(part).exists():
+        return "not run"
+    found = read(file(part))
+    if (found["machine"], found["versions"]) != (machine(), versions()):
+        return f"not run here: last measured on {found['date']} on another machine or with other versions"
+    return found
+
+
+def problems_of(part: str, found: dict[str, Any] | str) -> list[str]:
+    """What a reader of the exit status should know."""
+    if isinstance(found, str):
+        return [f"{part}: {found}"]
+    problems = [] if found["finished"] else [f"{part}: not finished"]
+    problems += [f"{part}: {row.other}: {row.how}" for row in found["rows"] if row.ratio is None]
+    return problems + [
+        f"{part}: {row.ours} / {row.other}: {row.shown}, wanted {row.wanted}" for row in found["rows"] if not row.kept
+    ]
+
+
+def page(found: dict[str, dict[str, Any] | str]) -> str:
+    """What stands between the marks: where and when, the table of peers, and the table of costs."""
+    named = ", ".join(f"{name} {version}" for name, version in versions().items())
+    dates = "; ".join(f"{PARTS[part]}: {_when(what)}" for part, what in found.items())
+    rows = [row for what in found.values() if not isinstance(what, str) for row in what["rows"]]
+    return "\n".join(
+        [
+            f"Measured on: {machine()}. Versions: {named}. Parts: {dates}.",
+            "",
+            "| topic | clipwise | peer | ratio | wanted | how measured |",
+            "|---|---|---|---|---|---|",
+            *[_line(row) for row in rows if row.kind == "peer"],
+            "",
+            "What clipwise's own parts cost, in the same runs: time or memory of the first over that of the second.",
+            "",
+            "| topic | first | second | ratio | wanted | how measured |",
+            "|---|---|---|---|---|---|",
+            *[_line(row) for row in rows if row.kind == "cost"],
+        ]
+    )
+
+
+def _when(found: dict[str, Any] | str) -> str:
+    if isinstance(found, str):
+        return found
+    return f"{found['date']}, {found['minutes']:g} minutes" + ("" if found["finished"] else ", not finished")
+
+
+def _line(row: Row) -> str:
+    wanted = row.wanted if row.kept else f"{row.wanted}: missed"
+    return f"| {row.topic} | {row.ours} | {row.other} | {row.shown} | {wanted} | {row.how} |"
+
+
+def replaced(text: str, table: str) -> str:
+    """The text with another table between the marks."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"the page must have one {BEGIN} and after it one {END}.")
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
