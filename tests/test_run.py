@@ -127,10 +127,11 @@ def test_divergence_is_one_sentence_and_keeps_what_was_recorded():
 
 def test_a_box_does_not_hide_divergence():
     problem = cw.Problem(
-        np.full((4, 1), 1e200), np.zeros(4), loss=cw.losses.SquaredError(), region=cw.regions.Box(-1, 1)
-    )
+        np.full(4, 1e200), loss=cw.losses.Quadratic(1e200), response=cw.responses.LocationShift(0.1),
+        region=cw.regions.Box(-1, 1),
+    )  # fmt: skip
     with pytest.raises(cw.DivergenceError):
-        cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), 10, start=1.0, seed=0)
+        cw.run(problem, cw.SGD(registry.STEP), 10, start=1.0, seed=0)
 
 
 def test_problems_survive_pickling():
