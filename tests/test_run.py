@@ -191,11 +191,14 @@ INTERRUPTED = textwrap.dedent("""
 def test_ctrl_c_stops_and_keeps_what_was_recorded(tmp_path, with_checkpoint):
     path = str(tmp_path / "run.checkpoint") if with_checkpoint else ""
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, path], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.7)
-    process.send_signal(signal.SIGINT)
-    # A run of 10¹² steps would take a day: ending at all within the limit is the proof.
-    out, _ = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        # A run of 10¹² steps would take a day: ending at all within the limit is the proof.
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()  # nothing if it has ended
     assert process.returncode == 0
     assert out.startswith("kept")
     assert (tmp_path / "run.checkpoint").exists() == with_checkpoint
