@@ -13,8 +13,8 @@ import reference
 X, Y = reference.data()
 Z = np.array([0.0, 1.0, 2.0])
 LOGISTIC = cw.losses.Logistic()
-STEP = cw.steps.Constant(0.1)
-PROBLEM = cw.Problem(X, Y, loss=LOGISTIC)
+STEP = cw.steps.InverseTime(1, 10)
+PROBLEM = cw.Problem(X, Y, loss=LOGISTIC, response=cw.responses.BestResponse(1.0))
 
 
 def with_value(array, value):
@@ -314,7 +314,7 @@ def test_a_part_of_the_package_keeps_its_math():
 
 def test_data_is_never_written_to():
     x = X.copy()
-    problem = cw.Problem(x, Y, loss=LOGISTIC, response=cw.responses.BestResponse(1.0))
+    problem = PROBLEM.on(x, Y)
     cw.run(problem, cw.SGD(STEP), 50, seed=0)
     cw.stable_point(problem)
     np.testing.assert_array_equal(x, X)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import clipwise as cw
+import reference
 from clipwise.clipping import Normalise, Unclipped
 from clipwise.feedback import ErrorFeedback
 from clipwise.losses.local import consistency
@@ -123,7 +124,7 @@ def test_a_scale_below_the_least_leads_back_up():
     features, labels = cw.datasets.linear(1000, 2)
     problem = cw.Problem(features, labels, loss=cw.losses.HuberRegression())
     start = np.array([1.0, 1.0, 1.0, -5.0])
-    trace = cw.run(problem, cw.SGD(cw.steps.Constant(0.2)), steps=2000, start=start, seed=0)
+    trace = cw.run(problem, reference.descent(0.2, 0.0), steps=2000, start=start, seed=0)
     assert trace.theta[0, -1, -1] == pytest.approx(2.0, abs=0.5)
 
 

@@ -127,10 +127,11 @@ def test_divergence_is_one_sentence_and_keeps_what_was_recorded():
 
 def test_a_box_does_not_hide_divergence():
     problem = cw.Problem(
-        np.full((4, 1), 1e200), np.zeros(4), loss=cw.losses.SquaredError(), region=cw.regions.Box(-1, 1)
-    )
+        np.full(4, 1e200), loss=cw.losses.Quadratic(1e200), response=cw.responses.LocationShift(0.1),
+        region=cw.regions.Box(-1, 1),
+    )  # fmt: skip
     with pytest.raises(cw.DivergenceError):
-        cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), 10, start=1.0, seed=0)
+        cw.run(problem, cw.SGD(registry.STEP), 10, start=1.0, seed=0)
 
 
 def test_problems_survive_pickling():
@@ -190,11 +191,14 @@ INTERRUPTED = textwrap.dedent("""
 def test_ctrl_c_stops_and_keeps_what_was_recorded(tmp_path, with_checkpoint):
     path = str(tmp_path / "run.checkpoint") if with_checkpoint else ""
     process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, path], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.7)
-    process.send_signal(signal.SIGINT)
-    # A run of 10¹² steps would take a day: ending at all within the limit is the proof.
-    out, _ = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.7)
+        process.send_signal(signal.SIGINT)
+        # A run of 10¹² steps would take a day: ending at all within the limit is the proof.
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()  # nothing if it has ended
     assert process.returncode == 0
     assert out.startswith("kept")
     assert (tmp_path / "run.checkpoint").exists() == with_checkpoint

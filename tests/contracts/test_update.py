@@ -12,6 +12,7 @@ import clipwise as cw
 import reference
 import registry
 from clipwise.clipping import Norm, Normalise, add_clipped
+from clipwise.outputs import Average
 from clipwise.preconditioning import Plain
 from clipwise.regions import project
 from clipwise.sampling import expected_batch
@@ -90,16 +91,17 @@ PRIVATE = [preset for preset in registry.rules() if preset != "SGD"]
 def test_one_step_on_neighbouring_data(preset, scale):
     """Replacing one record moves the first mean update by at most 2·bound/B, however large its gradient."""
     rule = registry.rules(noise_std=0.0, step=cw.steps.Constant(1.0), sampling="full")[preset]
-    rule = replace(rule, preconditioner=Plain())  # what is private is the update before it
-    x, y = reference.data("real")
+    # What is private is the update before it. (Averages, which are not looked at, let the estimators' kernels serve.)
+    rule = replace(rule, preconditioner=Plain(), output=Average())
+    x, y = reference.data()
     moves = []
     for record in range(0, len(x), 5):
         features, labels = x.copy(), y.copy()
-        features[record] = scale * np.array([1.0, -1.0, 1.0, -1.0])
-        labels[record] = 100 * scale
+        features[record] = scale * np.array([1.0, -1.0, 1.0, -1.0])  # the gradient's length is `scale`
+        labels[record] = 1.0
         runs = []
         for pair in ((x, y), (features, labels)):
-            problem = cw.Problem(*pair, loss=cw.losses.SquaredError())
+            problem = cw.Problem(*pair, loss=cw.losses.Logistic())
             runs.append(cw.run(problem, rule, 1, start=0.5, seed=0).theta[0, -1])
         moves.append(np.linalg.norm(runs[0] - runs[1]))
     most = 2 * rule.clip.bound() / expected_batch(rule.sampling, len(x))
@@ -107,9 +109,10 @@ def test_one_step_on_neighbouring_data(preset, scale):
 
 
 def test_the_divisor_is_the_expected_batch_and_not_the_drawn_one():
-    x = np.ones((40, 1))
-    problem = cw.Problem(x, np.zeros(40), loss=cw.losses.Absolute())
+    problem = cw.Problem(np.ones((40, 1)), np.zeros(40), loss=cw.losses.SquaredError())
     rule = cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=0.0, batch=10, sampling="poisson")
-    moves = np.array([-cw.run(problem, rule, 1, start=0.5, seed=s).theta[0, -1, 0] + 0.5 for s in range(30)])
+    rule = replace(rule, output=Average())  # as the estimators', whose kernel serves
+    thetas = [cw.run(problem, rule, 1, start=50.0, seed=seed).theta[0, -1, 0] for seed in range(30)]
+    moves = 50.0 - np.array(thetas)  # each gradient is 50, and clipped to 1
     np.testing.assert_allclose(moves * 10, np.round(moves * 10), atol=1e-12)  # |drawn|/B, B = 10
     assert np.unique(moves).size > 3

@@ -25,10 +25,10 @@ PAPER_DICE = cw.DiceSGD(STEP, 1.0, 1.0, math.sqrt(96 * 10**4 * math.log(10**4)) 
 
 def test_the_published_guarantee_of_dice_is_broken():
     """Claimed 0.03; about half of the attacked runs show the canary where no run without it does."""
-    audit = cw.audit(PAPER_DICE, 10**4, 10**4, 1e-4, runs=4000, confidence=0.95, seed=0)
+    audit = cw.audit(PAPER_DICE, 10**4, 10**4, 1e-4, runs=1500, confidence=0.95, seed=0)
     assert audit.statement.claimed == pytest.approx(0.03)
     assert audit.statement.claim_holds is False
-    assert audit.lower_bound > 4.5
+    assert audit.lower_bound > 3.5
     assert audit.attack.startswith("bleeding residual")
 
 
@@ -46,14 +46,21 @@ def test_the_same_attack_on_a_certified_rule_stays_below():
     assert audit.lower_bound < 1.0
 
 
-@pytest.mark.parametrize("epsilon", [1.0, pytest.param(4.0, marks=pytest.mark.verify)])
-def test_power_where_the_truth_is_known(epsilon):
-    """Full batches are exactly Gaussian: 20,000 runs show three quarters of the certified ε (on average nine tenths)."""
+@pytest.mark.parametrize(
+    ("epsilon", "runs", "share"),
+    [
+        (1.0, 6_000, 0.7),
+        pytest.param(1.0, 20_000, 0.75, marks=pytest.mark.verify),
+        pytest.param(4.0, 20_000, 0.75, marks=pytest.mark.verify),
+    ],
+)
+def test_power_where_the_truth_is_known(epsilon, runs, share):
+    """Full batches are exactly Gaussian: the runs show most of the certified ε (20,000 nine tenths on average)."""
     rule = cw.calibrate(cw.DPSGD(STEP, 1.0, 1.0, batch=1, sampling="full"), epsilon, 1e-5, 20, 5)
-    audit = cw.audit(rule, 20, 5, 1e-5, runs=20_000, confidence=0.95, seed=1)
+    audit = cw.audit(rule, 20, 5, 1e-5, runs=runs, confidence=0.95, seed=1)
     assert audit.method == "Gaussian trade-off"
-    assert 0.75 * epsilon <= audit.lower_bound
-    # At most five audits in a hundred may exceed the certificate; these two seeds do not.
+    assert share * epsilon <= audit.lower_bound
+    # At most five audits in a hundred may exceed the certificate; these seeds do not.
     assert audit.lower_bound <= audit.statement.certified
 
 
@@ -96,7 +103,7 @@ def test_a_mechanism_that_ignores_the_canary_shows_nothing():
     rule = cw.DPSGD(STEP, 1.0, 0.2, batch=2)
     positive = 0
     for seed in range(60):
-        audit = cw.audit(rule, 20, 5, 1e-5, runs=200, seed=seed, adjacency="add-remove", pair=pair,
+        audit = cw.audit(rule, 20, 5, 1e-5, runs=100, seed=seed, adjacency="add-remove", pair=pair,
                          statistic=lambda trace: -trace.theta[:, -1, 0])  # fmt: skip
         positive += audit.lower_bound > 0
         assert audit.attack == "your own"
