@@ -25,6 +25,7 @@ def shown():
 @pytest.fixture
 def figures(monkeypatch, tmp_path):
     """All figures that a script leaves open, without a window."""
+    plt.close("all")  # what others left open
     before = plt.get_backend()
     plt.switch_backend("Agg")
     monkeypatch.chdir(tmp_path)

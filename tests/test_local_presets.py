@@ -36,7 +36,7 @@ def test_budgets_of_all_kinds():
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, np.inf, np.nan, [], [1.0, 0.0], [[1.0]], "two", None])
 def test_bad_budgets(budget):
-    with pytest.raises(ValueError, match="budgets must"):
+    with pytest.raises(ValueError, match="budget must"):
         cw.LDPSGD(STEP, budget)
 
 
