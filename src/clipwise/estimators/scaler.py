@@ -16,12 +16,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipwise import checks
 from clipwise.engine.streams import spawn
+from clipwise.estimators import family
 from clipwise.estimators.base import seed_of
 from clipwise.estimators.chunks import chunked, chunkwise, count_rows, is_chunked, total_balances
 from clipwise.estimators.quantiles import Belief, balances, search, values
 from clipwise.privacy import gaussian, profiles
 from clipwise.privacy.certificate import ADJACENCIES, Certificate
 from clipwise.privacy.statement import Statement
+from clipwise.privacy.warning import PrivacyWarning
 
 Array = NDArray[np.float64]
 Count = Callable[[Array, Array | None], NDArray[np.int64]]
@@ -42,7 +44,7 @@ class _Learnt(NamedTuple):
     told: NDArray[np.bool_]
 
 
-class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Centre and scale columns of unknown units, privately.
 
     The centre is a column's median. The scale is the distance from it that 95 % of the values keep to, in units of a
@@ -94,8 +96,11 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
             reasons = ["So few records for so small a budget tell nothing: no column was looked at, no budget spent."]
             self._keep(_nothing(columns), n, 0.0, reasons)
         else:
+            notes = self._count()
             found = _learn(count, n, columns, std, noise)
-            self._keep(found, n, mu, _terms(mu, self.random_state is not None, found.told))
+            self._keep(found, n, mu, _terms(mu, self.random_state is not None, found.told), notes)
+            for note in notes:
+                warnings.warn(note, PrivacyWarning, stacklevel=2)
         if not self.learnt_.all():
             warnings.warn(_advice(self.learnt_), UserWarning, stacklevel=2)
         return self
@@ -125,12 +130,12 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
         table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
         return np.asarray(checks.records("X", table))
 
-    def _keep(self, found: _Learnt, records: int, mu: float, reasons: list[str]) -> None:
+    def _keep(self, found: _Learnt, records: int, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
         self.center_, self.scale_, self.learnt_ = found
-        certificate = Certificate(profiles.gaussian(mu), tuple(reasons))
+        certificate = Certificate(profiles.gaussian(mu), (*reasons, *notes))
         about = type(self).__name__, records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
         certified = certificate.epsilon(self.delta)
-        self.statement_ = Statement(*about, certified, None, None, certificate.reasons, certificate)
+        self.statement_ = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
 
 
 def noise_std(mu: float, columns: int, adjacency: str) -> float:
