@@ -21,6 +21,7 @@ import clipwise as cw
 from clipwise.estimators import PrivateScaler, quantiles, scaler
 from clipwise.privacy import gaussian
 from clipwise.privacy.inference import clopper_pearson_bound
+from clipwise.privacy.statement import SEEDED
 
 ADJACENCIES = ["zero-out", "add-remove", "replace-one"]
 
@@ -361,6 +362,8 @@ def test_what_the_statement_says(frame):
     assert statement.claimed is None
     assert f"μ = {statement.gaussian_mu:.4g}" in str(statement)
     assert "certified ε | 1 |" in statement.to_markdown()
+    assert "eeded" not in str(statement)
+    assert SEEDED in PrivateScaler(epsilon=1.0, random_state=0).fit(frame).statement_.reasons
 
 
 # Wrong input

@@ -25,7 +25,7 @@ from clipwise.estimators.targets import Labels
 from clipwise.losses.base import label_kind
 from clipwise.privacy.certificate import Certificate
 from clipwise.privacy.profiles import worst
-from clipwise.privacy.statement import Statement, account
+from clipwise.privacy.statement import SEEDED, Statement, about_seed, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
 from clipwise.rows import with_ones
@@ -215,6 +215,7 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         """Set the statement, and warn of what it does not cover."""
         plan, notes = trained.plan, trained.notes
         call = account(plan.rule, trained.records, plan.all_steps, self.delta, self.adjacency)
+        call = about_seed(call, self.random_state is not None)
         if plan.closing is not None:
             call = replace(call, reasons=(*call.reasons, length.NOTE.format(plan.closing_steps)))
         for note in notes:
@@ -288,8 +289,10 @@ def kind(loss: Any) -> str:
 
 def _either(call: Statement, earlier: Statement) -> Statement:
     """What holds for the records of a call and of those before it, each in one of them only; without the notes."""
-    reasons = tuple(reason for reason in earlier.reasons if reason not in earlier.notes)
-    larger = max(call, replace(earlier, reasons=reasons), key=lambda statement: statement.certified)
+    earlier = replace(earlier, reasons=tuple(reason for reason in earlier.reasons if reason not in earlier.notes))
+    larger, other = sorted((call, earlier), key=lambda statement: -statement.certified)
+    if SEEDED in other.reasons and SEEDED not in larger.reasons:
+        larger = replace(larger, reasons=(*larger.reasons, SEEDED))
     curves = [statement.certificate.profile for statement in (call, earlier)]
     if curves[0] is None or curves[1] is None:
         return larger

@@ -22,7 +22,7 @@ from clipwise.estimators.chunks import chunked, chunkwise, count_rows, is_chunke
 from clipwise.estimators.quantiles import Belief, balances, search, values
 from clipwise.privacy import gaussian, profiles
 from clipwise.privacy.certificate import ADJACENCIES, Certificate
-from clipwise.privacy.statement import Statement
+from clipwise.privacy.statement import SEEDED, Statement
 from clipwise.privacy.warning import PrivacyWarning
 
 Array = NDArray[np.float64]
@@ -214,7 +214,7 @@ def _terms(mu: float, seeded: bool, told: NDArray[np.bool_]) -> list[str]:
         "One fit is covered: each fit is a release of its own.",
     ]
     if seeded:
-        terms.append("A seeded fit is not for release: whoever knows the seed can undo the noise.")
+        terms.append(SEEDED)
     if not told.all():
         terms.append(_advice(told))
     return terms

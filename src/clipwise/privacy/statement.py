@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from clipwise.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipwise.privacy.claims import Claim, claim
 from clipwise.privacy.release import Release, release
 from clipwise.rule import Rule
+
+SEEDED = "Seeded: not for release; whoever knows the seed can undo the noise."
+_IF_SEEDED = "A seeded run is not for release: whoever knows the seed can undo the noise."
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +138,12 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     )
 
 
+def about_seed(statement: Statement, seeded: bool) -> Statement:
+    """The statement of a run of which it is known whether it had a seed; `account` cannot know, and says "if"."""
+    told = {_IF_SEEDED: (SEEDED,) if seeded else ()}
+    return replace(statement, reasons=tuple(r for reason in statement.reasons for r in told.get(reason, (reason,))))
+
+
 def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
     if claimed is None:
         return ["The papers have no formula for this rule."]
@@ -162,7 +171,7 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     terms += [
         "All iterates are covered, and so is anything computed from them, such as the last one or an average.",
         "One run is covered: each replicate, and each run made to choose a setting, is a release of its own.",
-        "A seeded run is not for release: whoever knows the seed can undo the noise.",
+        _IF_SEEDED,
     ]
     if released.feedback is not None:
         terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")
