@@ -34,16 +34,16 @@ def test_account():
 def test_every_preset_can_be_accounted():
     for preset in ("PCSGD", "DPSGD", "AdamDiceSGD", "AutoDiceSGD"):
         words = [preset, "--noise-std", "1", "--records", "100", "--steps", "5", "--delta", "1e-5", "--batch", "3"]
-        assert "certified ε = " in run("account", *words, "--sampling", "epochs").output
+        assert "certified: ε = " in run("account", *words, "--sampling", "epochs").output
 
 
 def test_presets_of_paper_5():
     words = ["--records", "59535", "--steps", "2381", "--delta", "1e-5"]
     gamma = run("account", "GammaDPSGD", "--scale", "0.57", "--batch", "250", "--adjacency", "add-remove", *words)
-    assert "certified ε = 1.62" in gamma.output
+    assert "certified: ε = 1.62" in gamma.output
     assert "--scale must be given for GammaDPSGD" in run("account", "GammaDPSGD", *words).output
     full = run("account", "DPGD", "--lipschitz", "2", "--noise-std", "0.1", *words)
-    assert "certified ε = " in full.output
+    assert "certified: ε = " in full.output
     assert full.output == run("account", "ClippedDPGD", "--clip", "2", "--noise-std", "0.1", *words).output.replace(
         "ClippedDPGD", "DPGD"
     )

@@ -363,6 +363,7 @@ def test_what_the_statement_says(frame):
     assert f"μ = {statement.gaussian_mu:.4g}" in str(statement)
     assert "certified ε | 1 |" in statement.to_markdown()
     assert "eeded" not in str(statement)
+    assert "gradient" not in str(statement)
     assert SEEDED in PrivateScaler(epsilon=1.0, random_state=0).fit(frame).statement_.reasons
 
 

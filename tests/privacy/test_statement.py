@@ -197,6 +197,20 @@ def test_forms():
         for word in ("DiceSGD", "replaced", "seed", "public", "e is hidden state", "not proven", "One run is covered"):
             assert word in text
     assert statement.to_markdown().count("|") > 12
+    order = ["certified: ε", "at δ", "neighbours:", "claimed by a paper:"]
+    places = [str(statement).index(word) for word in order]
+    assert places == sorted(places)
+
+
+def test_no_claim_is_not_called_a_failure():
+    """A rule that no paper speaks of, and a claim that holds."""
+    silent = cw.account(cw.DPSGD(STEP, 1.0, 0.5, batch=10, sampling="epochs"), 100, 25, 1e-5)
+    assert silent.claimed is None
+    for text in (str(silent), silent.to_markdown()):
+        assert "laimed" not in text
+        assert "proven" not in text
+    held = cw.account(cw.DPSGD(STEP, 1.0, 25.0, batch=100), 1000, 20_000, 1e-5, "add-remove")
+    assert f"claimed by a paper: ε = {held.claimed:.4g}, which holds" in str(held)
 
 
 def test_users():

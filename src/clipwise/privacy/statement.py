@@ -81,12 +81,10 @@ class Statement:
 
     def to_markdown(self) -> str:
         """The statement as a Markdown table and a list of reasons."""
-        rows = [
-            ("certified ε", shown(self.certified)),
-            ("claimed ε", shown(self.claimed)),
-            ("claim holds", self._verdict()),
-        ]
-        rows += [("δ", f"{self.delta:g}"), ("neighbours", ADJACENCIES[self.adjacency])]
+        rows = [("certified ε", shown(self.certified)), ("δ", f"{self.delta:g}")]
+        rows += [("neighbours", ADJACENCIES[self.adjacency])]
+        if self.claimed is not None:
+            rows += [("claimed by a paper", f"ε = {shown(self.claimed)}, {self._verdict()}")]
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
         reasons = "\n".join(f"- {reason}" for reason in self.reasons)
         return (
@@ -94,15 +92,16 @@ class Statement:
         )
 
     def _verdict(self) -> str:
-        return {True: "yes", False: "not proven", None: "no claim"}[self.claim_holds]
+        return "which holds" if self.claim_holds else "not proven: go by the certified ε"
 
     def __str__(self) -> str:
-        numbers = f"certified ε = {shown(self.certified)}; claimed ε = {shown(self.claimed)}"
         lines = [
-            f"{self.rule}, {self.steps} steps on {self.records} records, δ = {self.delta:g}",
-            f"  {numbers}; claim holds: {self._verdict()}",
-            f"  - Neighbours: {ADJACENCIES[self.adjacency]}.",
+            f"{self.rule}, {self.steps} steps on {self.records} records",
+            f"  certified: ε = {shown(self.certified)} at δ = {self.delta:g}",
+            f"  neighbours: {ADJACENCIES[self.adjacency]}",
         ]
+        if self.claimed is not None:
+            lines.append(f"  claimed by a paper: ε = {shown(self.claimed)}, {self._verdict()}")
         return "\n".join(lines + [f"  - {reason}" for reason in self.reasons])
 
 
