@@ -294,7 +294,8 @@ def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: 
 
 def _total(request: Request, model: Model) -> TotalPrivacy:
     """What was spent; never more than was asked for."""
-    total = total_privacy(model.pipeline, request.delta)
+    with _heard([]):  # the estimators have told already
+        total = total_privacy(model.pipeline, request.delta)
     if not total.epsilon <= request.epsilon:
         raise RuntimeError(f"The fit spent ε = {total.epsilon!r} of {request.epsilon!r}: please report this.")
     return total
