@@ -388,10 +388,14 @@ def test_values_that_are_not_finite_are_refused_in_one_sentence(bad):
         ({"delta": 0.0}, "delta must be a number above 0 and below 1, got 0.0."),
         ({"adjacency": "both"}, "adjacency must be one of"),
         ({"random_state": -1}, "random_state must be a whole number of at least 0, got -1."),
-        ({"bounds": 3.0}, "bounds must be a pair (low, high), got 3.0."),
-        ({"bounds": (1.0, 1.0)}, "bounds must have low below high in every column, got (1.0, 1.0)."),
-        ({"bounds": ([0.0, 0.0, 0.0], 1.0)}, "low must be a number or 2 number(s), got shape (3,)."),
-        ({"bounds": (0.0, np.nan)}, "high must be finite"),
+        ({"bounds": 3.0}, "bounds must be (lows, highs), each a number or one number a column, got 3.0."),
+        ({"bounds": (1.0, 1.0)}, "bounds must be (lows, highs) with every low below its high, got (1.0, 1.0)."),
+        (
+            {"bounds": [(0, 1), (5, 1)]},
+            "bounds must be (lows, highs) with every low below its high, got [(0, 1), (5, 1)].",
+        ),
+        ({"bounds": ([0.0, 0.0, 0.0], 1.0)}, "lows must be a number or 2 number(s), got shape (3,)."),
+        ({"bounds": (0.0, np.nan)}, "highs must be finite"),
     ],
 )
 def test_wrong_settings_get_one_sentence(wrong, sentence):

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipwise import checks
+from clipwise.checks import given
 from clipwise.engine.streams import spawn
 from clipwise.estimators import family
 from clipwise.estimators.base import seed_of
@@ -49,8 +50,8 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
 
     The centre is a column's median. The scale is the distance from it that 95 % of the values keep to, in units of a
     normal distribution's standard deviation. Both are found by 31 noisy counts a column (docs/how-to/scaling.md).
-    With public `bounds`, two numbers or two arrays of one number a column, nothing is learnt and no budget is spent:
-    low becomes −1 and high becomes 1.
+    With public `bounds` nothing is learnt and no budget is spent: low becomes −1 and high becomes 1. They are
+    (lows, highs): two numbers for all columns, or two lists of one number a column, and not one pair a column.
 
     Formal guarantee: without bounds and without `random_state`, the centres and scales together are
     (epsilon, delta)-differentially private for data sets that are neighbours under `adjacency`. The scaled records
@@ -190,10 +191,10 @@ def _nothing(columns: int) -> _Learnt:
 def _from_bounds(bounds: Any, columns: int) -> _Learnt:
     """The middle and half the width of public bounds."""
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise ValueError(f"bounds must be a pair (low, high), got {bounds!r}.")
-    low, high = (checks.vector(name, end, columns) for name, end in zip(("low", "high"), bounds, strict=True))
+        raise ValueError(f"bounds must be (lows, highs), each a number or one number a column, got {given(bounds)}.")
+    low, high = (checks.vector(name, end, columns) for name, end in zip(("lows", "highs"), bounds, strict=True))
     if not (low < high).all():
-        raise ValueError(f"bounds must have low below high in every column, got {bounds!r}.")
+        raise ValueError(f"bounds must be (lows, highs) with every low below its high, got {given(bounds)}.")
     return _Learnt(low / 2 + high / 2, high / 2 - low / 2, np.ones(columns, dtype=bool))
 
 
