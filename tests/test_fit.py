@@ -334,8 +334,8 @@ def test_too_few_rows_to_learn_scales(tmp_path):
     words = ["--target", "paid", "--epsilon", 1, *others("paid"), "--quiet", "--output", path]
     done = run("fit", data, *words)
     assert done.output == (
-        "Error: 48 rows must be more to learn the scales of 3 column(s) at ε = 0.1: give --bounds, --as-is or a larger "
-        "--scale-epsilon.\n"
+        "Error: FILE must have more than 48 rows that train, to learn the scales of 3 column(s) at ε = 0.1; else give "
+        "--bounds, --as-is or a larger --scale-epsilon.\n"
     )
     assert not path.exists()
     assert run("fit", data, *words, "--as-is").exit_code == 0

@@ -250,12 +250,12 @@ def _scaled(
     epsilon = None if bounds else (request.scale_epsilon or SHARE * request.epsilon)
     tell("Scaling the columns by their bounds…" if bounds else "Learning the scales of the columns…")
     scaler = PrivateScaler(epsilon, SHARE * request.delta, bounds, request.adjacency, seed)
-    with _heard([]):  # it numbers the columns that it could not learn, and `_notes` names them
+    with _heard([]):  # it numbers the columns that it could not learn: `_notes` names them
         scaled = scaler.fit_transform(table.features[train])
     if epsilon is not None and scaler.statement_.certified == 0:  # which hangs on public numbers only
         raise ValueError(
-            f"{len(train)} rows must be more to learn the scales of {len(table.columns)} column(s) at ε = {epsilon:g}: "
-            "give --bounds, --as-is or a larger --scale-epsilon."
+            f"FILE must have more than {len(train)} rows that train, to learn the scales of {len(table.columns)} "
+            f"column(s) at ε = {epsilon:g}; else give --bounds, --as-is or a larger --scale-epsilon."
         )
     return scaled, [("scaler", scaler)]
 

@@ -276,6 +276,11 @@ def test_columns_that_the_noise_hides_are_named():
     assert (fitted.scale_ > 0).all()
 
 
+def test_hidden_columns_of_a_data_frame_are_named(frame):
+    with pytest.warns(UserWarning, match=r"^Noise hid 2 of 2 column\(s\), which are not centred: age, income\. "):
+        PrivateScaler(epsilon=0.01, random_state=0).fit(frame[:100])
+
+
 # Bounds
 
 

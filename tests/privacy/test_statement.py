@@ -221,6 +221,7 @@ def test_users():
     assert summary["users"] == 4
     assert summary["median_epsilon"] == pytest.approx(gaussian.epsilon(1.0, 1e-5))
     assert "4 users" in str(everyone)
+    assert "where C0 bounds the length of any record's gradient" in str(everyone)
     with pytest.raises(ValueError, match="budgets must be one or more numbers above 0"):
         cw.account_users([1.0, 0.0], 1e-5)
 

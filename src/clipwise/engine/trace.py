@@ -91,4 +91,4 @@ class Trace:
 
     def __repr__(self) -> str:
         replicates, kept, d = self.theta.shape
-        return f"Trace({self.rule}: {replicates} replicates × {kept} records × {d}, {self.iterations[-1]} steps)"
+        return f"Trace({self.rule}: {replicates} replicates × {kept} recorded iterations × {d}, {self.iterations[-1]} steps)"

@@ -99,11 +99,12 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
         else:
             notes = self._count()
             found = _learn(count, n, columns, std, noise)
-            self._keep(found, n, mu, _terms(mu, self.random_state is not None, found.told), notes)
+            terms = _terms(mu, self.random_state is not None) + self._advice(found.told)
+            self._keep(found, n, mu, terms, notes)
             for note in notes:
                 warnings.warn(note, PrivacyWarning, stacklevel=2)
-        if not self.learnt_.all():
-            warnings.warn(_advice(self.learnt_), UserWarning, stacklevel=2)
+        for advice in self._advice(self.learnt_):
+            warnings.warn(advice, UserWarning, stacklevel=2)
         return self
 
     @chunkwise
@@ -137,6 +138,18 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
         about = type(self).__name__, records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
         certified = certificate.epsilon(self.delta)
         self.statement_ = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
+
+    def _advice(self, told: NDArray[np.bool_]) -> list[str]:
+        """A sentence about the columns that the noise hid, by their names if they have any; none if it hid none."""
+        hidden = np.flatnonzero(~told)
+        if not hidden.size:
+            return []
+        names = getattr(self, "feature_names_in_", np.arange(told.size))[hidden]
+        named = ", ".join(map(str, names[:10])) + (", …" if hidden.size > 10 else "")
+        return [
+            f"Noise hid {hidden.size} of {told.size} column(s), which are not centred: {named}. "
+            "More records, a larger epsilon, or bounds would help."
+        ]
 
 
 def noise_std(mu: float, columns: int, adjacency: str) -> float:
@@ -204,7 +217,7 @@ def _budget(epsilon: Any) -> float:
     return checks.positive("epsilon", epsilon)
 
 
-def _terms(mu: float, seeded: bool, told: NDArray[np.bool_]) -> list[str]:
+def _terms(mu: float, seeded: bool) -> list[str]:
     """On what terms the guarantee is given."""
     terms = [
         f"{QUESTIONS} noisy counts of every column: Gaussian differential privacy with μ = {mu:.4g}.",
@@ -216,15 +229,4 @@ def _terms(mu: float, seeded: bool, told: NDArray[np.bool_]) -> list[str]:
     ]
     if seeded:
         terms.append(SEEDED)
-    if not told.all():
-        terms.append(_advice(told))
     return terms
-
-
-def _advice(told: NDArray[np.bool_]) -> str:
-    hidden = np.flatnonzero(~told)
-    named = ", ".join(map(str, hidden[:10])) + (", …" if hidden.size > 10 else "")
-    return (
-        f"Noise hid {hidden.size} of {told.size} column(s), which are not centred: {named}. "
-        "More records, a larger epsilon, or bounds would help."
-    )
