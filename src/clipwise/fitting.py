@@ -82,8 +82,9 @@ class Request:
             raise ValueError("classes must be left out for a target of numbers, which has a target range instead.")
         if self.target_range is not None and self.model == "logistic":
             raise ValueError("target range must be left out for model 'logistic', which has classes instead.")
-        if self.target_range is not None and len(self.target_range) != 2:
-            raise ValueError(f"target range must be a low and a high number, got {self.target_range!r}.")
+        if self.target_range is not None and not _is_range(self.target_range):
+            given = ", ".join(f"{number:g}" for number in self.target_range)
+            raise ValueError(f"target range must be a low and a high number, in this order, got {given}.")
         if self.classes is not None and len(set(self.classes)) < 2:
             raise ValueError(f"classes must be two different labels or more, got {', '.join(self.classes)!r}.")
 
@@ -92,6 +93,10 @@ class Request:
             raise ValueError("columns must be scaled in one way: by an epsilon, by bounds, or left as they are.")
         if self.scale_epsilon is not None and checks.positive("scale epsilon", self.scale_epsilon) >= self.epsilon:
             raise ValueError(f"scale epsilon must be below epsilon ({self.epsilon:g}), got {self.scale_epsilon!r}.")
+
+
+def _is_range(numbers: Sequence[float]) -> bool:
+    return len(numbers) == 2 and bool(np.isfinite(numbers).all()) and numbers[0] < numbers[1]
 
 
 class Measure(NamedTuple):

@@ -42,7 +42,7 @@ class UserStatements:
         """What a reviewer wants: how many, and the least, middle and most of what they gave away."""
         low, middle, high = np.quantile(self.epsilons, [0.25, 0.5, 0.75])
         return {
-            "users": float(self.budgets.size),
+            "users": int(self.budgets.size),
             "delta": self.delta,
             "least_epsilon": float(self.epsilons.min()),
             "quarter_epsilon": float(low),
