@@ -71,7 +71,7 @@ CASES = {
     "loss is a string": (lambda: cw.Problem(X, Y, loss="logistic"), "loss must be a part of clipwise.losses such as Logistic(), got 'logistic'."),
     "loss is a class": (
         lambda: cw.Problem(X, Y, loss=cw.losses.Logistic),
-        "loss must be a part, got the class Logistic: did you forget the parentheses?",
+        "loss must be a part, got the class Logistic: parentheses are missing, as in Logistic().",
     ),
     "loss without math": (
         lambda: cw.Problem(X, Y, loss=Nameless()),

@@ -285,7 +285,9 @@ def test_no_more_is_spent_than_asked_for(data, epsilon, words):
     assert found["delta"] == 1e-6
     assert 0.85 * epsilon < found["epsilon"] <= epsilon
     assert json.loads(path.read_text("utf-8"))["privacy"] == found
-    again = total_privacy(cw.load_model(path), 1e-6)
+    with pytest.warns(cw.PrivacyWarning, match="classes were learnt"):
+        again = total_privacy(cw.load_model(path), 1e-6)
+    assert list(again.notes) == found["notes"]
     assert again.epsilon == pytest.approx(found["epsilon"], rel=1e-12)
     assert again.adjacency == found["adjacency"]
 

@@ -133,7 +133,9 @@ _EXAMPLES = {
 def require(role: str, part: Any, operations: Iterable[Callable[..., Any]]) -> None:
     """Refuse a part that lacks an operation the engine will call, naming what is missing."""
     if isinstance(part, type):
-        raise TypeError(f"{role} must be a part, got the class {part.__name__}: did you forget the parentheses?")
+        raise TypeError(
+            f"{role} must be a part, got the class {part.__name__}: parentheses are missing, as in {part.__name__}()."
+        )
     if not (isinstance(part, tuple) and hasattr(part, "_fields")):
         kind = _EXAMPLES.get(role, "(a NamedTuple such as those in clipwise)")
         raise TypeError(f"{role} must be a part {kind}, got {given(part)}.")
