@@ -68,7 +68,11 @@ CASES = {
     "label -1": (lambda: cw.Problem(X, 2 * Y - 1, loss=LOGISTIC), "labels must hold labels 0 and 1 only, got -1"),
     "no labels": (lambda: cw.Problem(X, loss=LOGISTIC), "labels must be given for Logistic"),
     "too many labels": (lambda: cw.Problem(Z, Z, loss=cw.losses.Quadratic()), "labels must be left out for Quadratic"),
-    "loss is a string": (lambda: cw.Problem(X, Y, loss="logistic"), "loss must be a part"),
+    "loss is a string": (lambda: cw.Problem(X, Y, loss="logistic"), "loss must be a part of clipwise.losses such as Logistic(), got 'logistic'."),
+    "loss is a class": (
+        lambda: cw.Problem(X, Y, loss=cw.losses.Logistic),
+        "loss must be a part, got the class Logistic: parentheses are missing, as in Logistic().",
+    ),
     "loss without math": (
         lambda: cw.Problem(X, Y, loss=Nameless()),
         "loss Nameless does not implement value, gradient",
@@ -95,7 +99,7 @@ CASES = {
     ),
     "step 0": (lambda: cw.steps.Constant(0), "gamma must be a number above 0, got 0"),
     "step negative": (lambda: cw.steps.InverseTime(-1, 5), "a0 must be a number above 0, got -1"),
-    "step is a number": (lambda: cw.SGD(0.1), "step must be a part"),
+    "step is a number": (lambda: cw.SGD(0.1), "step must be a part of clipwise.steps such as Constant(0.1), got 0.1."),
     "batch 0": (
         lambda: cw.DPSGD(STEP, clip=1, noise_std=1, batch=0),
         "batch must be a whole number of at least 1, got 0",
@@ -181,7 +185,7 @@ CASES = {
         "clip must be a finite number, got array([[1., 1.], [1., 1.]])",
     ),
     "a long text for a number": (lambda: cw.PCSGD(STEP, clip=1, noise_std="a" * 99), "must be a finite number, got 'aaa"),
-    "a table for a part": (lambda: cw.SGD(np.ones((2, 2))), "step must be a part (a NamedTuple such as those in clipwise)"),
+    "a table for a part": (lambda: cw.SGD(np.ones((2, 2))), "step must be a part of clipwise.steps such as Constant(0.1), got array"),
     "progress": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, progress="yes"), "progress must be True or False, got 'yes'"),
     "a budget of 0": (lambda: cw.LDPSGD(STEP, budget=0), "budget must be one or more numbers above 0, got 0"),
     "an error clip that is a number": (

@@ -34,16 +34,20 @@ def test_account():
 def test_every_preset_can_be_accounted():
     for preset in ("PCSGD", "DPSGD", "AdamDiceSGD", "AutoDiceSGD"):
         words = [preset, "--noise-std", "1", "--records", "100", "--steps", "5", "--delta", "1e-5", "--batch", "3"]
-        assert "certified ε = " in run("account", *words, "--sampling", "epochs").output
+        assert "certified: ε = " in run("account", *words, "--sampling", "epochs").output
+
+
+def test_presets_in_any_case():
+    assert run("account", "dicesgd", *DICE[1:]).output == run("account", *DICE).output
 
 
 def test_presets_of_paper_5():
     words = ["--records", "59535", "--steps", "2381", "--delta", "1e-5"]
     gamma = run("account", "GammaDPSGD", "--scale", "0.57", "--batch", "250", "--adjacency", "add-remove", *words)
-    assert "certified ε = 1.62" in gamma.output
+    assert "certified: ε = 1.62" in gamma.output
     assert "--scale must be given for GammaDPSGD" in run("account", "GammaDPSGD", *words).output
     full = run("account", "DPGD", "--lipschitz", "2", "--noise-std", "0.1", *words)
-    assert "certified ε = " in full.output
+    assert "certified: ε = " in full.output
     assert full.output == run("account", "ClippedDPGD", "--clip", "2", "--noise-std", "0.1", *words).output.replace(
         "ClippedDPGD", "DPGD"
     )
@@ -161,11 +165,15 @@ def test_bias_of_a_table_is_that_of_the_library(table):
     path, x, y = table
     x = (x - x.mean(axis=0)) / x.std(axis=0)
 
-    def problem_at(beta):
-        return cw.Problem(x, 1.0 - y, loss=cw.losses.Logistic(0.01), response=cw.responses.BestResponse(beta))
+    def problem_at(beta, columns=slice(None)):
+        response = cw.responses.BestResponse(beta)
+        return cw.Problem(x[:, columns], 1.0 - y, loss=cw.losses.Logistic(0.01), response=response)
 
     expected = cw.bias_table(problem_at, [0.2, 1.0], [0.0, 0.3])  # "ok" comes after "bad", so it is label 1
-    assert_same(bias_rows(str(path), "--target", "outcome", "--clip", "0.2,1", "--beta", "0,0.3"), expected)
+    words = ["--target", "outcome", "--clip", "1,0.2", "--beta", "0,0.3"]
+    assert_same(bias_rows(str(path), *words), expected)
+    few = cw.bias_table(lambda beta: problem_at(beta, slice(0, 3)), [0.2, 1.0], [0.0, 0.3])
+    assert_same(bias_rows(str(path), *words, "--ignore", "d", "--ignore", "always"), few)
 
 
 @pytest.mark.parametrize("loss", [None, "squared-error", "huber"])
@@ -228,6 +236,7 @@ def test_bias_says_what_is_wrong_with_a_number(small):
         (["{path}", "--problem", "credit"], "Error: Give either a FILE or --problem.\n"),
         (["{path}"], "Error: FILE needs --target, the column that is predicted.\n"),
         (["--problem", "credit", "--as-is"], "--standardise and --as-is have no meaning without a FILE.\n"),
+        (["--problem", "credit", "--ignore", "a"], "Error: --target, --ignore, --loss, --l2, --standardise and --as-is have"),
         (["--problem", "credit", "--l2", "1"], "--standardise and --as-is have no meaning without a FILE.\n"),
         (["--problem", "quadratic", "--clip", "1,a"], "'--clip': must be numbers with commas between them, got '1,a'.\n"),
         (["--problem", "quadratic", "--beta", ""], "'--beta': must be numbers with commas between them, got ''.\n"),

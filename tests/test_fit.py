@@ -96,7 +96,7 @@ def test_what_is_printed(data):
     assert "Quality on 800 held-out rows" in done.stdout
     assert " ".join(fitting.QUALITY_WARNING.split()) in " ".join(done.stdout.split())
     assert "at δ = 1e-05 for the 3200 rows that trained the model" in done.stdout
-    for rule in ("PrivateScaler, 31 steps on 3200 records, δ = 1e-06\n", "DPSGD, "):
+    for rule in ("PrivateScaler, 31 steps on 3200 records\n  certified: ε = ", "DPSGD, "):
         assert rule in done.stdout
     assert "Note: The classes were learnt from y without budget; give them as --classes.\n" in done.stdout
     assert done.stdout.endswith(f"wrote {path}\n")
@@ -285,7 +285,9 @@ def test_no_more_is_spent_than_asked_for(data, epsilon, words):
     assert found["delta"] == 1e-6
     assert 0.85 * epsilon < found["epsilon"] <= epsilon
     assert json.loads(path.read_text("utf-8"))["privacy"] == found
-    again = total_privacy(cw.load_model(path), 1e-6)
+    with pytest.warns(cw.PrivacyWarning, match="classes were learnt"):
+        again = total_privacy(cw.load_model(path), 1e-6)
+    assert list(again.notes) == found["notes"]
     assert again.epsilon == pytest.approx(found["epsilon"], rel=1e-12)
     assert again.adjacency == found["adjacency"]
 
@@ -334,8 +336,8 @@ def test_too_few_rows_to_learn_scales(tmp_path):
     words = ["--target", "paid", "--epsilon", 1, *others("paid"), "--quiet", "--output", path]
     done = run("fit", data, *words)
     assert done.output == (
-        "Error: 48 rows must be more to learn the scales of 3 column(s) at ε = 0.1: give --bounds, --as-is or a larger "
-        "--scale-epsilon.\n"
+        "Error: FILE must have more than 48 rows that train, to learn the scales of 3 column(s) at ε = 0.1; else give "
+        "--bounds, --as-is or a larger --scale-epsilon.\n"
     )
     assert not path.exists()
     assert run("fit", data, *words, "--as-is").exit_code == 0
@@ -557,7 +559,8 @@ REFUSED = {
     "classes in words": (GRADES, ["--classes", "low,high"], "classes must be numbers, as target 'y' is, got 'low, high'."),
     "classes of numbers": (GRADES, ["--model", "linear", "--classes", "0,1,2"], "classes must be left out for a target of numbers, which has a target range instead."),
     "range of classes": (SMALL, ["--model", "logistic", "--target-range", "0,1"], "target range must be left out for model 'logistic', which has classes instead."),
-    "short range": (NUMBERS, ["--target-range", "1"], "target range must be a low and a high number, got [1.0]."),
+    "short range": (NUMBERS, ["--target-range", "1"], "target range must be a low and a high number, in this order, got 1."),
+    "range that falls": (NUMBERS, ["--target-range", "5,1"], "target range must be a low and a high number, in this order, got 5, 1."),
     "two scalings": (SMALL, ["--as-is", "--scale-epsilon", "0.1"], "columns must be scaled in one way: by an epsilon, by bounds, or left as they are."),
     "scale epsilon": (SMALL, ["--scale-epsilon", "-1"], "scale epsilon must be a number above 0, got -1.0."),
     "no bounds": (SMALL, ["--bounds", "{folder}/none.csv"], "path must name a file, got {folder}/none.csv, where there is none."),

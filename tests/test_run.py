@@ -81,6 +81,7 @@ def test_recorded_iterations():
 def test_trace_shapes_gap_and_norm():
     trace = cw.run(PROBLEM, RULES["DiceSGD"], 100, start=[1, 2, 3, 4], replicates=3, seed=0)
     kept = trace.iterations.size
+    assert repr(trace) == f"Trace(DiceSGD: 3 replicates × {kept} recorded iterations × 4, 100 steps)"
     assert trace.theta.shape == trace.error.shape == (3, kept, 4)
     np.testing.assert_array_equal(trace.theta[:, 0], np.tile([1.0, 2, 3, 4], (3, 1)))
     np.testing.assert_array_equal(trace.output, trace.theta[:, -1])

@@ -53,6 +53,7 @@ def test_proposals_are_certified_and_explained():
     assert [option.rule.name for option in proposal.options] == ["PCSGD", "DiceSGD"]
     assert proposal.options[0].forecast.gap <= proposal.options[1].forecast.gap
     said = str(proposal)
+    assert said.startswith(f"PCSGD, 10000 steps on {problem.records} records\n")
     assert f"clip {proposal.rule.clip.threshold:.3g}" in said
     assert "not covered by the statement" in said
     assert "The best DiceSGD found" in said

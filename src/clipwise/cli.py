@@ -52,6 +52,9 @@ def _format(*known: str) -> Decorator:
     return click.option("--format", "form", type=kinds, default="text", show_default=True, help="What is printed.")
 
 
+_ignore = click.option(
+    "--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be given more than once."
+)
 _quiet = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
@@ -132,7 +135,7 @@ _ABOUT_PRESETS = f"PRESET is one of {', '.join(_PRESETS)}."
 def _rule_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that describe a rule and how long it runs."""
     options: list[Decorator] = [
-        click.argument("preset", metavar="PRESET", type=click.Choice(_PRESETS)),
+        click.argument("preset", metavar="PRESET", type=click.Choice(_PRESETS, case_sensitive=False)),
         click.option("--clip", type=float, help="Bound on one record's gradient (C1); default: 1."),
         click.option("--lipschitz", type=float, help="The same for DPGD and NoisySelection; default: 1."),
         click.option("--error-clip", type=float, help="Bound on the fed-back error (C2); default: the clip."),
@@ -226,16 +229,23 @@ def audit(
 
 
 def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
-    """Different numbers in order, from a list with commas."""
+    """Numbers from a list with commas."""
     try:
-        return None if text is None else sorted({float(part) for part in text.split(",")})
+        return None if text is None else [float(part) for part in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"must be numbers with commas between them, got {text!r}.") from None
+
+
+def _in_order(context: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
+    """Different numbers, from the smallest to the largest."""
+    found = _numbers(context, option, text)
+    return None if found is None else sorted(set(found))
 
 
 @main.command(short_help="Measure what clipping alone will cost.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--target", help="Column of FILE that is predicted; the others are features and must be numbers.")
+@_ignore
 @click.option("--problem", type=click.Choice(["quadratic", "credit"]), help="A problem of the demo instead of FILE.")
 @click.option(
     "--loss",
@@ -244,12 +254,12 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 )
 @click.option("--l2", type=float, help="Weight of ½‖θ‖² in the loss; default: 0.01.")
 @click.option(
-    "--clip", "clips", callback=_numbers, help="Thresholds, as 0.1,0.3,1; default: eight over the gradients' norms."
+    "--clip", "clips", callback=_in_order, help="Thresholds, as 0.1,0.3,1; default: eight over the gradients' norms."
 )
 @click.option(
     "--beta",
     "betas",
-    callback=_numbers,
+    callback=_in_order,
     help="Strengths of the reaction, as 0,0.01,0.1; default: 0,0.1,0.3,1, or 0,0.01,0.05,0.08 for the quadratic.",
 )
 @click.option(
@@ -325,8 +335,10 @@ def _subject(file: Path | None, problem: str | None, **about: Any) -> Subject:
     if (file is None) == (problem is None):
         raise click.UsageError("Give either a FILE or --problem.")
     if file is None:
-        if any(value is not None for value in about.values()):
-            raise click.UsageError("--target, --loss, --l2, --standardise and --as-is have no meaning without a FILE.")
+        if any(value not in (None, ()) for value in about.values()):
+            raise click.UsageError(
+                "--target, --ignore, --loss, --l2, --standardise and --as-is have no meaning without a FILE."
+            )
         return meter.SUBJECTS[str(problem)]()
     if about["target"] is None:
         raise click.UsageError("FILE needs --target, the column that is predicted.")
@@ -354,7 +366,7 @@ def _labels(context: click.Context, option: click.Parameter, text: str | None) -
     callback=_numbers,
     help="Where most targets of numbers lie, as 0,100; else it is learnt without noise.",
 )
-@click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be given more than once.")
+@_ignore
 @click.option("--scale-epsilon", type=float, help="Part of ε that learns the columns' scales; default: a tenth of it.")
 @click.option(
     "--bounds",
@@ -482,7 +494,7 @@ def _stoppable(farewell: str = "Stopped: nothing was written.") -> Iterator[None
 
 
 @main.command(short_help="Set the papers' claims beside what holds.")
-@click.option("--audit-runs", type=int, help="Attack every setting this often on each side (500: a few minutes).")
+@click.option("--audit-runs", type=int, help="Attack every setting this often on each side (200: a few minutes).")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 def claims(audit_runs: int | None, as_csv: bool) -> None:
     """Set the papers' claims beside what holds: for their own settings claimed, condition, certified, audited."""
@@ -563,7 +575,7 @@ def serve(
         raise click.ClickException("serve needs starlette and uvicorn: pip install 'clipwise[serve]'.") from None
     from clipwise.local import Server
 
-    with _plain_errors():
+    with _plain_errors(), _stoppable(f"Stopped; {ledger} has all reports, and the same command goes on from there."):
         server = Server(
             ledger,
             start=[start] * dimension,

@@ -69,7 +69,7 @@ def demo(lab: Lab, folder: Path, tell: Callable[[str], object] = lambda text: No
         tell(f"{one.title}: three rules, and attacks on two of them (the first time they are compiled)…")
         experiment, result = _experiment(name, one), compare(one, lab)
         done.append(Done(experiment, result))
-        write_files(folder, result_files(experiment, result))
+        write_files(folder, result_files(experiment, result, lab.quick))
     write_files(folder, {"index.html": page(done, source).encode()})
     return done
 

@@ -82,8 +82,9 @@ class Request:
             raise ValueError("classes must be left out for a target of numbers, which has a target range instead.")
         if self.target_range is not None and self.model == "logistic":
             raise ValueError("target range must be left out for model 'logistic', which has classes instead.")
-        if self.target_range is not None and len(self.target_range) != 2:
-            raise ValueError(f"target range must be a low and a high number, got {self.target_range!r}.")
+        if self.target_range is not None and not _is_range(self.target_range):
+            given = ", ".join(f"{number:g}" for number in self.target_range)
+            raise ValueError(f"target range must be a low and a high number, in this order, got {given}.")
         if self.classes is not None and len(set(self.classes)) < 2:
             raise ValueError(f"classes must be two different labels or more, got {', '.join(self.classes)!r}.")
 
@@ -92,6 +93,10 @@ class Request:
             raise ValueError("columns must be scaled in one way: by an epsilon, by bounds, or left as they are.")
         if self.scale_epsilon is not None and checks.positive("scale epsilon", self.scale_epsilon) >= self.epsilon:
             raise ValueError(f"scale epsilon must be below epsilon ({self.epsilon:g}), got {self.scale_epsilon!r}.")
+
+
+def _is_range(numbers: Sequence[float]) -> bool:
+    return len(numbers) == 2 and bool(np.isfinite(numbers).all()) and numbers[0] < numbers[1]
 
 
 class Measure(NamedTuple):
@@ -250,12 +255,12 @@ def _scaled(
     epsilon = None if bounds else (request.scale_epsilon or SHARE * request.epsilon)
     tell("Scaling the columns by their bounds…" if bounds else "Learning the scales of the columns…")
     scaler = PrivateScaler(epsilon, SHARE * request.delta, bounds, request.adjacency, seed)
-    with _heard([]):  # it numbers the columns that it could not learn, and `_notes` names them
+    with _heard([]):  # it numbers the columns that it could not learn: `_notes` names them
         scaled = scaler.fit_transform(table.features[train])
     if epsilon is not None and scaler.statement_.certified == 0:  # which hangs on public numbers only
         raise ValueError(
-            f"{len(train)} rows must be more to learn the scales of {len(table.columns)} column(s) at ε = {epsilon:g}: "
-            "give --bounds, --as-is or a larger --scale-epsilon."
+            f"FILE must have more than {len(train)} rows that train, to learn the scales of {len(table.columns)} "
+            f"column(s) at ε = {epsilon:g}; else give --bounds, --as-is or a larger --scale-epsilon."
         )
     return scaled, [("scaler", scaler)]
 
@@ -294,7 +299,8 @@ def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: 
 
 def _total(request: Request, model: Model) -> TotalPrivacy:
     """What was spent; never more than was asked for."""
-    total = total_privacy(model.pipeline, request.delta)
+    with _heard([]):  # the estimators have told already
+        total = total_privacy(model.pipeline, request.delta)
     if not total.epsilon <= request.epsilon:
         raise RuntimeError(f"The fit spent ε = {total.epsilon!r} of {request.epsilon!r}: please report this.")
     return total

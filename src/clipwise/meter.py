@@ -64,10 +64,15 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {"quadratic": quadratic_subject, "c
 
 
 def file_subject(
-    path: Path, target: str, loss: str | None = None, l2: float = 0.01, standardise: bool = True
+    path: Path,
+    target: str,
+    loss: str | None = None,
+    l2: float = 0.01,
+    standardise: bool = True,
+    ignore: Sequence[str] = (),
 ) -> Subject:
     """A table of the user's. Without a named loss, two values of the target make it logistic, more squared error."""
-    table = read_table(path, target)
+    table = read_table(path, target, ignore)
     loss = loss or ("logistic" if np.unique(table.target).size == 2 else "squared-error")
     part = LOSSES[loss](l2=l2)
     binary = label_kind(part) == "binary"

@@ -124,10 +124,23 @@ def implemented(op: Callable[..., Any]) -> list[type]:
     return [part for name, part in _IMPLEMENTATIONS if name == op.__name__]
 
 
+_EXAMPLES = {
+    "step": "of clipwise.steps such as Constant(0.1)",
+    "loss": "of clipwise.losses such as Logistic()",
+    "response": "of clipwise.responses such as LocationShift(0.1)",
+    "region": "of clipwise.regions such as Ball(10.0)",
+}
+
+
 def require(role: str, part: Any, operations: Iterable[Callable[..., Any]]) -> None:
     """Refuse a part that lacks an operation the engine will call, naming what is missing."""
+    if isinstance(part, type):
+        raise TypeError(
+            f"{role} must be a part, got the class {part.__name__}: parentheses are missing, as in {part.__name__}()."
+        )
     if not (isinstance(part, tuple) and hasattr(part, "_fields")):
-        raise TypeError(f"{role} must be a part (a NamedTuple such as those in clipwise), got {given(part)}.")
+        kind = _EXAMPLES.get(role, "(a NamedTuple such as those in clipwise)")
+        raise TypeError(f"{role} must be a part {kind}, got {given(part)}.")
     missing = [op.__name__ for op in operations if implementation(op, type(part)) is None]
     if missing:
         raise TypeError(f"{role} {type(part).__name__} does not implement {', '.join(missing)}.")

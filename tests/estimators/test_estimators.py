@@ -16,6 +16,7 @@ from sklearn.preprocessing import FunctionTransformer
 import clipwise as cw
 from clipwise.estimators import METHODS, PrivateGLM, PrivateLinearRegression, PrivateLogisticRegression
 from clipwise.estimators.defaults import defaults
+from clipwise.privacy.statement import SEEDED
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(400, 3))
@@ -232,6 +233,20 @@ def test_records_that_react():
     assert any(model.theta_ != still.theta_)
     with pytest.raises(ValueError, match="fit_intercept must be False with a response"):
         clone(model).set_params(fit_intercept=True).fit(X, BINARY)
+
+
+def test_statements_say_whether_there_was_a_seed():
+    generic = "A seeded run is not for release"
+    seeded, fresh = (logistic(method=OWN, epochs=20, random_state=state) for state in (3, None))
+    for model in (seeded, fresh):
+        model.fit(X[:150], BINARY[:150])
+        assert generic not in str(model.statement_)
+    assert SEEDED in seeded.statement_.reasons
+    assert SEEDED not in fresh.statement_.reasons
+    for first, second in ((seeded, None), (fresh, 3)):  # one call with a seed is enough to say so
+        first.set_params(random_state=second).partial_fit(X[150:], BINARY[150:])
+        assert first.statement_.reasons.count(SEEDED) == 1
+    assert generic in str(cw.account(OWN, 100, 20, 1e-5))  # a rule's statement cannot know
 
 
 def test_partial_fit_goes_on_with_other_peoples_records():

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 import clipwise as cw
-from clipwise.estimators import PrivateLogisticRegression
+from clipwise.estimators import PrivateLogisticRegression, PrivateScaler
 
 X = np.random.default_rng(0).normal(size=(120, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -98,3 +98,39 @@ def test_grid_search_in_processes():
     (message,) = spending(lambda: search.fit(X, Y))
     assert "stand for 7 fits" in message
     assert "ε = 7, δ = 7e-05" in message
+
+
+ROWS = np.random.default_rng(1).normal(size=(3000, 2))
+
+
+def test_a_scalers_fits_count():
+    scaler = PrivateScaler(0.5, random_state=0)
+    assert spending(lambda: clone(scaler).fit(ROWS)) == []
+    (message,) = spending(lambda: scaler.fit(ROWS))
+    assert "stand for 2 fits" in message
+    assert "ε = 1, δ = 2e-06" in message
+    assert scaler.statement_.notes == (message,) == scaler.statement_.reasons[-1:]
+    assert scaler.statement_.certified == pytest.approx(0.5)  # of this fit
+
+
+def test_a_scaler_within_a_search_counts():
+    """In memory, and as copies that leave for other processes."""
+    pipeline = make_pipeline(PrivateScaler(random_state=0))
+    search = GridSearchCV(pipeline, {"privatescaler__delta": [1e-6, 1e-7]}, cv=3, scoring=lambda *unused: 0.0)
+    assert "stand for 7 fits: " in spending(lambda: search.fit(ROWS))[-1]
+    fresh = make_pipeline(PrivateScaler(random_state=0))
+    for _ in range(3):
+        pickle.dumps(clone(fresh))
+    gc.collect()
+    assert "stand for 4 fits: " in spending(lambda: clone(fresh).fit(ROWS))[-1]
+
+
+def test_scalers_that_spend_nothing_do_not_count():
+    bounded = PrivateScaler(bounds=(-4, 4)).fit(ROWS)
+    assert spending(lambda: bounded.fit(ROWS)) == []
+    few = PrivateScaler(epsilon=0.01)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="Noise hid 2 of 2") as caught:
+            few.fit(ROWS[:50])
+        assert len(caught) == 1
+    assert few.statement_.notes == ()

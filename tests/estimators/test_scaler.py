@@ -21,6 +21,7 @@ import clipwise as cw
 from clipwise.estimators import PrivateScaler, quantiles, scaler
 from clipwise.privacy import gaussian
 from clipwise.privacy.inference import clopper_pearson_bound
+from clipwise.privacy.statement import SEEDED
 
 ADJACENCIES = ["zero-out", "add-remove", "replace-one"]
 
@@ -275,6 +276,11 @@ def test_columns_that_the_noise_hides_are_named():
     assert (fitted.scale_ > 0).all()
 
 
+def test_hidden_columns_of_a_data_frame_are_named(frame):
+    with pytest.warns(UserWarning, match=r"^Noise hid 2 of 2 column\(s\), which are not centred: age, income\. "):
+        PrivateScaler(epsilon=0.01, random_state=0).fit(frame[:100])
+
+
 # Bounds
 
 
@@ -342,7 +348,7 @@ def test_the_inverse_gives_the_records_back(frame):
 
 def test_a_seed_repeats_a_fit_and_copies_are_faithful(frame):
     fitted = PrivateScaler(epsilon=0.7, random_state=3).fit(frame)
-    again, restored = clone(fitted).fit(frame), pickle.loads(pickle.dumps(fitted))
+    again, restored = PrivateScaler(epsilon=0.7, random_state=3).fit(frame), pickle.loads(pickle.dumps(fitted))
     for other in (again, restored):
         assert np.array_equal(other.scale_, fitted.scale_)
         assert other.statement_.to_dict() == fitted.statement_.to_dict()
@@ -361,6 +367,9 @@ def test_what_the_statement_says(frame):
     assert statement.claimed is None
     assert f"μ = {statement.gaussian_mu:.4g}" in str(statement)
     assert "certified ε | 1 |" in statement.to_markdown()
+    assert "eeded" not in str(statement)
+    assert "gradient" not in str(statement)
+    assert SEEDED in PrivateScaler(epsilon=1.0, random_state=0).fit(frame).statement_.reasons
 
 
 # Wrong input
@@ -384,10 +393,14 @@ def test_values_that_are_not_finite_are_refused_in_one_sentence(bad):
         ({"delta": 0.0}, "delta must be a number above 0 and below 1, got 0.0."),
         ({"adjacency": "both"}, "adjacency must be one of"),
         ({"random_state": -1}, "random_state must be a whole number of at least 0, got -1."),
-        ({"bounds": 3.0}, "bounds must be a pair (low, high), got 3.0."),
-        ({"bounds": (1.0, 1.0)}, "bounds must have low below high in every column, got (1.0, 1.0)."),
-        ({"bounds": ([0.0, 0.0, 0.0], 1.0)}, "low must be a number or 2 number(s), got shape (3,)."),
-        ({"bounds": (0.0, np.nan)}, "high must be finite"),
+        ({"bounds": 3.0}, "bounds must be (lows, highs), each a number or one number a column, got 3.0."),
+        ({"bounds": (1.0, 1.0)}, "bounds must be (lows, highs) with every low below its high, got (1.0, 1.0)."),
+        (
+            {"bounds": [(0, 1), (5, 1)]},
+            "bounds must be (lows, highs) with every low below its high, got [(0, 1), (5, 1)].",
+        ),
+        ({"bounds": ([0.0, 0.0, 0.0], 1.0)}, "lows must be a number or 2 number(s), got shape (3,)."),
+        ({"bounds": (0.0, np.nan)}, "highs must be finite"),
     ],
 )
 def test_wrong_settings_get_one_sentence(wrong, sentence):

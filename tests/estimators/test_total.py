@@ -7,6 +7,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
@@ -97,9 +98,9 @@ def test_steps_that_learn_nothing_need_no_statement():
 def test_what_cannot_be_added_up_is_refused():
     with pytest.raises(ValueError, match="same kind of neighbours, got replace-one, zero-out"):
         total_privacy([scaler(1.0).fit(X), scaler(1.0, adjacency="replace-one").fit(X)])
-    with pytest.raises(ValueError, match="steps must hold a fitted private step"):
+    with pytest.raises(ValueError, match=r"^steps must hold a fitted private step, got PrivateScaler\.$"):
         total_privacy([scaler(1.0)])
-    with pytest.raises(ValueError, match="steps must be a pipeline or a list"):
+    with pytest.raises(ValueError, match=r"^steps must be a pipeline, a search or a list of fitted steps, got int\.$"):
         total_privacy(3)
     with pytest.raises(ValueError, match="delta must be a number above 0 and below 1"):
         total_privacy(scaler(1.0).fit(X), delta=2.0)
@@ -117,6 +118,21 @@ def test_what_the_statements_do_not_cover_is_repeated():
     model = PrivateLogisticRegression(random_state=0, class_weight="balanced")
     with pytest.warns(PrivacyWarning):
         model.fit(X, X[:, 0] > 0)
-    reasons = " ".join(total_privacy([scaler(1.0).fit(X), model]).reasons)
-    assert "classes were learnt from y without budget" in reasons
-    assert "frequencies of the classes" in reasons
+    with pytest.warns(PrivacyWarning, match="frequencies of the classes|classes were learnt"):
+        total = total_privacy([scaler(1.0).fit(X), model])
+    assert total.reasons[-2:] == total.notes
+    assert "classes were learnt from y without budget" in total.notes[0]
+
+
+def test_a_search_tells_of_its_other_fits():
+    search = GridSearchCV(scaler(1.0), {"delta": [1e-6, 1e-7]}, cv=2, scoring=lambda *unused: 0.0)
+    with pytest.raises(ValueError, match=r"^steps must be fitted, and a search with refit=True"):
+        total_privacy(search)
+    with pytest.warns(PrivacyWarning, match="stand for"):
+        search.fit(X)
+    for steps in (search, search.best_estimator_, make_pipeline(search.best_estimator_), [search]):
+        with pytest.warns(PrivacyWarning, match=r"stand for 5 fits: .* ε = 5, δ = 3\.2e-06 together"):
+            total = total_privacy(steps)
+        assert total.epsilon == pytest.approx(1.0)  # of the last fit
+        assert str(total).splitlines()[-1] == f"  - Not covered: {total.notes[0]}"
+        assert str(total).startswith("all steps: ε = 1 at δ = 1e-06\n  neighbours: one record's contributions")

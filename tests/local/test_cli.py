@@ -1,6 +1,7 @@
 """`clipwise serve` and `clipwise ledger`, as they are typed."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -33,7 +34,9 @@ def test_ledger(ledger):
     assert done.output.startswith("3 reports of 2 users, 1 of whom sent several; at δ = 1e-05, ε is 4.377 at least")
     content = json.loads(run("ledger", ledger, "--delta", "1e-5", "--format", "json").output)
     assert content["each"]["ann"]["mu"] == 5.0
-    assert content["users"] == 2
+    for name, count in (("users", 2), ("reports", 3), ("users_with_several_reports", 1)):
+        assert content[name] == count
+        assert isinstance(content[name], int)
 
 
 def test_ledger_in_one_sentence(ledger, tmp_path):
@@ -63,6 +66,25 @@ def test_serve_refuses_in_one_sentence(ledger, words, message, monkeypatch):
     assert done.exit_code == 1
     assert message in done.output
     assert done.output.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_serve_says_that_it_was_stopped(tmp_path):
+    """As by Ctrl-C in a terminal; what was started in the background may have been told to ignore it."""
+    script = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from clipwise.cli import main; main(sys.argv[1:])"
+    )
+    words = ["serve", str(tmp_path / "ledger.db"), "--dimension", "2", "--step-size", "0.2", "--port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", script, *words], **pipes) as process:
+        url = process.stdout.readline().split()[-1]
+        cw.local.Client(url).model()  # it serves
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr.read() == (
+            f"Stopped; {tmp_path / 'ledger.db'} has all reports, and the same command goes on from there.\n"
+        )
 
 
 def test_serve_on_a_port_that_is_taken(tmp_path):

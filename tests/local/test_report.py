@@ -71,7 +71,9 @@ BAD = {
     "huge features": (([0.0] * 3, ([0.0, 0.0, 1e200], 1), LOSSES[0], 1.0), "features must not hold numbers beyond"),
     "nan in features": (([0.0] * 3, ([0.0, 0.0, np.nan], 1), LOSSES[0], 1.0), "features must be finite"),
     "label": (([0.0] * 3, ([0.0, 0.0, 1.0], 2), LOSSES[0], 1.0), "labels must hold labels 0 and 1 only, got 2"),
-    "not a pair": (([0.0] * 3, [0.0, 0.0, 1.0], LOSSES[0], 1.0), "record must be a pair \\(features, label\\)\\.$"),
+    "not a pair": (([0.0] * 3, [0.0, 0.0, 1.0], LOSSES[0], 1.0), "record must be a pair \\(features, label\\), as in"),
+    "features alone": (([0.0] * 2, [1.0, 2.0], LOSSES[0], 1.0), "record must be a pair \\(features, label\\), as in"),
+    "an array": (([0.0] * 2, np.ones(2), LOSSES[0], 1.0), "record must be a pair \\(features, label\\), as in"),
     "two records": (([0.0] * 3, ([[0.0] * 3] * 2, 1), LOSSES[0], 1.0), "features must be a non-empty table"),
 }
 

@@ -197,6 +197,20 @@ def test_forms():
         for word in ("DiceSGD", "replaced", "seed", "public", "e is hidden state", "not proven", "One run is covered"):
             assert word in text
     assert statement.to_markdown().count("|") > 12
+    order = ["certified: ε", "at δ", "neighbours:", "claimed by a paper:"]
+    places = [str(statement).index(word) for word in order]
+    assert places == sorted(places)
+
+
+def test_no_claim_is_not_called_a_failure():
+    """A rule that no paper speaks of, and a claim that holds."""
+    silent = cw.account(cw.DPSGD(STEP, 1.0, 0.5, batch=10, sampling="epochs"), 100, 25, 1e-5)
+    assert silent.claimed is None
+    for text in (str(silent), silent.to_markdown()):
+        assert "laimed" not in text
+        assert "proven" not in text
+    held = cw.account(cw.DPSGD(STEP, 1.0, 25.0, batch=100), 1000, 20_000, 1e-5, "add-remove")
+    assert f"claimed by a paper: ε = {held.claimed:.4g}, which holds" in str(held)
 
 
 def test_users():
@@ -207,6 +221,7 @@ def test_users():
     assert summary["users"] == 4
     assert summary["median_epsilon"] == pytest.approx(gaussian.epsilon(1.0, 1e-5))
     assert "4 users" in str(everyone)
+    assert "where C0 bounds the length of any record's gradient" in str(everyone)
     with pytest.raises(ValueError, match="budgets must be one or more numbers above 0"):
         cw.account_users([1.0, 0.0], 1e-5)
 

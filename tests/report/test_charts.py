@@ -121,9 +121,10 @@ def test_csv_of_tables_comes_back():
 def test_json_has_everything(results):
     experiment = made_up.EXPERIMENTS[0]
     result = results[experiment.name]
-    written = result_files(experiment, result)
+    written = result_files(experiment, result, quick=True)
     whole = json.loads(written["made-up-curves/result.json"])
     assert whole["verdict"] == "holds with a remark"
+    assert whole["quick"] is True
     assert [finding["verdict"] for finding in whole["findings"]] == ["holds", "holds with a remark"]
     assert whole["story"].startswith("Look at θ_PS")
     points = whole["charts"][0]["series"]

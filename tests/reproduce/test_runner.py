@@ -220,4 +220,7 @@ def test_a_result_needs_no_chart(tmp_path):
     bare = Experiment("bare", 3, "Thm 1", "Bare", {}, lambda lab: Result(made_up.nothing(lab).findings))
     done = runner.reproduce([bare], made_up.Bench(), tmp_path)
     assert sorted(contents(tmp_path)) == ["bare/result.json", "index.html"]
+    for quick in (False, True):
+        runner.reproduce([bare], made_up.Bench(quick), tmp_path)
+        assert json.loads((tmp_path / "bare/result.json").read_text(encoding="utf-8"))["quick"] is quick
     assert done[0].result.charts == ()

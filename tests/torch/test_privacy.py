@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import clipwise as cw
+from clipwise.privacy.statement import SEEDED
 from clipwise.torch import PrivacyEngine
 from private_training import Training, flat, network, records
 
@@ -93,6 +94,16 @@ def test_statements_are_those_of_the_rule():
     assert stated.rule == "DiceSGD with SGD"
     assert training.engine.get_epsilon(1e-3) == cw.account(rule, 40, 16, 1e-3).certified < stated.certified
     assert training.engine.statement(delta=1e-3, steps=5).steps == 5
+
+
+def test_statements_say_whether_the_noise_had_a_seed(tmp_path):
+    seeded, fresh = Training(noise_multiplier=1.0).run(1), Training(noise_multiplier=1.0, noise_generator=None)
+    assert SEEDED in seeded.engine.statement().reasons
+    assert "eeded" not in str(fresh.engine.statement(steps=1))
+    path = {"path": tmp_path / "c"}
+    seeded.engine.save_checkpoint(**path, module=seeded.private, optimizer=seeded.optimizer)
+    fresh.engine.load_checkpoint(**path, module=fresh.private, optimizer=fresh.optimizer)
+    assert SEEDED in fresh.engine.statement().reasons  # its noise goes on from the seed
 
 
 def test_nothing_is_spent_before_the_first_step():

@@ -91,4 +91,5 @@ class Trace:
 
     def __repr__(self) -> str:
         replicates, kept, d = self.theta.shape
-        return f"Trace({self.rule}: {replicates} replicates × {kept} records × {d}, {self.iterations[-1]} steps)"
+        size = f"{replicates} replicates × {kept} recorded iterations × {d}"
+        return f"Trace({self.rule}: {size}, {self.iterations[-1]} steps)"

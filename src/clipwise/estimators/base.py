@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, _clone_parametrized
+from sklearn.base import BaseEstimator
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -25,7 +25,7 @@ from clipwise.estimators.targets import Labels
 from clipwise.losses.base import label_kind
 from clipwise.privacy.certificate import Certificate
 from clipwise.privacy.profiles import worst
-from clipwise.privacy.statement import Statement, account
+from clipwise.privacy.statement import SEEDED, Statement, about_seed, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.problem import Problem
 from clipwise.rows import with_ones
@@ -52,7 +52,7 @@ class Trained(NamedTuple):
     notes: tuple[str, ...]  # what its statement does not cover, in sentences
 
 
-class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc]
     """The shared fit. A class says how y becomes labels, which loss they have, and what θ means.
 
     A fit is five steps, in memory (`_train_on_tables`) or where Dask's chunks are (`_train_on_chunks`): check the
@@ -136,7 +136,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         problem = Problem(features, labels, loss=loss, response=self.response, weights=weights)
         plan = self._plan(problem.records, features.shape[1], kind(loss), weighted)
         beginning = self._beginning(afresh, problem.dimension)
-        notes = learnt + self._count(afresh)
+        notes = learnt + (self._count() if afresh else ())
         theta = train(problem, plan, *beginning, self.n_jobs, self.progress)
         return Trained(theta, plan, problem.records, notes)
 
@@ -149,7 +149,7 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         problem = Distant(sum(sizes), columns, loss=loss, response=self.response)
         plan = self._plan(problem.records, columns, kind(loss), sample_weight is not None)
         how = problem, plan, *self._beginning(afresh, problem.dimension), self.progress
-        notes = learnt + self._count(afresh)
+        notes = learnt + (self._count() if afresh else ())
         theta = chunks.train(data, sizes, read, self.fit_intercept, *how)
         return Trained(theta, plan, problem.records, notes)
 
@@ -214,14 +214,11 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
-    def _count(self, afresh: bool) -> tuple[str, ...]:
-        """Count a fit before it runs: one that is interrupted spends, too. A sentence if there are more than one."""
-        return _together(family.fitted(self, self.epsilon, self.delta)) if afresh else ()
-
     def _account(self, trained: Trained, afresh: bool) -> None:
         """Set the statement, and warn of what it does not cover."""
         plan, notes = trained.plan, trained.notes
         call = account(plan.rule, trained.records, plan.all_steps, self.delta, self.adjacency)
+        call = about_seed(call, self.random_state is not None)
         if plan.closing is not None:
             call = replace(call, reasons=(*call.reasons, length.NOTE.format(plan.closing_steps)))
         for note in notes:
@@ -231,18 +228,6 @@ class PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             call = _either(call, self.statement_)
         self.n_iter_ = plan.all_steps if afresh else self.n_iter_ + plan.all_steps
         self.statement_ = replace(call, reasons=(*call.reasons, *notes), notes=notes)
-
-    def __sklearn_clone__(self) -> Any:
-        """A copy that knows its family: `clipwise.estimators.family` counts what their fits spend together."""
-        copy = _clone_parametrized(self)
-        family.copied(self, copy)
-        return copy
-
-    def __getstate__(self) -> Any:
-        """The state to pickle; an estimator that leaves unfitted is taken to be fitted elsewhere."""
-        if not hasattr(self, "theta_"):
-            family.sent(self)
-        return super().__getstate__()
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
@@ -307,20 +292,11 @@ def kind(loss: Any) -> str:
 
 def _either(call: Statement, earlier: Statement) -> Statement:
     """What holds for the records of a call and of those before it, each in one of them only; without the notes."""
-    reasons = tuple(reason for reason in earlier.reasons if reason not in earlier.notes)
-    larger = max(call, replace(earlier, reasons=reasons), key=lambda statement: statement.certified)
+    earlier = replace(earlier, reasons=tuple(reason for reason in earlier.reasons if reason not in earlier.notes))
+    larger, other = sorted((call, earlier), key=lambda statement: -statement.certified)
+    if SEEDED in other.reasons and SEEDED not in larger.reasons:
+        larger = replace(larger, reasons=(*larger.reasons, SEEDED))
     curves = [statement.certificate.profile for statement in (call, earlier)]
     if curves[0] is None or curves[1] is None:
         return larger
     return replace(larger, certificate=Certificate(worst(curves[0], curves[1]), larger.certificate.reasons))
-
-
-def _together(spent: family.Spent) -> tuple[str, ...]:
-    """The sentence about more fits than one."""
-    if spent.fits == 1:
-        return ()
-    return (
-        f"This estimator and its copies stand for {spent.fits} fits: on the records that they share they spend "
-        f"ε = {spent.epsilon:g}, δ = {spent.delta:g} together (basic composition), and whoever chooses between them by "
-        "their scores on private records spends more.",
-    )

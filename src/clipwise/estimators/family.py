@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
+from sklearn.base import _clone_parametrized
+
 
 class Spent(NamedTuple):
     """What a family of estimators spends, by basic composition."""
@@ -33,6 +35,29 @@ class _Family:
 # Beside the estimators and not in them: a family is no parameter, and is neither pickled nor sent to other processes.
 _families: WeakKeyDictionary[Any, _Family] = WeakKeyDictionary()
 _lock = threading.Lock()
+
+
+class Counted:
+    """What makes an estimator count its fits; to be named before `BaseEstimator` among the bases."""
+
+    epsilon: Any
+    delta: Any
+
+    def _count(self) -> tuple[str, ...]:
+        """Count a fit before it runs: one that is interrupted spends, too. A sentence if there are more than one."""
+        return _together(fitted(self, self.epsilon, self.delta))
+
+    def __sklearn_clone__(self) -> Any:
+        """A copy that knows its family."""
+        copy = _clone_parametrized(self)
+        copied(self, copy)
+        return copy
+
+    def __getstate__(self) -> Any:
+        """The state to pickle; an estimator that leaves unfitted is taken to be fitted elsewhere."""
+        if not hasattr(self, "statement_"):
+            sent(self)
+        return super().__getstate__()
 
 
 def copied(original: Any, copy: Any) -> None:
@@ -64,3 +89,14 @@ def fitted(estimator: Any, epsilon: float, delta: float) -> Spent:
 
 def _of(estimator: Any) -> _Family:
     return _families.setdefault(estimator, _Family())
+
+
+def _together(spent: Spent) -> tuple[str, ...]:
+    """The sentence about more fits than one."""
+    if spent.fits == 1:
+        return ()
+    return (
+        f"This estimator and its copies stand for {spent.fits} fits: on the records that they share they spend "
+        f"ε = {spent.epsilon:g}, δ = {spent.delta:g} together (basic composition), and whoever chooses between them by "
+        "their scores on private records spends more.",
+    )

@@ -15,13 +15,16 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipwise import checks
+from clipwise.checks import given
 from clipwise.engine.streams import spawn
+from clipwise.estimators import family
 from clipwise.estimators.base import seed_of
 from clipwise.estimators.chunks import chunked, chunkwise, count_rows, is_chunked, total_balances
 from clipwise.estimators.quantiles import Belief, balances, search, values
 from clipwise.privacy import gaussian, profiles
 from clipwise.privacy.certificate import ADJACENCIES, Certificate
-from clipwise.privacy.statement import Statement
+from clipwise.privacy.statement import SEEDED, Statement
+from clipwise.privacy.warning import PrivacyWarning
 
 Array = NDArray[np.float64]
 Count = Callable[[Array, Array | None], NDArray[np.int64]]
@@ -42,13 +45,13 @@ class _Learnt(NamedTuple):
     told: NDArray[np.bool_]
 
 
-class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Centre and scale columns of unknown units, privately.
 
     The centre is a column's median. The scale is the distance from it that 95 % of the values keep to, in units of a
-    normal distribution's standard deviation. Both are found by 31 noisy counts of every column; see
-    docs/how-to/scaling.md. With public `bounds`, two numbers or two arrays of one number a column, nothing is learnt
-    and no budget is spent: low becomes −1 and high becomes 1.
+    normal distribution's standard deviation. Both are found by 31 noisy counts a column (docs/how-to/scaling.md).
+    With public `bounds` nothing is learnt and no budget is spent: low becomes −1 and high becomes 1. They are
+    (lows, highs): two numbers for all columns, or two lists of one number a column, and not one pair a column.
 
     Formal guarantee: without bounds and without `random_state`, the centres and scales together are
     (epsilon, delta)-differentially private for data sets that are neighbours under `adjacency`. The scaled records
@@ -94,10 +97,14 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
             reasons = ["So few records for so small a budget tell nothing: no column was looked at, no budget spent."]
             self._keep(_nothing(columns), n, 0.0, reasons)
         else:
+            notes = self._count()
             found = _learn(count, n, columns, std, noise)
-            self._keep(found, n, mu, _terms(mu, self.random_state is not None, found.told))
-        if not self.learnt_.all():
-            warnings.warn(_advice(self.learnt_), UserWarning, stacklevel=2)
+            terms = _terms(mu, self.random_state is not None) + self._advice(found.told)
+            self._keep(found, n, mu, terms, notes)
+            for note in notes:
+                warnings.warn(note, PrivacyWarning, stacklevel=2)
+        for advice in self._advice(self.learnt_):
+            warnings.warn(advice, UserWarning, stacklevel=2)
         return self
 
     @chunkwise
@@ -125,12 +132,24 @@ class PrivateScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # t
         table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
         return np.asarray(checks.records("X", table))
 
-    def _keep(self, found: _Learnt, records: int, mu: float, reasons: list[str]) -> None:
+    def _keep(self, found: _Learnt, records: int, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
         self.center_, self.scale_, self.learnt_ = found
-        certificate = Certificate(profiles.gaussian(mu), tuple(reasons))
+        certificate = Certificate(profiles.gaussian(mu), (*reasons, *notes))
         about = type(self).__name__, records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
         certified = certificate.epsilon(self.delta)
-        self.statement_ = Statement(*about, certified, None, None, certificate.reasons, certificate)
+        self.statement_ = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
+
+    def _advice(self, told: NDArray[np.bool_]) -> list[str]:
+        """A sentence about the columns that the noise hid, by their names if they have any; none if it hid none."""
+        hidden = np.flatnonzero(~told)
+        if not hidden.size:
+            return []
+        names = getattr(self, "feature_names_in_", np.arange(told.size))[hidden]
+        named = ", ".join(map(str, names[:10])) + (", …" if hidden.size > 10 else "")
+        return [
+            f"Noise hid {hidden.size} of {told.size} column(s), which are not centred: {named}. "
+            "More records, a larger epsilon, or bounds would help."
+        ]
 
 
 def noise_std(mu: float, columns: int, adjacency: str) -> float:
@@ -185,10 +204,10 @@ def _nothing(columns: int) -> _Learnt:
 def _from_bounds(bounds: Any, columns: int) -> _Learnt:
     """The middle and half the width of public bounds."""
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise ValueError(f"bounds must be a pair (low, high), got {bounds!r}.")
-    low, high = (checks.vector(name, end, columns) for name, end in zip(("low", "high"), bounds, strict=True))
+        raise ValueError(f"bounds must be (lows, highs), each a number or one number a column, got {given(bounds)}.")
+    low, high = (checks.vector(name, end, columns) for name, end in zip(("lows", "highs"), bounds, strict=True))
     if not (low < high).all():
-        raise ValueError(f"bounds must have low below high in every column, got {bounds!r}.")
+        raise ValueError(f"bounds must be (lows, highs) with every low below its high, got {given(bounds)}.")
     return _Learnt(low / 2 + high / 2, high / 2 - low / 2, np.ones(columns, dtype=bool))
 
 
@@ -198,7 +217,7 @@ def _budget(epsilon: Any) -> float:
     return checks.positive("epsilon", epsilon)
 
 
-def _terms(mu: float, seeded: bool, told: NDArray[np.bool_]) -> list[str]:
+def _terms(mu: float, seeded: bool) -> list[str]:
     """On what terms the guarantee is given."""
     terms = [
         f"{QUESTIONS} noisy counts of every column: Gaussian differential privacy with μ = {mu:.4g}.",
@@ -209,16 +228,5 @@ def _terms(mu: float, seeded: bool, told: NDArray[np.bool_]) -> list[str]:
         "One fit is covered: each fit is a release of its own.",
     ]
     if seeded:
-        terms.append("A seeded fit is not for release: whoever knows the seed can undo the noise.")
-    if not told.all():
-        terms.append(_advice(told))
+        terms.append(SEEDED)
     return terms
-
-
-def _advice(told: NDArray[np.bool_]) -> str:
-    hidden = np.flatnonzero(~told)
-    named = ", ".join(map(str, hidden[:10])) + (", …" if hidden.size > 10 else "")
-    return (
-        f"Noise hid {hidden.size} of {told.size} column(s), which are not centred: {named}. "
-        "More records, a larger epsilon, or bounds would help."
-    )

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sklearn.compose import ColumnTransformer
+from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import get_tags
 
 from clipwise import checks
 from clipwise.privacy import gaussian
+from clipwise.privacy.certificate import ADJACENCIES
 from clipwise.privacy.statement import Statement, shown
 from clipwise.privacy.warning import PrivacyWarning
 
@@ -26,33 +28,46 @@ class TotalPrivacy(NamedTuple):
     delta: float
     adjacency: str
     reasons: tuple[str, ...]
+    notes: tuple[
+        str, ...
+    ] = ()  # those of the reasons that tell what is not covered, such as the other fits of a search
+
+    def __str__(self) -> str:
+        lines = [
+            f"all steps: ε = {shown(self.epsilon)} at δ = {self.delta:g}",
+            f"  neighbours: {ADJACENCIES[self.adjacency]}",
+        ]
+        lines += [f"  - {reason}" for reason in self.reasons if reason not in self.notes]
+        return "\n".join(lines + [f"  - Not covered: {note}" for note in self.notes])
 
 
 def total_privacy(steps: Any, delta: float | None = None) -> TotalPrivacy:
-    """What a fitted pipeline, or a list of fitted steps, spent on one data set.
+    """What a fitted pipeline, a list of fitted steps, or the best of a fitted search spent on one data set.
 
     Formal guarantee: the outputs of all steps together are (epsilon, delta)-private under the adjacency of their
     statements. Gaussian steps compose exactly, μ² = Σμ_i²; then ε and δ add up. Without `delta` it is the sum of the
-    statements' own. The reasons repeat the notes of the statements: what those do not cover, this does not either. A
-    step that learnt from the data without a statement raises a `PrivacyWarning`, and nothing is certified then; if its
-    data were public, list the other steps alone.
+    statements' own. The notes repeat those of the statements, and raise a `PrivacyWarning`: what those do not cover,
+    such as the other fits of a search, this does not either. So does a step that learnt from the data without a
+    statement, and nothing is certified then; if its data were public, list the other steps alone.
     """
     parts = list(_parts(steps))
     spent = [part.statement_ for part in parts if hasattr(part, "statement_")]
     silent = [type(part).__name__ for part in parts if not hasattr(part, "statement_") and _learnt(part)]
     if not spent:
-        raise ValueError(f"steps must hold a fitted private step, got {steps!r}.")
+        raise ValueError(f"steps must hold a fitted private step, got {_named(parts)}.")
     adjacencies = sorted({statement.adjacency for statement in spent})
     if len(adjacencies) > 1:
         raise ValueError(f"steps must be about the same kind of neighbours, got {', '.join(adjacencies)}.")
     own = sum(statement.delta for statement in spent)
     level = checks.open_fraction("delta", own if delta is None else delta)
     epsilon, reasons = _compose(spent, level / own)
-    reasons += [f"{statement.rule}: {note}" for statement in spent for note in statement.notes]
+    notes = [f"{statement.rule}: {note}" for statement in spent for note in statement.notes]
     if silent:
-        epsilon, reasons = math.inf, [*reasons, f"Learnt from the data without budget: {', '.join(silent)}."]
-        warnings.warn(f"{reasons[-1]} Nothing is certified.", PrivacyWarning, stacklevel=2)
-    return TotalPrivacy(epsilon, level, adjacencies[0], tuple(reasons))
+        epsilon = math.inf
+        notes.append(f"Learnt from the data without budget: {', '.join(silent)}. Nothing is certified.")
+    for note in notes:
+        warnings.warn(note, PrivacyWarning, stacklevel=2)
+    return TotalPrivacy(epsilon, level, adjacencies[0], (*reasons, *notes), tuple(notes))
 
 
 def _compose(spent: list[Statement], share: float) -> tuple[float, list[str]]:
@@ -73,17 +88,30 @@ def _mu(statement: Statement) -> float | None:
 
 
 def _parts(steps: Any) -> Iterator[Any]:
-    """The steps themselves, without the pipelines around them."""
+    """The steps themselves, without the pipelines and searches around them."""
+    if isinstance(steps, BaseSearchCV):
+        steps = [_best(steps)]
     if isinstance(steps, Pipeline | FeatureUnion | ColumnTransformer):
         steps = _members(steps)
     elif hasattr(steps, "fit"):
         yield steps
         return
     elif not isinstance(steps, Iterable) or isinstance(steps, str):
-        raise ValueError(f"steps must be a pipeline or a list of fitted steps, got {steps!r}.")
+        raise ValueError(f"steps must be a pipeline, a search or a list of fitted steps, got {_named([steps])}.")
     for step in steps:
         if not isinstance(step, str) and step is not None:  # "passthrough" and "drop" learn nothing
             yield from _parts(step)
+
+
+def _best(search: BaseSearchCV) -> Any:
+    if not hasattr(search, "best_estimator_"):
+        raise ValueError("steps must be fitted, and a search with refit=True, got one without a best_estimator_.")
+    return search.best_estimator_
+
+
+def _named(parts: list[Any]) -> str:
+    """The kinds of things, which is all that a message needs."""
+    return ", ".join(type(part).__name__ for part in parts) or "none"
 
 
 def _members(steps: Any) -> list[Any]:

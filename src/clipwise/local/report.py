@@ -64,7 +64,9 @@ def prepare(record: Any, loss: Any, response: Any = None) -> Problem:
     try:
         features, label = record
     except (TypeError, ValueError):
-        raise ValueError("record must be a pair (features, label).") from None  # not shown: it is private
+        features = label = None
+    if features is None or np.isscalar(features):  # as of two bare numbers, which are features without a label
+        raise ValueError("record must be a pair (features, label), as in ([1.0, 2.0], 1).")  # not shown: it is private
     labels = None if label_kind(loss) == "none" and label is None else [label]
     problem = Problem([features], labels, loss=loss, response=response)
     _moderate("features", problem.features)

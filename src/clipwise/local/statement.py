@@ -37,8 +37,8 @@ class LocalStatement:
 
     def summary(self) -> dict[str, float]:
         """How many, and the least, middle and most of what they gave away; no names."""
-        repeated = float(np.count_nonzero(self.reports > 1))
-        return {**self.each.summary(), "reports": float(self.reports.sum()), "users_with_several_reports": repeated}
+        repeated = int(np.count_nonzero(self.reports > 1))
+        return {**self.each.summary(), "reports": int(self.reports.sum()), "users_with_several_reports": repeated}
 
     def to_json(self) -> str:
         """The summary, the terms, and each user's statement, as JSON."""
@@ -49,7 +49,7 @@ class LocalStatement:
 
     def __str__(self) -> str:
         least, middle, most = (self.summary()[f"{name}_epsilon"] for name in ("least", "median", "most"))
-        several = int(self.summary()["users_with_several_reports"])
+        several = self.summary()["users_with_several_reports"]
         return (
             f"{self.reports.sum()} reports of {len(self.users)} users, {several} of whom sent several; "
             f"at δ = {self.each.delta:g}, ε is {least:.4g} at least, {middle:.4g} in the middle, {most:.4g} at most. "

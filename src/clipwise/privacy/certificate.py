@@ -19,7 +19,7 @@ from clipwise.sampling import Poisson
 
 ADJACENCIES = {
     "replace-one": "one record is replaced by another",
-    "zero-out": "one record's gradients are replaced by zero",
+    "zero-out": "one record's contributions are replaced by zero",
     "add-remove": "one record is added or removed",
 }
 

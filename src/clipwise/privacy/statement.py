@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from clipwise.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipwise.privacy.claims import Claim, claim
 from clipwise.privacy.release import Release, release
 from clipwise.rule import Rule
+
+SEEDED = "Seeded: not for release; whoever knows the seed can undo the noise."
+_IF_SEEDED = "A seeded run is not for release: whoever knows the seed can undo the noise."
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +81,10 @@ class Statement:
 
     def to_markdown(self) -> str:
         """The statement as a Markdown table and a list of reasons."""
-        rows = [
-            ("certified ε", shown(self.certified)),
-            ("claimed ε", shown(self.claimed)),
-            ("claim holds", self._verdict()),
-        ]
-        rows += [("δ", f"{self.delta:g}"), ("neighbours", ADJACENCIES[self.adjacency])]
+        rows = [("certified ε", shown(self.certified)), ("δ", f"{self.delta:g}")]
+        rows += [("neighbours", ADJACENCIES[self.adjacency])]
+        if self.claimed is not None:
+            rows += [("claimed by a paper", f"ε = {shown(self.claimed)}, {self._verdict()}")]
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
         reasons = "\n".join(f"- {reason}" for reason in self.reasons)
         return (
@@ -91,15 +92,16 @@ class Statement:
         )
 
     def _verdict(self) -> str:
-        return {True: "yes", False: "not proven", None: "no claim"}[self.claim_holds]
+        return "which holds" if self.claim_holds else "not proven: go by the certified ε"
 
     def __str__(self) -> str:
-        numbers = f"certified ε = {shown(self.certified)}; claimed ε = {shown(self.claimed)}"
         lines = [
-            f"{self.rule}, {self.steps} steps on {self.records} records, δ = {self.delta:g}",
-            f"  {numbers}; claim holds: {self._verdict()}",
-            f"  - Neighbours: {ADJACENCIES[self.adjacency]}.",
+            f"{self.rule}, {self.steps} steps on {self.records} records",
+            f"  certified: ε = {shown(self.certified)} at δ = {self.delta:g}",
+            f"  neighbours: {ADJACENCIES[self.adjacency]}",
         ]
+        if self.claimed is not None:
+            lines.append(f"  claimed by a paper: ε = {shown(self.claimed)}, {self._verdict()}")
         return "\n".join(lines + [f"  - {reason}" for reason in self.reasons])
 
 
@@ -135,6 +137,12 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     )
 
 
+def about_seed(statement: Statement, seeded: bool) -> Statement:
+    """The statement of a run of which it is known whether it had a seed; `account` cannot know, and says "if"."""
+    told = {_IF_SEEDED: (SEEDED,) if seeded else ()}
+    return replace(statement, reasons=tuple(r for reason in statement.reasons for r in told.get(reason, (reason,))))
+
+
 def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
     if claimed is None:
         return ["The papers have no formula for this rule."]
@@ -162,7 +170,7 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     terms += [
         "All iterates are covered, and so is anything computed from them, such as the last one or an average.",
         "One run is covered: each replicate, and each run made to choose a setting, is a release of its own.",
-        "A seeded run is not for release: whoever knows the seed can undo the noise.",
+        _IF_SEEDED,
     ]
     if released.feedback is not None:
         terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")

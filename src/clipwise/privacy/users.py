@@ -1,6 +1,7 @@
 """Per-user budgets: each user of a local run has a guarantee of their own (paper 4, Theorems 1 and 2).
 
-A user whose report is a gradient of sensitivity 2·C0 with noise of deviation 2·C0/μ_i takes part once, so that user's
+C0 bounds the length of the gradient of any record, so that a replacement changes it by 2·C0 at most (`sensitivity`).
+A user whose report is such a gradient with noise of deviation 2·C0/μ_i takes part once, so that user's
 guarantee is μ_i-GDP, whatever the others chose. The papers state the largest μ_i for the whole run; that is the
 guarantee of the least protected user.
 """
@@ -19,8 +20,8 @@ from clipwise.privacy import gaussian
 Array = NDArray[np.float64]
 
 TERMS = (
-    "Each user sends one report, with noise of deviation 2·C0/μ for their own μ; the guarantee is for the replacement "
-    "of that user's record, whatever the others do."
+    "Each user sends one report, with noise of deviation 2·C0/μ for their own μ, where C0 bounds the length of any "
+    "record's gradient; the guarantee is for the replacement of that user's record, whatever the others do."
 )
 
 
@@ -41,7 +42,7 @@ class UserStatements:
         """What a reviewer wants: how many, and the least, middle and most of what they gave away."""
         low, middle, high = np.quantile(self.epsilons, [0.25, 0.5, 0.75])
         return {
-            "users": float(self.budgets.size),
+            "users": int(self.budgets.size),
             "delta": self.delta,
             "least_epsilon": float(self.epsilons.min()),
             "quarter_epsilon": float(low),

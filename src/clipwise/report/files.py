@@ -40,13 +40,14 @@ def as_csv(rows: Iterable[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def as_json(experiment: Experiment, result: Result) -> str:
+def as_json(experiment: Experiment, result: Result, quick: bool) -> str:
     """The whole result for programs: numbers at full precision, those that JSON lacks as null or text."""
     about = {name: getattr(experiment, name) for name in ("name", "paper", "where", "title", "story")}
     findings = [{**finding._asdict(), "verdict": finding.verdict} for finding in result.findings]
     charts = [{**chart._asdict(), "series": [s._asdict() for s in chart.series]} for chart in result.charts]
     whole = {
         **about,
+        "quick": quick,
         "parameters": dict(experiment.parameters),
         "verdict": result.verdict,
         "findings": findings,
@@ -69,9 +70,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def result_files(experiment: Experiment, result: Result) -> dict[str, bytes]:
+def result_files(experiment: Experiment, result: Result, quick: bool) -> dict[str, bytes]:
     """The files of a result, by their paths in the report's folder."""
-    found = {f"{experiment.name}/result.json": as_json(experiment, result).encode()}
+    found = {f"{experiment.name}/result.json": as_json(experiment, result, quick).encode()}
     for k, chart in enumerate(result.charts, start=1):
         name, figure = f"{experiment.name}/chart-{k}", draw(chart)
         found |= {f"{name}.{form}": picture(figure, form) for form in ("svg", "png")}

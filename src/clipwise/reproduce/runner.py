@@ -71,7 +71,7 @@ def reproduce(
         for experiment in experiments:
             result = experiment.make(lab)
             done.append(Done(experiment, result))
-            write_files(folder, result_files(experiment, result))
+            write_files(folder, result_files(experiment, result, lab.quick))
             tell(done[-1])
     finally:
         if done:

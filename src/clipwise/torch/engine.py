@@ -11,7 +11,7 @@ import torch
 from clipwise import checks
 from clipwise.privacy.calibration import calibrate
 from clipwise.privacy.certificate import ADJACENCIES
-from clipwise.privacy.statement import Statement, account
+from clipwise.privacy.statement import Statement, about_seed, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs
@@ -88,6 +88,7 @@ class PrivacyEngine:
         inputs.check_optimizer(optimizer, inner)
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         inputs.check_generator(noise_generator)
+        self._seeded = noise_generator is not None
         noise = noise_generator or _fresh_generator(next(inner.parameters()).device)
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes)
         loader = self._watch(private, records, data_loader)
@@ -145,6 +146,7 @@ class PrivacyEngine:
             raise ValueError("steps must be given before any step has been taken.")
         taken = self._accountable() if steps is None else checks.count("steps", steps)
         stated = account(rule, self._records, taken, self._delta if delta is None else delta, self.adjacency)
+        stated = about_seed(stated, self._seeded)
         notes = (_STRANGE,) if steps is None and self._batches.are_strange else ()
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=2)
@@ -182,6 +184,7 @@ class PrivacyEngine:
             "steps": self.steps,
             "batches": self._batches.state_dict(),
             "noise": optimizer.generator.get_state(),
+            "seeded": self._seeded,
             "more": checkpoint_dict or {},
         }
         if optimizer.processes.leads:  # the others' noise is never drawn, and must not take its place
@@ -199,6 +202,7 @@ class PrivacyEngine:
         self.steps = content["steps"]
         self._batches.load_state_dict(content["batches"])
         optimizer.generator.set_state(content["noise"])
+        self._seeded = content["seeded"]
         return dict(content["more"])
 
 

@@ -35,7 +35,8 @@ class Proposal:
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.rule}", *(f"  - {reason}" for reason in self.reasons)])
+        about = f"{self.rule.name}, {self.statement.steps} steps on {self.statement.records} records"
+        return "\n".join([about, *(f"  - {reason}" for reason in self.reasons)])
 
 
 def tune(
