@@ -100,6 +100,7 @@ def test_statements_say_whether_the_noise_had_a_seed(tmp_path):
     seeded, fresh = Training(noise_multiplier=1.0).run(1), Training(noise_multiplier=1.0, noise_generator=None)
     assert SEEDED in seeded.engine.statement().reasons
     assert "eeded" not in str(fresh.engine.statement(steps=1))
+    assert "who was drawn, which is to be secret" in str(fresh.engine.statement(steps=1))  # its loader has a generator
     path = {"path": tmp_path / "c"}
     seeded.engine.save_checkpoint(**path, module=seeded.private, optimizer=seeded.optimizer)
     fresh.engine.load_checkpoint(**path, module=fresh.private, optimizer=fresh.optimizer)

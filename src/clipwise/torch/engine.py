@@ -29,6 +29,7 @@ _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
 _NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
 _COARSE = "Some parameters have fewer than 32 bits: that their sums and noise are rounded to those is not covered."
+_GUESSABLE = "The loader's generator was given: whoever knows its seed knows who was drawn, which is to be secret."
 _STRANGE = (
     "Steps were made of batches that the loader of make_private did not draw: the statement is not about this training."
 )
@@ -97,7 +98,8 @@ class PrivacyEngine:
     def _watch(self, optimizer: PrivateOptimizer, records: int, data_loader: Any) -> Any:
         """Count the optimiser's steps from here on, and draw its batches; returns the loader that does."""
         self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
-        self._rounding = [_COARSE] if any(p.dtype.itemsize < 4 for p in optimizer.trained) else []
+        coarse = any(p.dtype.itemsize < 4 for p in optimizer.trained)
+        self._besides = [*([_COARSE] if coarse else []), *([_GUESSABLE] if data_loader.generator else [])]
         self._batches = Batches(self._rule.sampling, records, _sampling_generator(data_loader, processes), *processes)
         self._batches.on_pass = optimizer.begin_pass
         if not data_loader.num_workers:  # else batches are fetched ahead, and the next one says nothing of the last
@@ -150,7 +152,7 @@ class PrivacyEngine:
         notes = (_STRANGE,) if steps is None and self._batches.are_strange else ()
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=2)
-        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._rounding, *notes), notes=notes)
+        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._besides, *notes), notes=notes)
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε of the steps taken so far; 0 before the first."""
