@@ -68,8 +68,8 @@ def numbers(theta: Array, intercept: bool) -> Array:
 
 def directions(theta: Array, intercept: bool) -> Array:
     """What `numbers` are multiples of, a column each: the unit vector of the slopes, and that of the intercept."""
-    found = np.eye(theta.size)[:, [0, -1][: 1 + intercept]]
-    found[:, 0] = 0.0
+    found = np.zeros((theta.size, 1 + intercept))
+    found[-1, -1] = 1.0  # without an intercept, the next line has the last word
     found[: theta.size - intercept, 0] = slopes(theta, intercept) / numbers(theta, intercept)[0]
     return found
 
@@ -93,8 +93,7 @@ def leaning(theta: Array, found: Array) -> Array:
     if abs(found[1]) * edge[0] <= abs(edge[1]) * found[0]:
         return found
     edge[1] = np.copysign(edge[1], found[1])
-    edge /= np.linalg.norm(edge)
-    return edge * max(float(edge @ found), _LEAST)
+    return edge * max(float(edge @ found / (edge @ edge)), _LEAST)
 
 
 def stretched(theta: Array, found: Array) -> Array:
