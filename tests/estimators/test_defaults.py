@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics import r2_score, roc_auc_score
 
 import clipwise as cw
+from clipwise.estimators import PrivateLogisticRegression
 from clipwise.estimators.defaults import defaults
 from clipwise.privacy.gaussian import largest_mu
 
@@ -108,3 +109,18 @@ def test_batches_follow_the_work():
 def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         defaults(*arguments)
+
+
+def test_a_reaction_asks_for_a_larger_clip():
+    """So that the fit ends near the stable point: the clipped point of the small clip is at a squared distance of 2."""
+    still, reacting = defaults(8_000, 5, 1.0, DELTA), defaults(8_000, 5, 1.0, DELTA, reacts=True)
+    assert reacting.clip == 20 * still.clip
+    assert defaults(8_000, 5, 1.0, DELTA, weight=3.0, reacts=True).clip == 3 * reacting.clip
+    assert defaults(8_000, 5, 1.0, DELTA, "squared", reacts=True) == defaults(8_000, 5, 1.0, DELTA, "squared")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((8_000, 5))
+    y = (rng.random(8_000) < 1 / (1 + np.exp(2.5 - x[:, 0] + 0.5 * x[:, 1]))).astype(int)
+    response = cw.responses.BestResponse(0.5)
+    model = PrivateLogisticRegression(response=response, l2=0.01, fit_intercept=False, classes=[0, 1], random_state=0)
+    goal = cw.stable_point(cw.Problem(x, y, loss=cw.losses.Logistic(l2=0.01), response=response)).theta
+    assert np.sum((model.fit(x, y).coef_ - goal) ** 2) < 0.003  # a fixed seed; four gave at most 0.0004

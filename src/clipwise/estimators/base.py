@@ -193,7 +193,8 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         choices = Choices(self.clip, self.batch, self.epochs, self.step)
         budget = Budget(self.epsilon, self.delta, self.adjacency)
         weight = self._largest_weight() or (1.0 if weighted else None)
-        return methods.plan(self.method, choices, budget, records, columns, loss, self._stretches(), weight)
+        how = self._stretches(), weight, self.fit_intercept, self.response is not None
+        return methods.plan(self.method, choices, budget, records, columns, loss, *how)
 
     def _stretches(self) -> bool:
         """Whether a factor of θ would change nothing but probabilities, so that the last steps may look for it."""
@@ -220,7 +221,7 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         call = account(plan.rule, trained.records, plan.all_steps, self.delta, self.adjacency)
         call = about_seed(call, self.random_state is not None)
         if plan.closing is not None:
-            call = replace(call, reasons=(*call.reasons, length.NOTE.format(plan.closing_steps)))
+            call = replace(call, reasons=(*call.reasons, length.note(plan.closing_steps, plan.intercept)))
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
         if not afresh:
@@ -256,10 +257,10 @@ def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: An
     """θ of one run; `n_jobs` is as scikit-learn has it, where None is one thread."""
     workers = threads(n_jobs)
 
-    def run_part(rule: Rule, steps: int, seed: int | None, start: Any, direction: Array | None) -> Array:
+    def run_part(rule: Rule, steps: int, seed: int | None, start: Any, directions: Array | None) -> Array:
         case = problem
-        if direction is not None:
-            margins = length.margins(problem.features, direction)
+        if directions is not None:
+            margins = length.margins(problem.features, directions)
             case = Problem(margins, problem.labels, loss=problem.loss, weights=problem.weights)
         trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=workers, progress=progress)
         return np.array(trace.output[0])

@@ -148,12 +148,14 @@ def train(
     # A number or two a record: the workers keep them, so that y is read and looked up once.
     labels = dask.persist(*_map(partial(_labelled, read), chunks.y, chunks.weights))
 
-    def run_part(rule: Rule, steps: int, seed: int | None, start: Any, direction: Array | None) -> Array:
-        case = problem if direction is None else Distant(problem.records, 1, loss=problem.loss, response=None)
+    def run_part(rule: Rule, steps: int, seed: int | None, start: Any, directions: Array | None) -> Array:
+        case = problem
+        if directions is not None:
+            case = Distant(problem.records, directions.shape[1], loss=problem.loss, response=None)
         job = Job(case.loss, case.response, rule.clip, rule.feedback, rule.sampling, case.records)
 
         def sum_up(step: Step) -> Sums:
-            common = job, ones, direction, step.theta, step.deployed
+            common = job, ones, directions, step.theta, step.deployed
             tasks = [partial(_sums_of_chunk, *common, begin) for begin in step.begins]
             parts = [_call(task, x, own) for task, x, own in zip(tasks, chunks.X, labels, strict=True)]
             v, kept = _reduced(add_up, parts)
@@ -169,9 +171,9 @@ def _labelled(read: Callable[[Any, Any], Labels], y: Any, weights: Any) -> Label
 
 
 def _sums_of_chunk(
-    job: Job, ones: bool, direction: Array | None, theta: Array, deployed: Array, begin: Begin, x: Any, own: Labels
+    job: Job, ones: bool, directions: Array | None, theta: Array, deployed: Array, begin: Begin, x: Any, own: Labels
 ) -> Sums:
-    """What the records of one chunk add to a step; only of their margins along a direction, if there is one."""
+    """What the records of one chunk add to a step; only of their margins along directions, if there are any."""
     labels, weights = own
     sums, drawn = no_sums(job, theta.size), drawn_of(job, begin, labels.size)
     x = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0)
@@ -180,7 +182,7 @@ def _sums_of_chunk(
     for first in range(0, drawn.size, _AT_ONCE):
         rows = _as_slice(drawn[first : first + _AT_ONCE])
         features = with_ones(x[rows]) if ones else x[rows]
-        features = features if direction is None else margins(features, direction)[:, np.newaxis]
+        features = features if directions is None else margins(features, directions)
         add_records(job, theta, deployed, features, labels[rows], None if weights is None else weights[rows], sums)
     return sums
 

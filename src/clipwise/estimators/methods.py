@@ -39,13 +39,17 @@ METHODS: dict[str, Callable[..., Rule]] = {
 
 
 class Plan(NamedTuple):
-    """A rule with the noise for its budget, and how long it runs; what sets the length of θ afterwards, if anything."""
+    """A rule with the noise for its budget, and how long it runs; what sets the length of θ afterwards, if anything.
+
+    With an intercept, the length is that of the slopes, and the intercept is set with it.
+    """
 
     rule: Rule
     steps: int
     closing: Rule | None = None
     closing_steps: int = 0
     keeps_length: bool = False  # of a θ to go on from, because this run cannot tell it
+    intercept: bool = False
 
     @property
     def all_steps(self) -> int:
@@ -79,14 +83,17 @@ def plan(
     loss: str,
     stretches: bool = False,
     weight: float | None = None,
+    intercept: bool = False,
+    reacts: bool = False,
 ) -> Plan:
     """The calibrated rule of a method for so many records and columns, and a loss "logistic" or "squared".
 
     `stretches` says that one factor of θ would make the model's probabilities right; `weight` is the largest that a
-    class has, or 1 if there are other weights, or None if there are none at all.
+    class has, or 1 if there are other weights, or None if there are none at all; `intercept` says that the last column
+    is one of ones, `reacts` that records react to the model.
     """
     checks.choice("adjacency", budget.adjacency, ADJACENCIES)
-    settings = defaults(records, columns, budget.epsilon, budget.delta, loss, weight)
+    settings = defaults(records, columns, budget.epsilon, budget.delta, loss, weight, reacts)
     epochs = settings.steps * (settings.batch or records) / records
     if choices.epochs is not None:
         epochs = checks.positive("epochs", choices.epochs)
@@ -101,10 +108,12 @@ def plan(
     steps = _steps(rule, epochs, records)
     rule = _calibrated(rule, budget, records, steps)
     automatic = method == "dpsgd" and choices.clip is None and choices.step is None
-    enough = steps >= length.FEWEST and records * largest_mu(budget.epsilon, budget.delta) >= length.ENOUGH
     if not (stretches and automatic and weight is None):
         return Plan(rule, steps)
-    return Plan(*length.split(rule, steps)) if enough else Plan(rule, steps, keeps_length=True)
+    effective = records * largest_mu(budget.epsilon, budget.delta)
+    if steps < length.FEWEST or effective < length.ENOUGH:
+        return Plan(rule, steps, keeps_length=True, intercept=intercept)
+    return Plan(*length.split(rule, steps, effective, intercept), intercept=intercept)
 
 
 def _calibrated(rule: Rule, budget: Budget, records: int, steps: int) -> Rule:
@@ -116,14 +125,17 @@ def _calibrated(rule: Rule, budget: Budget, records: int, steps: int) -> Rule:
 
 
 def carried_out(plan: Plan, run_part: Callable[..., Array], seed: int | None, start: Any) -> Array:
-    """θ of a plan; `run_part(rule, steps, seed, start, direction)` runs a rule, along a direction if any."""
-    theta, before = run_part(plan.rule, plan.steps, seed, start, None), float(np.linalg.norm(start))
-    if not theta.any():
+    """θ of a plan; `run_part(rule, steps, seed, start, directions)` runs a rule, along directions if any."""
+    theta = run_part(plan.rule, plan.steps, seed, start, None)
+    before = length.numbers(np.broadcast_to(start, theta.shape), plan.intercept)
+    if not length.slopes(theta, plan.intercept).any():
         return theta
     if plan.closing is None:
-        return length.stretched(theta, before) if plan.keeps_length and before > 0 else theta
-    later, direction = length.another_seed(seed, plan.steps), length.unit_vector(theta)
-    return length.stretched(theta, run_part(plan.closing, plan.closing_steps, later, before, direction)[0])
+        return length.stretched(theta, before) if plan.keeps_length and before[0] > 0 else theta
+    later, directions = length.another_seed(seed, plan.steps), length.directions(theta, plan.intercept)
+    beginning = length.beginning(theta, before, plan.intercept)
+    found = run_part(plan.closing, plan.closing_steps, later, beginning, directions)
+    return length.stretched(theta, length.leaning(theta, found) if plan.intercept else found)
 
 
 def _given(rule: Rule, choices: Choices) -> Rule:
