@@ -21,7 +21,7 @@ import numba
 import numpy as np
 
 import clipwise as cw
-from clipwise.engine.loop import advance, empty_records, initial_state
+from clipwise.engine.loop import advance, empty_recording, initial_state
 from clipwise.engine.streams import spawn
 from clipwise.engine.team import team
 from clipwise.engine.world import world
@@ -58,7 +58,7 @@ def rule(name: str = "PCSGD") -> cw.Rule:
 def engine(case: cw.Problem, how: cw.Rule, steps: int) -> np.ndarray:
     """The compiled loop alone, in one thread."""
     state = initial_state(case, how, np.zeros(case.dimension))
-    records = empty_records(case, how, np.array([0, steps]))
+    records = empty_recording(case, how, np.array([0, steps]))
     batch, shared = expected_batch(how.sampling, case.records), team(case, how, 1, state.error.size)
     order = np.arange(case.records)
     advance(world(case), how.update(), batch, shared, state, order, records, steps, *spawn(0, 1)[0])

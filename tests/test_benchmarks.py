@@ -28,6 +28,12 @@ def table(results):
     return importlib.import_module("table")
 
 
+def test_every_part_is_there(table):
+    """Its imports, too: what a benchmark uses of the package may be renamed."""
+    for part in table.PARTS:
+        importlib.import_module(part)
+
+
 def test_only_what_is_between_the_marks_is_replaced(table):
     before, after = "# Peers\n\nWords.\n\n", "\n\nMore words.\n"
     once = table.replaced(f"{before}{table.BEGIN}\nold\n{table.END}{after}", "new")
