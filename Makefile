@@ -22,7 +22,7 @@ check: $(READY)  ## lint, format, types
 verify: $(READY)  ## the heavier statistical checks
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
-bench: $(READY)  ## peers side by side, as ratios, on docs/peers.md; half an hour (PARTS="engine audit": these only)
+bench: $(READY)  ## peers side by side, as ratios, on docs/peers.md; twenty minutes (PARTS="engine audit": these only)
 	$(BIN)/python benchmarks/table.py $(PARTS)
 
 quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
