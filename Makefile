@@ -19,7 +19,7 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-verify: $(READY)  ## the heavier statistical checks
+verify: $(DOCS_READY)  ## the heavier statistical checks, and the documentation's build
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
 bench: $(READY)  ## peers side by side, as ratios, on docs/peers.md; twenty minutes (PARTS="engine audit": these only)
