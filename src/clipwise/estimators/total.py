@@ -28,9 +28,7 @@ class TotalPrivacy(NamedTuple):
     delta: float
     adjacency: str
     reasons: tuple[str, ...]
-    notes: tuple[
-        str, ...
-    ] = ()  # those of the reasons that tell what is not covered, such as the other fits of a search
+    notes: tuple[str, ...] = ()  #: those of the reasons that tell what is not covered, such as other fits of a search
 
     def __str__(self) -> str:
         lines = [

@@ -99,7 +99,7 @@ class PrivacyEngine:
         """Count the optimiser's steps from here on, and draw its batches; returns the loader that does."""
         self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
         coarse = any(p.dtype.itemsize < 4 for p in optimizer.trained)
-        self._besides = [*([_COARSE] if coarse else []), *([_GUESSABLE] if data_loader.generator else [])]
+        self._besides = [*([_COARSE] if coarse else []), *([_GUESSABLE] if data_loader.generator is not None else [])]
         self._batches = Batches(self._rule.sampling, records, _sampling_generator(data_loader, processes), *processes)
         self._batches.on_pass = optimizer.begin_pass
         if not data_loader.num_workers:  # else batches are fetched ahead, and the next one says nothing of the last
