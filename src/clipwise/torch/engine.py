@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from clipwise import checks
 from clipwise.privacy.calibration import calibrate
-from clipwise.privacy.certificate import ADJACENCIES
+from clipwise.privacy.certificate import ADJACENCIES, Certificate
 from clipwise.privacy.statement import Statement, about_seed, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.rule import Rule
@@ -30,9 +31,7 @@ _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 _NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
 _COARSE = "Some parameters have fewer than 32 bits: that their sums and noise are rounded to those is not covered."
 _GUESSABLE = "The loader's generator was given: whoever knows its seed knows who was drawn, which is to be secret."
-_STRANGE = (
-    "Steps were made of batches that the loader of make_private did not draw: the statement is not about this training."
-)
+_STRANGE = "Nothing can be certified: steps were made of batches that the loader of make_private did not draw."
 
 
 class PrivacyEngine:
@@ -149,10 +148,10 @@ class PrivacyEngine:
         taken = self._accountable() if steps is None else checks.count("steps", steps)
         stated = account(rule, self._records, taken, self._delta if delta is None else delta, self.adjacency)
         stated = about_seed(stated, self._seeded)
-        notes = (_STRANGE,) if steps is None and self._batches.are_strange else ()
-        for note in notes:
-            warnings.warn(note, PrivacyWarning, stacklevel=2)
-        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._besides, *notes), notes=notes)
+        if steps is None and self._batches.are_strange:
+            warnings.warn(_STRANGE, PrivacyWarning, stacklevel=2)
+            return _nothing_certified(stated, _STRANGE)
+        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._besides))
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε of the steps taken so far; 0 before the first."""
@@ -215,6 +214,14 @@ def _model_and_more(inner: Any, optimizer: PrivateOptimizer, criterion: Any, los
         return HooksModel(inner, loss_reduction=loss_reduction), optimizer
     model = GhostModel(inner, optimizer)
     return model, optimizer, RecordCriterion(model, optimizer, criterion)
+
+
+def _nothing_certified(stated: Statement, reason: str) -> Statement:
+    """The statement of a training that is not the one accounted for."""
+    none = Certificate(None, (reason,))
+    return replace(
+        stated, certified=math.inf, claimed=None, claim_holds=None, reasons=(reason,), certificate=none, notes=(reason,)
+    )
 
 
 def _fresh_generator(device: Any) -> torch.Generator:
