@@ -106,7 +106,7 @@ def weigh(weights: Any, i: int, vector: Array) -> None:
 @register_jitable
 def at_a_time(columns: int) -> int:
     """How many rows to measure before they are added: few enough to be still in the processor's cache by then."""
-    return max(4, min(ROWS_AT_A_TIME, 2048 // columns))
+    return max(8, min(ROWS_AT_A_TIME, 2048 // columns // 8 * 8))
 
 
 _FAST = {"forceinline": True, "fastmath": {"reassoc", "contract"}}
@@ -215,25 +215,68 @@ def _weigh(weights, i, vector):
     return each if isinstance(weights, types.Array) else lambda weights, i, vector: None
 
 
-# Of dense rows four at a time, which keeps the processor's arithmetic busy while they come from memory.
+# Of dense rows eight at a time: eight streams of them from memory come nearly twice as fast as one.
+
+
+@register_jitable(**_FAST)
+def _eight(values, first):
+    return (
+        values[first], values[first + 1], values[first + 2], values[first + 3],
+        values[first + 4], values[first + 5], values[first + 6], values[first + 7],
+    )  # fmt: skip
+
+
+@register_jitable(**_FAST)
+def _entries(features, rows, j):
+    a, b, c, d, e, f, g, h = rows
+    return (
+        np.float64(features[a, j]), np.float64(features[b, j]), np.float64(features[c, j]), np.float64(features[d, j]),
+        np.float64(features[e, j]), np.float64(features[f, j]), np.float64(features[g, j]), np.float64(features[h, j]),
+    )  # fmt: skip
+
+
+@register_jitable(**_FAST)
+def _plus_multiple(sums, x, t):
+    return (
+        sums[0] + x[0] * t, sums[1] + x[1] * t, sums[2] + x[2] * t, sums[3] + x[3] * t,
+        sums[4] + x[4] * t, sums[5] + x[5] * t, sums[6] + x[6] * t, sums[7] + x[7] * t,
+    )  # fmt: skip
+
+
+@register_jitable(**_FAST)
+def _plus_squares(sums, x):
+    return (
+        sums[0] + x[0] * x[0], sums[1] + x[1] * x[1], sums[2] + x[2] * x[2], sums[3] + x[3] * x[3],
+        sums[4] + x[4] * x[4], sums[5] + x[5] * x[5], sums[6] + x[6] * x[6], sums[7] + x[7] * x[7],
+    )  # fmt: skip
+
+
+@register_jitable(**_FAST)
+def _write_eight(values, scratch, which, k):
+    scratch[which, k], scratch[which, k + 1], scratch[which, k + 2], scratch[which, k + 3] = values[:4]
+    scratch[which, k + 4], scratch[which, k + 5], scratch[which, k + 6], scratch[which, k + 7] = values[4:]
+
+
+@register_jitable(**_FAST)
+def _combined(rates, x):
+    first = (rates[0] * x[0] + rates[1] * x[1]) + (rates[2] * x[2] + rates[3] * x[3])
+    return first + ((rates[4] * x[4] + rates[5] * x[5]) + (rates[6] * x[6] + rates[7] * x[7]))
 
 
 @overload(measure, jit_options=_FAST)
 def _measure(features, drawn, first, last, theta, scratch):
     def of_all(features, drawn, first, last, theta, scratch):
-        fours = (last - first) // 4 * 4
-        for k in range(0, fours, 4):
-            a, b, c, d = drawn[first + k], drawn[first + k + 1], drawn[first + k + 2], drawn[first + k + 3]
-            m0, m1, m2, m3, s0, s1, s2, s3 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        eights = (last - first) // 8 * 8
+        for k in range(0, eights, 8):
+            rows = _eight(drawn, first + k)
+            margins = squares = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
             for j in range(theta.size):
-                t = theta[j]
-                x0, x1 = np.float64(features[a, j]), np.float64(features[b, j])
-                x2, x3 = np.float64(features[c, j]), np.float64(features[d, j])
-                m0, m1, m2, m3 = m0 + x0 * t, m1 + x1 * t, m2 + x2 * t, m3 + x3 * t
-                s0, s1, s2, s3 = s0 + x0 * x0, s1 + x1 * x1, s2 + x2 * x2, s3 + x3 * x3
-            scratch[MARGIN, k], scratch[MARGIN, k + 1], scratch[MARGIN, k + 2], scratch[MARGIN, k + 3] = m0, m1, m2, m3
-            scratch[SQUARE, k], scratch[SQUARE, k + 1], scratch[SQUARE, k + 2], scratch[SQUARE, k + 3] = s0, s1, s2, s3
-        for k in range(fours, last - first):
+                x = _entries(features, rows, j)
+                margins = _plus_multiple(margins, x, theta[j])
+                squares = _plus_squares(squares, x)
+            _write_eight(margins, scratch, MARGIN, k)
+            _write_eight(squares, scratch, SQUARE, k)
+        for k in range(eights, last - first):
             i = drawn[first + k]
             scratch[MARGIN, k], scratch[SQUARE, k] = margin(features, i, theta, 0), square(features, i)
 
@@ -248,13 +291,12 @@ def _measure(features, drawn, first, last, theta, scratch):
 @overload(add_rows, jit_options=_FAST)
 def _add_rows(features, drawn, first, last, scratch, which, total):
     def of_all(features, drawn, first, last, scratch, which, total):
-        fours = (last - first) // 4 * 4
-        for k in range(0, fours, 4):
-            a, b, c, d = drawn[first + k], drawn[first + k + 1], drawn[first + k + 2], drawn[first + k + 3]
-            r0, r1, r2, r3 = scratch[which, k], scratch[which, k + 1], scratch[which, k + 2], scratch[which, k + 3]
+        eights = (last - first) // 8 * 8
+        for k in range(0, eights, 8):
+            rows, rates = _eight(drawn, first + k), _eight(scratch[which], k)
             for j in range(total.size):
-                total[j] += (r0 * features[a, j] + r1 * features[b, j]) + (r2 * features[c, j] + r3 * features[d, j])
-        for k in range(fours, last - first):
+                total[j] += _combined(rates, _entries(features, rows, j))
+        for k in range(eights, last - first):
             add_row(features, drawn[first + k], scratch[which, k], total, 0)
 
     def of_entries(features, drawn, first, last, scratch, which, total):

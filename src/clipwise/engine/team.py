@@ -161,8 +161,8 @@ def sum_span(
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]
 def span_start(span: int, spans: int, taking_part: int) -> int:
-    """The place of a span's first record: a multiple of four, because rows are summed four at a time."""
-    return taking_part if span == spans else span * (taking_part // 4) // spans * 4
+    """The place of a span's first record: a multiple of eight, because rows are summed eight at a time."""
+    return taking_part if span == spans else span * (taking_part // 8) // spans * 8
 
 
 @kernel
