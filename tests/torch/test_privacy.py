@@ -107,6 +107,14 @@ def test_statements_say_whether_the_noise_had_a_seed(tmp_path):
     assert SEEDED in fresh.engine.statement().reasons  # its noise goes on from the seed
 
 
+def test_a_checkpoint_keeps_that_the_batches_had_a_generator(tmp_path):
+    given, resumed = Training(noise_multiplier=1.0).run(1), Training(noise_multiplier=1.0, generator=None)
+    assert "who was drawn" not in str(resumed.engine.statement(steps=1))
+    given.engine.save_checkpoint(path=tmp_path / "c", module=given.private, optimizer=given.optimizer)
+    resumed.engine.load_checkpoint(path=tmp_path / "c", module=resumed.private, optimizer=resumed.optimizer)
+    assert "who was drawn" in str(resumed.engine.statement())
+
+
 def test_nothing_is_spent_before_the_first_step():
     training = Training(noise_multiplier=1.0)
     assert training.engine.get_epsilon(1e-5) == 0

@@ -238,6 +238,15 @@ def test_another_loader_is_noticed():
     assert stated.notes == (stated.reasons[-1],)
 
 
+def test_a_checkpoint_keeps_that_another_loader_was_used(tmp_path):
+    training, resumed = Training(noise_multiplier=1.0), Training(noise_multiplier=1.0)
+    training.step(training.loader.dataset[:5])
+    training.engine.save_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
+    resumed.engine.load_checkpoint(path=tmp_path / "c", module=resumed.private, optimizer=resumed.optimizer)
+    with pytest.warns(PrivacyWarning, match="did not draw"):
+        assert resumed.run(1).engine.statement().certified == float("inf")
+
+
 def test_the_loader_itself_raises_no_doubt():
     training = Training()
     training.run(2)

@@ -15,7 +15,7 @@ from clipwise.engine.checkpoint import CheckpointError
 from clipwise.rule import Rule
 from clipwise.storage import write_atomically
 
-_FORMAT = "clipwise-torch-2"
+_FORMAT = "clipwise-torch-3"
 
 
 def identity(rule: Rule, records: int) -> dict[str, Any]:

@@ -97,8 +97,8 @@ class PrivacyEngine:
     def _watch(self, optimizer: PrivateOptimizer, records: int, data_loader: Any) -> Any:
         """Count the optimiser's steps from here on, and draw its batches; returns the loader that does."""
         self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
-        coarse = any(p.dtype.itemsize < 4 for p in optimizer.trained)
-        self._besides = [*([_COARSE] if coarse else []), *([_GUESSABLE] if data_loader.generator is not None else [])]
+        self._coarse = any(p.dtype.itemsize < 4 for p in optimizer.trained)
+        self._guessable = data_loader.generator is not None
         self._batches = Batches(self._rule.sampling, records, _sampling_generator(data_loader, processes), *processes)
         self._batches.on_pass = optimizer.begin_pass
         if not data_loader.num_workers:  # else batches are fetched ahead, and the next one says nothing of the last
@@ -151,7 +151,8 @@ class PrivacyEngine:
         if steps is None and self._batches.are_strange:
             warnings.warn(_STRANGE, PrivacyWarning, stacklevel=2)
             return _nothing_certified(stated, _STRANGE)
-        return replace(stated, reasons=(*stated.reasons, _NOISE, *self._besides))
+        besides = [_NOISE, *[_COARSE] * self._coarse, *[_GUESSABLE] * self._guessable]
+        return replace(stated, reasons=(*stated.reasons, *besides))
 
     def get_epsilon(self, delta: float) -> float:
         """The certified ε of the steps taken so far; 0 before the first."""
@@ -186,6 +187,7 @@ class PrivacyEngine:
             "batches": self._batches.state_dict(),
             "noise": optimizer.generator.get_state(),
             "seeded": self._seeded,
+            "guessable": self._guessable,
             "more": checkpoint_dict or {},
         }
         if optimizer.processes.leads:  # the others' noise is never drawn, and must not take its place
@@ -203,7 +205,7 @@ class PrivacyEngine:
         self.steps = content["steps"]
         self._batches.load_state_dict(content["batches"])
         optimizer.generator.set_state(content["noise"])
-        self._seeded = content["seeded"]
+        self._seeded, self._guessable = content["seeded"], content["guessable"]
         return dict(content["more"])
 
 

@@ -70,13 +70,18 @@ class Batches(Sampler[list[int]]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the pass stands, by the steps made of it."""
-        if self.passes and self.taken < len(self):
-            return {"passes": self.passes, "start": self._start, "skip": self.taken}
-        return {"passes": self.passes, "start": self.generator.get_state(), "skip": 0}
+        within = self.passes and self.taken < len(self)
+        return {
+            "passes": self.passes,
+            "start": self._start if within else self.generator.get_state(),
+            "skip": self.taken if within else 0,
+            "strange": self.are_strange,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with a pass."""
         self.passes, self._start, self._skip = state["passes"], state["start"], state["skip"]
+        self.are_strange = state["strange"]
         self.fetched = self.taken = self._skip
         self.generator.set_state(self._start)
 
