@@ -1,6 +1,7 @@
 """Batches summed without forming gradients: against the plain reference, and where rounding could break the clip."""
 
 import dataclasses
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy import sparse
 import clipwise as cw
 import reference
 from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
+from clipwise.engine import team as team_module
 from clipwise.engine.batch import add_batch, room
 from clipwise.engine.cache import kernel
 from clipwise.engine.team import team
@@ -250,3 +252,25 @@ def test_checkpoints_tell_tables_apart(tmp_path):
     cw.run(cw.Problem(moved, [0, 1], loss=cw.losses.Logistic()), rule, 5, seed=0, checkpoint=tmp_path / "run")
     with pytest.raises(cw.CheckpointError, match="another run"):
         cw.run(cw.Problem(other, [0, 1], loss=cw.losses.Logistic()), rule, 5, seed=0, checkpoint=tmp_path / "run")
+
+
+def test_a_thread_that_cannot_start_leaves_no_other_waiting(monkeypatch):
+    started, start = [], threading.Thread.start
+
+    def only_one(thread):
+        if getattr(thread, "_target", None) is team_module._assist:
+            if started:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    rng = np.random.default_rng(0)
+    problem = cw.Problem(rng.normal(size=(300, 20)), rng.integers(0, 2, 300), loss=cw.losses.Logistic())
+    rule = cw.SGD(cw.steps.Constant(0.1), sampling="full")
+    cw.run(problem, rule, 1, n_jobs=3, progress=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", only_one)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            cw.run(problem, rule, 1, n_jobs=3, progress=False)
+    started[0].join(timeout=20)
+    assert not started[0].is_alive()

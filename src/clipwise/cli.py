@@ -572,7 +572,9 @@ def serve(
     try:
         from clipwise.local import service
     except ImportError:
-        raise click.ClickException("serve needs starlette and uvicorn: pip install 'clipwise[serve]'.") from None
+        raise click.ClickException(
+            "serve needs starlette and uvicorn: install clipwise with its extra 'serve'."
+        ) from None
     from clipwise.local import Server
 
     with _plain_errors(), _stoppable(f"Stopped; {ledger} has all reports, and the same command goes on from there."):

@@ -165,7 +165,7 @@ def _arrow(path: Path) -> Iterator[Any]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise ValueError(f"{path} needs pyarrow to be read: pip install 'clipwise[parquet]'.") from None
+        raise ValueError(f"{path} needs pyarrow to be read: install clipwise with its extra 'parquet'.") from None
     try:
         yield pyarrow.parquet
     except (pyarrow.ArrowException, OSError):

@@ -202,6 +202,22 @@ def test_a_server_that_says_stale_again_and_again():
     assert client.take_part("ann", RECORD, LOSS, 1.0, again=True) == (5, 1.0)  # what was lost is in the ledger now
 
 
+def test_an_answer_without_a_number_forgets_nothing():
+    """What was sent may be in the ledger: the same report goes out again, and what was lost before is still stated."""
+    turn, stale = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0]}), (409, {"code": "stale"})
+    client = Scripted(
+        turn, stale, turn, (200, {"sequence": None}), (409, {"code": "applied"}), stale, turn, (200, {"sequence": 1})
+    )
+    with pytest.raises(cw.local.BudgetSpentError):
+        client.take_part("ann", RECORD, LOSS, 1.0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="sequence must be a whole number"):
+            client.take_part("ann", RECORD, LOSS, 1.0, again=True)
+    with pytest.raises(cw.local.BudgetSpentError):
+        client.take_part("ann", RECORD, LOSS, 1.0, again=True)
+    assert client.take_part("ann", RECORD, LOSS, 1.0, again=True) == (1, pytest.approx(math.sqrt(3)))
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", 7])
 def test_wrong_urls(url):
     with pytest.raises(ValueError, match="url must begin with http:// or https:// and name a host"):

@@ -303,7 +303,7 @@ def test_bounds_hold_over_runs_that_drift_back():
 
 @pytest.mark.parametrize("batch", [1, 7])
 def test_claimed_noise_is_theorem_3_8s(batch):
-    case = setting(batch=batch)
+    case = setting(batch=batch, gradient_bound=100.0)
     spread = 1.0**2 + 2 * (batch * 2.0) ** 2
     formula = np.sqrt(32 * 500 * spread * np.log(1e5)) / (1000 * 0.7)
     assert dice.claimed_noise(case, 1000, 500, 0.7, 1e-5) == pytest.approx(formula)
@@ -311,6 +311,14 @@ def test_claimed_noise_is_theorem_3_8s(batch):
     noisy = cw.calibrate(rule, epsilon=0.7, delta=1e-5, records=1000, steps=500, how="paper")
     assert noisy.noise.std == pytest.approx(formula)
     assert not cw.account(noisy, records=1000, steps=500, delta=1e-5).claim_holds
+
+
+@pytest.mark.parametrize(("bound", "least"), [(1.0, 0.0), (3.0, 2.0), (7.0, 6.0), (7.1, 6.0)])
+def test_claimed_noise_knows_how_long_gradients_are(bound, least):
+    """G' = G + σ − C_1, where it is less than C = B·C_2 = 6."""
+    case, spread = setting(gradient_bound=bound), 1.0**2 + 2 * least**2
+    formula = np.sqrt(32 * 500 * spread * np.log(1e5)) / (1000 * 0.7)
+    assert dice.claimed_noise(case, 1000, 500, 0.7, 1e-5) == pytest.approx(formula)
 
 
 def test_tradeoff_is_corollary_3_9s():

@@ -202,7 +202,7 @@ except ImportError as error:
 
 def test_clipwise_does_not_need_torch():
     shown = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
-    assert shown.stdout == "clipwise.torch needs PyTorch and Opacus: pip install 'clipwise[torch]'.\n"
+    assert shown.stdout == "clipwise.torch needs PyTorch and Opacus: install clipwise with its extra 'torch'.\n"
 
 
 def test_clipwise_alone_does_not_import_torch():

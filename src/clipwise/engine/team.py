@@ -88,14 +88,15 @@ def assembled(shared: Team, *common: Any) -> Iterator[None]:
         threading.Thread(target=_assist, args=(shared, *common, member), daemon=True)
         for member in range(1, shared.members)
     ]
-    for member in members:
-        member.start()
     try:
+        for member in members:
+            member.start()
         yield
     finally:
         shared.post[0] = _STOP
         for member in members:
-            member.join()
+            if member.ident is not None:  # a thread that could not be started cannot be joined
+                member.join()
         shared.post[:] = 0
 
 

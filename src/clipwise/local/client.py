@@ -133,10 +133,14 @@ class Client:
             answer = self._ask("POST", "/report", body)
             if answer is None:
                 continue
-            del self._sent[user]
             if answer.status == 200 or answer.content.get("code") == "applied":
+                receipt = Receipt(
+                    checks.count("sequence", answer.content.get("sequence")), mu
+                )  # before all is forgotten
+                del self._sent[user]
                 self._lost.pop(user, None)
-                return Receipt(checks.count("sequence", answer.content.get("sequence")), mu)
+                return receipt
+            del self._sent[user]
             self._lost[user] = mu
             raise BudgetSpentError(
                 f"The report of user {user!r} left the device, so μ = {mu:g} is spent, but it was refused: "

@@ -47,7 +47,7 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     unit = math.sqrt(released.steps * math.log(1 / delta)) / released.records / released.noise_std
     replaced = Condition("the theorem is about records that are replaced", adjacency == "replace-one")
     if released.feedback is not None:
-        return _dice(released, released.feedback, unit, replaced)
+        return _dice(released, released.feedback, unit)
     epsilon = released.bound * unit
     if type(released.sampling) is Full:
         theorem = "Theorem 4.1" if released.selection > 0 else "Theorem 2.6"
@@ -63,14 +63,14 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     return None
 
 
-def _dice(released: Release, feedback: Feedback, unit: float, replaced: Condition) -> Claim | None:
+def _dice(released: Release, feedback: Feedback, unit: float) -> Claim | None:
     """Theorem 3.8: ε = √(32·G̃)·unit, G̃ = C1² + 2·min{C², G'²}, with the least admissible C = B·C2 and any G'."""
     if not np.isfinite(feedback.bound):
         return None
     small = Condition(f"B/N ≤ 1/5 (it is {released.rate:.3g})", released.rate <= 0.2)
     if not feedback.projects:
         single = Condition("C2 ≤ C/B, from which √96 follows for B = 1 only", released.batch == 1)
-        return Claim(math.sqrt(96) * released.bound * unit, "paper 3, App. C.4", (single, small, replaced))
+        return Claim(math.sqrt(96) * released.bound * unit, "paper 3, App. C.4", (single, small))
     spread = math.hypot(released.bound, math.sqrt(2) * released.batch * feedback.bound)  # √G̃
     ordered = Condition("C1 ≤ C2", released.bound <= feedback.bound)
-    return Claim(math.sqrt(32) * spread * unit, "paper 3, Theorem 3.8", (ordered, small, replaced))
+    return Claim(math.sqrt(32) * spread * unit, "paper 3, Theorem 3.8", (ordered, small))

@@ -57,7 +57,7 @@ def check_extras(experiments: Sequence[Experiment]) -> None:
             if importlib.util.find_spec(package) is None:
                 raise ValueError(
                     f"{experiment.name} needs {package}, which is not installed: "
-                    f"pip install 'clipwise[{experiment.extra}]'."
+                    f"install clipwise with its extra '{experiment.extra}'."
                 )
 
 

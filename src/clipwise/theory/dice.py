@@ -20,10 +20,7 @@ import numpy as np
 from clipwise import checks
 from clipwise.losses.robust import Huber
 from clipwise.parts import checked
-from clipwise.privacy.claims import claim
-from clipwise.privacy.release import Feedback, Release
 from clipwise.problem import Problem
-from clipwise.sampling import Uniform
 
 __all__ = [
     "Comparison",
@@ -183,19 +180,14 @@ def printed_bound(setting: Setting, step: float, steps: int, gap: float) -> floa
 
 
 def claimed_noise(setting: Setting, records: int, steps: int, epsilon: float, delta: float) -> float:
-    """σ_1 of Theorem 3.8: √(32·T·G̃·log(1/δ))/(N·ε), G̃ = C_1² + 2·(B·C_2)².
+    """σ_1 of Theorem 3.8: √(32·T·G̃·log(1/δ))/(N·ε), G̃ = C_1² + 2·min{C², G'²}, with the least C = B·C_2.
 
     **This noise does not make DiceSGD private**: the theorem fails (`docs/errata.md`, item 1). See `account`.
     """
     steps, delta = checks.count("steps", steps), checks.open_fraction("delta", delta)
-    feedback = Feedback(setting.error_clip, projects=True, residual=math.inf)
-    sampling = Uniform(setting.batch)
-    released = Release(
-        checks.count("records", records), steps, setting.batch, sampling, setting.clip, noise_std=1.0, feedback=feedback
-    )
-    claimed = claim(released, delta, "replace-one")  # ε = k/s at s = 1
-    assert claimed is not None
-    return claimed.epsilon / checks.positive("epsilon", epsilon)
+    budget = checks.count("records", records) * checks.positive("epsilon", epsilon)
+    spread = setting.clip**2 + 2 * min(setting.batch * setting.error_clip, setting.residual) ** 2
+    return math.sqrt(32 * steps * spread * math.log(1 / delta)) / budget
 
 
 class Tradeoff(NamedTuple):

@@ -4,7 +4,7 @@ try:
     import opacus  # noqa: F401
     import torch  # noqa: F401
 except ModuleNotFoundError:
-    raise ImportError("clipwise.torch needs PyTorch and Opacus: pip install 'clipwise[torch]'.") from None
+    raise ImportError("clipwise.torch needs PyTorch and Opacus: install clipwise with its extra 'torch'.") from None
 
 from clipwise.torch.engine import PrivacyEngine
 
