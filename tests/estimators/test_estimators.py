@@ -1,6 +1,7 @@
 """The estimators are the library's own runs, and keep to scikit-learn's habits."""
 
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -435,6 +436,27 @@ def test_a_refused_fit_leaves_the_model_as_it_was():
         model.set_params(classes=[5, 6], step=-1.0, method="dpsgd").fit(X, BINARY + 5)
     assert model.classes_.tolist() == [0, 1]
     assert set(model.predict(X)) == {0, 1}
+
+
+def refused_with_a_warning(model, y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cw.PrivacyWarning)
+        with pytest.raises(cw.PrivacyWarning, match="learnt from y without budget"):
+            model.fit(X[:, :2], y)
+
+
+def test_a_warning_that_is_an_error_leaves_the_model_as_it_was():
+    """What was learnt without budget must not be left behind, where a later call would take it as known."""
+    model = logistic(method=OWN, epochs=5).fit(X, BINARY)
+    refused_with_a_warning(model.set_params(classes=None), np.where(BINARY, "b", "a"))
+    assert (model.n_features_in_, model.classes_.tolist()) == (3, [0, 1])
+    assert model.coef_.shape == (1, 3)
+    line = linear(method=OWN, epochs=5).fit(X, REAL)
+    refused_with_a_warning(line.set_params(target_range=None), 1000 * REAL)
+    assert (line.n_features_in_, line.target_range_) == (3, (-10.0, 30.0))
+    fresh = PrivateLinearRegression(method=OWN, epochs=5, random_state=3)
+    refused_with_a_warning(fresh, REAL)
+    assert not hasattr(fresh, "target_range_")
 
 
 def test_an_endless_row_does_not_stop_a_fit():

@@ -272,6 +272,7 @@ def test_columns_that_the_noise_hides_are_named():
     assert 0 < fitted.learnt_.sum() < 12
     assert fitted.statement_.certified == pytest.approx(1.0)
     assert str(caught[0].message) in fitted.statement_.reasons
+    assert caught[0].filename == __file__  # it points to the caller's line
     assert (fitted.center_[~fitted.learnt_] == 0).all()
     assert (fitted.scale_ > 0).all()
 
@@ -408,6 +409,19 @@ def test_wrong_settings_get_one_sentence(wrong, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
         unfitted.fit(np.ones((4, 2)))
     assert not hasattr(unfitted, "center_")
+
+
+def test_a_fit_that_fails_leaves_the_scaler_as_it_was():
+    X = np.random.default_rng(0).normal(size=(3000, 3))
+    found = PrivateScaler(random_state=0).fit(X)
+    with pytest.raises(ValueError, match="epsilon must be a number above 0"):
+        found.set_params(epsilon=-1.0).fit(X[:, :2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cw.PrivacyWarning)
+        with pytest.raises(cw.PrivacyWarning, match="2 fits"):
+            found.set_params(epsilon=1.0).fit(X[:, :2])
+    assert found.n_features_in_ == 3
+    assert found.transform(X).shape == X.shape
 
 
 def test_it_must_be_fitted_first():

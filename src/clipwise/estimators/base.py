@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -100,16 +101,12 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
     def _learn(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Any:
         """Fit, afresh or from the present θ, with what is known of y beforehand."""
         self._check_settings(afresh)
-        before = dict(vars(self))
-        try:
+        with whole_or_not_at_all(self):
             train_on = self._train_on_chunks if chunks.is_chunked(X) else self._train_on_tables
             trained = train_on(X, y, sample_weight, known, afresh)
-        except BaseException:  # the model stays what it was
-            self.__dict__ = before
-            raise
-        self._account(trained, afresh)
-        self.theta_ = trained.theta
-        self._publish(trained.theta)
+            self._account(trained, afresh)
+            self.theta_ = trained.theta
+            self._publish(trained.theta)
         return self
 
     def _check_settings(self, afresh: bool) -> None:
@@ -251,6 +248,17 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+@contextmanager
+def whole_or_not_at_all(estimator: Any) -> Iterator[None]:
+    """Whatever fails within, be it a warning that is an error, leaves the model what it was."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__ = before
+        raise
 
 
 def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:

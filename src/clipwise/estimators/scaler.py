@@ -18,7 +18,7 @@ from clipwise import checks
 from clipwise.checks import given
 from clipwise.engine.streams import spawn
 from clipwise.estimators import family
-from clipwise.estimators.base import seed_of
+from clipwise.estimators.base import seed_of, whole_or_not_at_all
 from clipwise.estimators.chunks import chunked, chunkwise, count_rows, is_chunked, total_balances
 from clipwise.estimators.quantiles import Belief, balances, search, values
 from clipwise.privacy import gaussian, profiles
@@ -85,11 +85,16 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
         """Learn centres and scales from the records, or take them from the bounds."""
         delta = checks.open_fraction("delta", self.delta)
         checks.choice("adjacency", self.adjacency, ADJACENCIES)
+        with whole_or_not_at_all(self):
+            self._find(X, delta)
+        return self
+
+    def _find(self, X: Any, delta: float) -> None:
         n, columns, count = self._counted(X)
         if self.bounds is not None:
             found = _from_bounds(self.bounds, columns)
             self._keep(found, n, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
-            return self
+            return
         mu = gaussian.largest_mu(_budget(self.epsilon), delta)
         noise = spawn(seed_of(self.random_state), 1)[0].noise
         std = noise_std(mu, columns, self.adjacency)
@@ -102,10 +107,9 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
             terms = _terms(mu, self.random_state is not None) + self._advice(found.told)
             self._keep(found, n, mu, terms, notes)
             for note in notes:
-                warnings.warn(note, PrivacyWarning, stacklevel=2)
+                warnings.warn(note, PrivacyWarning, stacklevel=3)
         for advice in self._advice(self.learnt_):
-            warnings.warn(advice, UserWarning, stacklevel=2)
-        return self
+            warnings.warn(advice, UserWarning, stacklevel=3)
 
     @chunkwise
     def transform(self, X: Any) -> Array:
