@@ -59,6 +59,13 @@ def test_gamma_noise_is_calibrated_too(batch, adjacency):
         cw.calibrate(rule, 1.0, 1e-5, RECORDS, STEPS, adjacency="replace-one")
 
 
+def test_gamma_noise_that_nearly_vanishes_is_calibrated_without_overflow():
+    rule = cw.GammaDPSGD(cw.steps.Constant(0.1), clip=1.0, scale=1.0, batch=10)
+    with np.errstate(all="raise", under="ignore"):
+        found = cw.calibrate(rule, 100.0, 1e-12, 100, 10**5, adjacency="add-remove")
+    assert 98.0 <= cw.account(found, 100, 10**5, 1e-12, "add-remove").certified <= 100.0
+
+
 def test_local_budgets_are_calibrated_too():
     for target in TARGETS:
         found = cw.calibrate(cw.LDPSGD(cw.steps.Constant(1.0), 1.0), target, 1e-5, RECORDS, RECORDS)

@@ -328,6 +328,17 @@ def test_gamma_extremes():
     assert profiles.gamma(0.3, 3.0, 10**7).epsilon(1e-5) > 1e3
 
 
+@pytest.mark.parametrize(("q", "steps"), [(0.003, 1), (0.3, 3), (1e-9, 10), (1.0, 2)])
+@pytest.mark.parametrize("scale", [1e-3, 1e-9, 1e-14, 1e-16, 1e-17, 1e-300])
+def test_gamma_noise_that_vanishes_tells_who_took_part(q, steps, scale):
+    """δ is the chance to take part at all, to the last digits: odds of e^1e17 must not cancel it away."""
+    chance = -math.expm1(steps * math.log1p(-q)) if q < 1 else 1.0
+    profile = profiles.gamma(q, scale, steps)
+    assert profile.delta(1.0) == pytest.approx(chance, rel=1e-10)
+    assert profile.delta(1.0) >= chance * (1 - 1e-15)
+    assert profile.epsilon(0.99 * chance) > 0.99 * (1 / scale + math.log(q))
+
+
 # Mixtures.
 
 

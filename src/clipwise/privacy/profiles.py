@@ -184,7 +184,10 @@ def _response_delta(q: float, odds: float, steps: int, epsilon: float) -> float:
     """δ(ε) of `steps` sampled randomised responses, the larger of the two directions."""
     rare, common = float(log_expit(-odds)), float(log_expit(odds))  # of a 1 and a 0 without the record
     up, down = _log_ratio(q, odds), _log_ratio(q, -odds)  # what the record adds to these
-    present = _binomial_delta((rare + up, common + down), (up, down), steps, epsilon)
+    # Not rare + up and common + down: where odds are huge, nothing would be left of the first but rounding.
+    sent, unsent = math.log(q), _log_complement(q)
+    with_record = float(np.logaddexp(sent + common, unsent + rare)), float(np.logaddexp(sent + rare, unsent + common))
+    present = _binomial_delta(with_record, (up, down), steps, epsilon)
     return max(present, _binomial_delta((rare, common), (-up, -down), steps, epsilon))
 
 
