@@ -66,6 +66,15 @@ def test_gamma_noise_that_nearly_vanishes_is_calibrated_without_overflow():
     assert 98.0 <= cw.account(found, 100, 10**5, 1e-12, "add-remove").certified <= 100.0
 
 
+@pytest.mark.parametrize("name", ["DPSGD", "GammaDPSGD"])
+def test_where_no_noise_is_needed_the_right_argument_is_blamed(name):
+    rule = registry.rules()[name] if name == "DPSGD" else cw.GammaDPSGD(cw.steps.Constant(1.0), 1.0, 1.0, batch=2)
+    with pytest.raises(ValueError, match=r"^epsilon must be below .*e\+\d\d here, .* got 1e\+60"):
+        cw.calibrate(rule, 1e60, 1e-5, RECORDS, 1, adjacency="zero-out")
+    with pytest.raises(ValueError, match="^delta must be below the chance that a record takes part at all"):
+        cw.calibrate(rule, 1.0, 0.5, RECORDS, 1, adjacency="zero-out")
+
+
 def test_local_budgets_are_calibrated_too():
     for target in TARGETS:
         found = cw.calibrate(cw.LDPSGD(cw.steps.Constant(1.0), 1.0), target, 1e-5, RECORDS, RECORDS)

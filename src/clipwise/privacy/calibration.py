@@ -86,15 +86,18 @@ def _certified_noise(released: Release, epsilon: float, delta: float, adjacency:
     _require_certificate(released, adjacency)
     _rest(epsilon, selection_epsilon(released, adjacency))
 
-    def excess(log_size: float) -> float:
-        return certify(_resized(released, float(np.exp(log_size))), adjacency).epsilon(delta) / epsilon - 1.0
+    def certified(log_size: float) -> float:
+        return certify(_resized(released, float(np.exp(log_size))), adjacency).epsilon(delta)
 
     guess = float(np.log(2.0 * released.bound / released.batch))
-    if excess(guess - _FAINT) <= 0:
+    most = certified(guess - _FAINT)
+    if np.exp(_FAINT / 2) < most <= epsilon:
+        raise ValueError(f"epsilon must be below {most:.3g} here, where noise all but vanishes, got {epsilon!r}.")
+    if most <= epsilon:
         raise ValueError(
             f"delta must be below the chance that a record takes part at all, else no noise is needed, got {delta!r}."
         )
-    return float(np.exp(_root_from_above(excess, guess)))
+    return float(np.exp(_root_from_above(lambda log_size: certified(log_size) / epsilon - 1.0, guess)))
 
 
 def _require_certificate(released: Release, adjacency: str) -> None:
