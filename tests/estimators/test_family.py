@@ -1,5 +1,6 @@
 """Tuning spends budget, and says how much."""
 
+import copy
 import gc
 import pickle
 import warnings
@@ -16,6 +17,7 @@ from clipwise.estimators import PrivateLogisticRegression, PrivateScaler
 
 X = np.random.default_rng(0).normal(size=(120, 2))
 Y = (X[:, 0] > 0).astype(int)
+ROWS = np.random.default_rng(1).normal(size=(3000, 2))
 
 
 def model(**more):
@@ -56,6 +58,36 @@ def test_a_second_fit_spends_twice():
 def test_partial_fit_is_for_other_people():
     one = model().fit(X[:50], Y[:50])
     assert spending(lambda: one.partial_fit(X[50:], Y[50:])) == []
+    assert (
+        "together (basic composition), if each record was in one call of partial_fit only, and"
+        in (spending(lambda: one.fit(X, Y))[-1])
+    )
+
+
+def test_the_call_that_spends_most_is_not_forgotten():
+    one = model().partial_fit(X[:40], Y[:40])
+    assert spending(lambda: one.set_params(epsilon=5.0).partial_fit(X[40:80], Y[40:80])) == []
+    one.set_params(epsilon=3.0).partial_fit(X[80:], Y[80:])
+    assert (
+        "stand for 2 fits: on the records that they share they spend ε = 6, δ = 2e-05 together"
+        in (spending(lambda: one.set_params(epsilon=1.0).fit(X, Y))[-1])
+    )
+    assert (
+        "stand for 2 fits: on the records that they share they spend ε = 9, "
+        in (spending(lambda: one.set_params(epsilon=4.0).partial_fit(X, Y))[-1])
+    )
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_fitted_copy_knows_that_it_was_fitted(copied):
+    one = model().fit(X, Y)
+    (message,) = spending(lambda: copied(one).fit(X, Y))
+    assert "stand for 2 fits" in message
+    assert f"ε = {1 + one.statement_.certified:.4g}, δ = 2e-05 together" in message
+    assert "stand for 2 fits" in spending(lambda: clone(copied(one)).fit(X, Y))[-1]
+    assert spending(lambda: copied(one).partial_fit(X, Y)) == []
+    bounded = copied(PrivateScaler(bounds=(-4, 4)).fit(ROWS))
+    assert spending(lambda: bounded.set_params(bounds=None).fit(ROWS)) == []
 
 
 @pytest.mark.parametrize("wrap", [False, True])
@@ -89,7 +121,16 @@ def test_copies_fitted_in_other_processes_count():
         away = pickle.loads(pickle.dumps(clone(one)))  # as it arrives there
         assert spending(lambda away=away: away.fit(X, Y)) == []  # nothing is known there of the others
     gc.collect()
-    assert "stand for 5 fits" in spending(lambda: clone(one).fit(X, Y))[-1]
+    (message,) = spending(lambda: clone(one).fit(X, Y))
+    assert "stand for 5 fits" in message
+    assert ", if each of the 4 fitted elsewhere spent ε = 1, δ = 1e-05, " in message  # nobody here knows what they did
+
+
+def test_one_that_leaves_several_times_counts_every_time():
+    one = model()
+    for _ in range(5):
+        pickle.dumps(one)
+    assert "stand for 6 fits" in spending(lambda: one.fit(X, Y))[-1]
 
 
 @pytest.mark.verify
@@ -98,9 +139,6 @@ def test_grid_search_in_processes():
     (message,) = spending(lambda: search.fit(X, Y))
     assert "stand for 7 fits" in message
     assert "ε = 7, δ = 7e-05" in message
-
-
-ROWS = np.random.default_rng(1).normal(size=(3000, 2))
 
 
 def test_a_scalers_fits_count():

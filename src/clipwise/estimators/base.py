@@ -133,7 +133,7 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         problem = Problem(features, labels, loss=loss, response=self.response, weights=weights)
         plan = self._plan(problem.records, features.shape[1], kind(loss), weighted)
         beginning = self._beginning(afresh, problem.dimension)
-        notes = learnt + (self._count() if afresh else ())
+        notes = learnt + self._count(afresh)
         theta = train(problem, plan, *beginning, self.n_jobs, self.progress)
         return Trained(theta, plan, problem.records, notes)
 
@@ -146,7 +146,7 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         problem = Distant(sum(sizes), columns, loss=loss, response=self.response)
         plan = self._plan(problem.records, columns, kind(loss), sample_weight is not None)
         how = problem, plan, *self._beginning(afresh, problem.dimension), self.progress
-        notes = learnt + (self._count() if afresh else ())
+        notes = learnt + self._count(afresh)
         theta = chunks.train(data, sizes, read, self.fit_intercept, *how)
         return Trained(theta, plan, problem.records, notes)
 
