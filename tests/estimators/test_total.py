@@ -1,6 +1,7 @@
 """What several steps spent together."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, Stand
 
 import clipwise as cw
 from clipwise.estimators import PrivacyWarning, PrivateLogisticRegression, PrivateScaler, total_privacy
+from clipwise.privacy import profiles
+from clipwise.privacy.certificate import Certificate
 
 X = np.random.default_rng(0).standard_normal((5000, 4))
 
@@ -136,3 +139,16 @@ def test_a_search_tells_of_its_other_fits():
         assert total.epsilon == pytest.approx(1.0)  # of the last fit
         assert str(total).splitlines()[-1] == f"  - Not covered: {total.notes[0]}"
         assert str(total).startswith("all steps: ε = 1 at δ = 1e-06\n  neighbours: one record's contributions")
+
+
+def test_a_last_digit_of_delta_does_not_matter():
+    """Statements out of a file hold at their own δ alone, and a tenth and the rest need not add up to the whole."""
+    asked = 1.8303e-05
+    steps = [scaler(1.0).fit(X), Sampled().fit(X)]
+    for step, delta in zip(steps, (0.1 * asked, asked - 0.1 * asked), strict=True):
+        step.statement_ = replace(step.statement_, delta=delta, certificate=Certificate(profiles.point(1.0, delta), ()))
+    own = sum(step.statement_.delta for step in steps)
+    assert own > asked
+    total = total_privacy(steps, asked)
+    assert (total.epsilon, total.delta) == (2.0, own)
+    assert total_privacy(steps, 0.99 * asked).epsilon == math.inf
