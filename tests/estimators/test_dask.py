@@ -320,6 +320,22 @@ def test_more_refusals():
         local.fit(dX, dy)
 
 
+@pytest.mark.parametrize("large", [1e200, 1.7e308])
+def test_a_target_however_large_is_treated_as_in_memory(large):
+    targets = with_one(REAL, 900, large)
+
+    def make():
+        how = {"method": "clipped-dpgd", "random_state": 3, "epochs": STEPS}
+        return PrivateLinearRegression(target_range=(9, 11), **how)
+
+    if large == 1e200:
+        assert_same(make().fit(*split(250, X, targets)), make().fit(X, targets))
+        return
+    for tables in ((X, targets), split(250, X, targets)):
+        with pytest.raises(ValueError, match=r"^labels must be finite, got 1 NaN or infinite value\(s\)"):
+            make().fit(*tables)
+
+
 def test_random_reactions_are_refused():
     problem = chunked.Distant(100, 3, loss=cw.losses.Logistic(), response=cw.responses.Identity())
     problem.response = type("Drawing", (), {"random": True})()

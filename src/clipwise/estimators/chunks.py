@@ -167,7 +167,8 @@ def train(
 
 
 def _labelled(read: Callable[[Any, Any], Labels], y: Any, weights: Any) -> Labels:
-    return read(column_or_1d(y), None if weights is None else np.asarray(weights, dtype=np.float64))
+    labels, weights = read(column_or_1d(y), None if weights is None else np.asarray(weights, dtype=np.float64))
+    return checks.labels("labels", labels, labels.size, classes=None), weights
 
 
 def _sums_of_chunk(

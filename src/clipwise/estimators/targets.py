@@ -41,8 +41,9 @@ class Spread(NamedTuple):
     def plus(self, other: Spread) -> Spread:
         """The spread of both."""
         size = self.size + other.size
-        mean = self.mean + (other.mean - self.mean) * other.size / size
-        between = (other.mean - self.mean) ** 2 * self.size * other.size / size
+        apart = other.mean - self.mean
+        mean = self.mean + apart * other.size / size
+        between = apart * apart * self.size * other.size / size  # infinite if too large, where a power would raise
         return Spread(size, mean, (self.variance * self.size + other.variance * other.size + between) / size)
 
 
@@ -59,7 +60,8 @@ def census(y: Any, weights: Array | None) -> Census:
 def spread(y: Any, weights: Array | None) -> Spread:
     """The tally of numbers."""
     y = floats("y", y)
-    return Spread(len(y), float(np.mean(y)), float(np.var(y)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Spread(len(y), float(np.mean(y)), float(np.var(y)))
 
 
 def together(tallies: list[Any]) -> Any:
@@ -104,4 +106,5 @@ def as_places(classes: Any, of_class: Array | None, y: Any, weights: Array | Non
 
 def in_units(middle: float, unit: float, y: Any, weights: Array | None) -> Labels:
     """Each target's distance from the middle, in units."""
-    return (np.asarray(y, dtype=np.float64) - middle) / unit, weights
+    with np.errstate(over="ignore"):  # labels are checked where they are used
+        return (np.asarray(y, dtype=np.float64) - middle) / unit, weights
