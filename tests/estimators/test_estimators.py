@@ -419,6 +419,17 @@ def test_partial_fit_keeps_its_terms(change, message):
         )
 
 
+def test_partial_fit_keeps_to_a_loss_of_its_targets():
+    glm = PrivateGLM(cw.losses.Logistic(), classes=[0, 1], method=OWN, epochs=5, random_state=3).fit(
+        X[:150], BINARY[:150]
+    )
+    with pytest.raises(ValueError, match=r"^loss must stay one for two classes .*, got SquaredError\(l2=0\.0\)\.$"):
+        glm.set_params(loss=cw.losses.SquaredError(), classes=None).partial_fit(X[150:], REAL[150:])
+    line = PrivateGLM(method=OWN, epochs=5, random_state=3).fit(X[:150], REAL[:150])
+    with pytest.raises(ValueError, match=r"^loss must stay one for real targets .*, got Logistic\("):
+        line.set_params(loss=cw.losses.Logistic()).partial_fit(X[150:], BINARY[150:], classes=[0, 1])
+
+
 def test_partial_fit_states_the_worse_of_two_curves():
     """The larger ε at one δ may be the smaller at another."""
     rng = np.random.default_rng(1)

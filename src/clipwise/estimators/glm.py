@@ -122,6 +122,9 @@ class PrivateGLM(PrivateEstimator):
 
         `classes` must be given at the first call with a loss of two labels, if they are not a parameter already.
         """
+        if hasattr(self, "theta_") and _classifies(self) != (self.coef_.ndim == 2):
+            kind = "real targets" if self.coef_.ndim == 1 else "two classes"
+            raise ValueError(f"loss must stay one for {kind} after the first call of partial_fit, got {self.loss!r}.")
         if _classifies(self):
             known, afresh = first_classes(self, classes)
         else:
