@@ -35,7 +35,8 @@ class Training:
         self.engine = PrivacyEngine()
         self.model = network() if model is None else model
         generator = settings.pop("generator", torch.Generator().manual_seed(2))
-        self.loader = DataLoader(records() if data is None else data, batch_size=batch, generator=generator)
+        data, workers = records() if data is None else data, settings.pop("workers", 0)
+        self.loader = DataLoader(data, batch_size=batch, generator=generator, num_workers=workers)
         self.mode, self.criterion = mode, settings.pop("criterion", nn.BCEWithLogitsLoss())
         parts = self.engine.make_private(
             module=self.model if wrap is None else wrap(self.model),

@@ -6,6 +6,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
+from clipwise import PrivacyWarning
 from clipwise.torch import PrivacyEngine
 from clipwise.torch.processes import Processes
 from private_training import Training, flat, network, records
@@ -256,6 +257,50 @@ def test_a_batch_left_out_makes_no_other_come_twice(poisson, tmp_path):
         resumed.engine.save_checkpoint(**parts)
     assert torch.equal(torch.cat([batch[0] for batch in resumed.loader]), torch.cat(whole[3:]))
     assert resumed.engine._batches.passes == 1
+
+
+@pytest.mark.parametrize("poisson", [True, False])
+def test_a_pass_does_not_go_on_after_a_checkpoint_was_loaded(poisson, tmp_path):
+    """Its batches would be drawn once more, and certified as fresh ones."""
+    training, whole = Training(poisson_sampling=poisson), Training(poisson_sampling=poisson)
+    parts = {"path": tmp_path / "c", "module": training.private, "optimizer": training.optimizer}
+    batches = iter(training.loader)
+    for number in range(5):
+        training.step(next(batches))
+        if number == 1:
+            training.engine.save_checkpoint(**parts)
+    training.engine.load_checkpoint(**parts)
+    with pytest.raises(RuntimeError, match="a checkpoint was loaded: iterate the loader anew"):
+        next(batches)
+    assert torch.equal(training.run(1).theta(), whole.run(1).theta())
+    assert training.engine.steps == 8
+
+
+def test_a_pass_does_not_go_on_after_another_was_begun():
+    """A checkpoint knows of one position only: it would resume with batches that were taken."""
+    training = Training()
+    first, second = iter(training.loader), iter(training.loader)
+    next(first), next(second)
+    with pytest.raises(RuntimeError, match="after another one was begun"):
+        next(first)
+    assert len(list(second)) == 7
+
+
+def test_batches_that_workers_fetched_before_a_checkpoint_was_loaded_certify_nothing(tmp_path):
+    """Where all of a pass was fetched ahead, the loader cannot refuse to hand it on."""
+    training = Training(noise_multiplier=1.0, workers=1)
+    parts = {"path": tmp_path / "c", "module": training.private, "optimizer": training.optimizer}
+    batches = iter(training.loader)
+    training.step(next(batches))
+    training.engine.save_checkpoint(**parts)
+    for _ in range(6):
+        training.step(next(batches))
+    assert training.engine._batches.fetched == 8
+    assert not training.engine._batches.are_strange
+    training.engine.load_checkpoint(**parts)
+    training.step(next(batches))
+    with pytest.warns(PrivacyWarning, match="did not draw"):
+        assert training.engine.statement().certified == float("inf")
 
 
 def test_workers_fetch_ahead_of_steps(tmp_path):

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from clipwise.sampling import Poisson
 
+_LEFT = "A pass cannot go on after another one was begun, or a checkpoint was loaded: iterate the loader anew."
+
 
 class Batches(Sampler[list[int]]):
     """The batches of one pass: as many as it takes to see each record once, on average (Poisson) or exactly."""
@@ -30,12 +32,14 @@ class Batches(Sampler[list[int]]):
         self.on_batch: Callable[[], None] | None = None  # called when the next batch is fetched, if none is ahead
         self._start = generator.get_state()  # of the generator when the pass began
         self._skip = 0  # batches of a resumed pass that were taken before
+        self._current = object()  # stands for the pass that may go on: the last that was begun
 
     def __len__(self) -> int:
         return int(-(-self.records // self.sampling.batch))
 
     def __iter__(self) -> Iterator[list[int]]:
         self.on_pass()
+        current = self._current = object()
         skip, self._skip = self._skip, 0
         self.fetched = self.taken = skip
         if skip:
@@ -49,15 +53,13 @@ class Batches(Sampler[list[int]]):
                     self.on_batch()
                 self.fetched = number + 1
                 yield drawn[self.rank :: self.world].tolist()
+                if self._current is not current:  # the generator is no longer where this pass left it
+                    raise RuntimeError(_LEFT)
 
     def take(self) -> None:
         """Count a step; where none is fetched ahead, it is made of the last batch, even if others were left out."""
-        if self.on_batch is None:
-            self.taken += 1
-            self.are_strange |= self.taken > (len(self) if self.passes else 0)
-        else:
-            self.are_strange |= self.taken == self.fetched
-            self.taken = self.fetched
+        self.are_strange |= self.taken >= self.fetched
+        self.taken = self.taken + 1 if self.on_batch is None else self.fetched
 
     def _draw(self) -> Iterator[Tensor]:
         if type(self.sampling) is not Poisson:
@@ -79,7 +81,8 @@ class Batches(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a pass."""
+        """Go on with a pass, and with no other: batches that it has fetched would come again."""
+        self._current = object()
         self.passes, self._start, self._skip = state["passes"], state["start"], state["skip"]
         self.are_strange = state["strange"]
         self.fetched = self.taken = self._skip
