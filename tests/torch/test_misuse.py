@@ -227,6 +227,42 @@ def test_a_backward_pass_that_failed_before_any_sum_can_be_made_again(monkeypatc
     assert torch.equal(disturbed.theta(), plain.theta())
 
 
+class Twice(nn.Module):
+    """A layer that is used twice, whose gradients Opacus adds up along the backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = nn.Conv1d(4, 4, 1), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.layer(torch.tanh(self.layer(x.unsqueeze(2)))).flatten(1)).flatten()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("call", [0, 1, 2])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_backward_pass_that_was_interrupted_leaves_nothing(mode, call, late, monkeypatch):
+    """Else the next batch would be added to half of this one, and its norms be too short."""
+    plain, disturbed = (Training(mode, model=Twice().double(), algorithm="dpsgd") for _ in range(2))
+    hear, heard = disturbed.private.capture_backprops_hook, []
+
+    def interrupt(*args):
+        heard.append(args)
+        if late or len(heard) <= call:
+            hear(*args)
+        if len(heard) > call:
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disturbed.private, "capture_backprops_hook", interrupt)
+        with pytest.raises(MemoryError):
+            disturbed.step(records()[:])
+    for training in (plain, disturbed):
+        training.step(records()[:5])
+    assert torch.equal(disturbed.theta(), plain.theta())
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("left_out", [{0}, {1}, {0, 1}])
 def test_pieces_left_out_mix_no_batches(mode, left_out):

@@ -69,12 +69,13 @@ class _Hooked:
         return tree_map(_nothing, self._module(*args, **kwargs))
 
     def _forget(self: Any) -> None:
-        """Forget a call that no backward pass has followed."""
+        """Forget a call that no backward pass has followed, or one that an error ended: Opacus would add to its sums."""
         for module in self.iterate_submodules(self._module):
-            if getattr(module, "activations", None):
-                module.activations.clear()
-                for p in module.parameters():
-                    p._forward_counter = 0
+            getattr(module, "activations", []).clear()
+            module.__dict__.pop("max_batch_len", None)
+        for p in self._module.parameters():
+            p._forward_counter = 0
+            p.__dict__.pop("_current_grad_sample", None)
 
 
 def _laid_out(item: Any) -> Any:
