@@ -263,6 +263,52 @@ def test_a_backward_pass_that_was_interrupted_leaves_nothing(mode, call, late, m
     assert torch.equal(disturbed.theta(), plain.theta())
 
 
+class Rows(nn.Module):
+    """A model that makes two rows of each record."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.layer(x.reshape(-1, 2)).flatten()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("pieces", [None, 3])
+def test_a_record_of_several_rows_is_refused(mode, workers, pieces):
+    """Each row would be clipped alone, and the record move the sum by as many clips."""
+    x, y = records()[:]
+    data = TensorDataset(x, y[:, None].expand(-1, 2))
+    training = Training(mode, data, Rows().double(), workers=workers, poisson_sampling=False, noise_multiplier=1.0)
+    options = {"max_physical_batch_size": pieces, "optimizer": training.optimizer}
+    loader = BatchMemoryManager(data_loader=training.loader, **options).__enter__() if pieces else training.loader
+    before = training.theta()
+    with pytest.raises(RuntimeError, match="one row a record of one batch, .* got 10 rows where 5 records were drawn"):
+        training.run(1, ((x, y.flatten()) for x, y in loader))
+    assert training.engine.steps == 0
+    assert torch.equal(training.theta(), before)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_two_batches_in_one_step_are_refused(workers):
+    training = Training(workers=workers, poisson_sampling=False)
+    batches = iter(training.loader)
+    with pytest.raises(RuntimeError, match="got 10 rows where 5 records were drawn"):
+        training.step([torch.cat(both) for both in zip(next(batches), next(batches), strict=True)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_workers_hand_on_batches_of_all_sizes(mode):
+    """Small batches, the empty one among them: what was fetched ahead is compared in its order."""
+    training = Training(mode, batch=1, workers=1, noise_multiplier=1.0)
+    sizes = [len(batch[0]) for batch in Training(mode, batch=1).loader]
+    assert min(sizes) == 0
+    assert training.run(1).engine.steps == len(sizes) == 40
+    assert training.engine.statement().notes == ()
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("left_out", [{0}, {1}, {0, 1}])
 def test_pieces_left_out_mix_no_batches(mode, left_out):
@@ -347,7 +393,7 @@ def test_workers_fetch_ahead_of_steps(tmp_path):
     batches = iter(ahead)
     next(batches)
     assert engine._batches.fetched > 1
-    engine._count()
+    engine._count(5)
     assert engine._batches.taken == 1
     batches._shutdown_workers()
 

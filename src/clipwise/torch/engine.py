@@ -133,9 +133,9 @@ class PrivacyEngine:
         rule.check_sampling(records, 1)
         return rule, records
 
-    def _count(self) -> None:
+    def _count(self, rows: int) -> None:
+        self._batches.take(rows)
         self.steps += 1
-        self._batches.take()
 
     def statement(self, delta: float | None = None, steps: int | None = None) -> Statement:
         """What is certified and what is claimed, for the steps taken so far or for a number of `steps`.

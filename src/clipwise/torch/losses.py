@@ -49,7 +49,7 @@ class RecordLosses:
         clipped = factor(rule.clip, norms)
         weights = factor(rule.feedback.cap, norms) / clipped if optimizer.caps else None
         with optimizer.undivided():
-            optimizer.between_passes()
+            optimizer.between_passes(len(norms))
             self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), weights)
             self.model.check_sums(clipped * norms)
             optimizer.after_second_pass()

@@ -58,8 +58,9 @@ class PrivateOptimizer(DPOptimizer):
         if remembers(rule.feedback):
             self.error = [torch.zeros_like(p, dtype=precise(p.dtype), requires_grad=False) for p in self.trained]
         self.resumed = False  # whether the error was loaded
-        self.on_step: Callable[[], None] = lambda: None  # called before an update is released
+        self.on_step: Callable[[int], None] = lambda rows: None  # called before an update is released
         self._begun = False  # whether some piece of the batch has been added
+        self._rows = 0  # that were clipped, one by one, in the pieces so far
         self._torn = False  # whether sums are being changed, or were when an error broke in
         self._forget_all()
 
@@ -96,8 +97,9 @@ class PrivateOptimizer(DPOptimizer):
         if self._begun or self._step_skip_queue:
             raise RuntimeError(_PIECES)
 
-    def begin(self) -> Tensor | None:
+    def begin(self, rows: int) -> Tensor | None:
         """What e is multiplied by to begin a batch's sums: B·clip(e)/e at its first piece, None at later ones."""
+        self._rows += rows
         if self._begun or not self.error:
             self._begun = True
             return None
@@ -126,7 +128,7 @@ class PrivateOptimizer(DPOptimizer):
         """Turn the sums into v + noise, and settle the error with v before noise."""
         with self.undivided():
             self._release()
-        self._begun = False
+        self._begun, self._rows = False, 0
 
     def _release(self) -> None:
         for number, p in enumerate(self.trained):
@@ -152,7 +154,7 @@ class PrivateOptimizer(DPOptimizer):
         self._is_last_step_skipped = self._check_skip_next_step()
         if self._is_last_step_skipped:
             return False
-        self.on_step()  # counted before it is released
+        self.on_step(self._rows)  # counted before it is released
         self.release()
         if self.step_hook:
             self.step_hook(self)
@@ -198,7 +200,7 @@ class HooksOptimizer(PrivateOptimizer):
         clipped = factor(self.rule.clip, norms)
         capped = factor(self.rule.feedback.cap, norms) if self.error else None
         with self.undivided():
-            share = self.begin()
+            share = self.begin(len(norms))
             for number, sample in enumerate(samples):
                 self.recall(number, share)
                 self._add(number, _weighted_sum(clipped, sample))
@@ -246,9 +248,9 @@ class GhostOptimizer(PrivateOptimizer):
         for p in self.trained:
             p.grad = p._norm_sample = None
 
-    def between_passes(self) -> None:
+    def between_passes(self, rows: int) -> None:
         """Keep the whole gradients in the error, and let the second pass add to the batch's sums in `p.grad`."""
-        share = self.begin()
+        share = self.begin(rows)
         for number, p in enumerate(self.trained):
             whole, p.grad = p.grad, None
             self.recall(number, share)

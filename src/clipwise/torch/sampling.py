@@ -6,6 +6,7 @@ generators in the same state, and each takes its own share of it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,11 @@ from torch.utils.data import DataLoader, Sampler
 from clipwise.sampling import Poisson
 
 _LEFT = "A pass cannot go on after another one was begun, or a checkpoint was loaded: iterate the loader anew."
+
+_ROWS = (
+    "A step must have one row a record of one batch, each of which is clipped, got {} rows where {} records were drawn; "
+    "with workers, make a step of every batch."
+)
 
 
 class Batches(Sampler[list[int]]):
@@ -32,6 +38,7 @@ class Batches(Sampler[list[int]]):
         self.on_batch: Callable[[], None] | None = None  # called when the next batch is fetched, if none is ahead
         self._start = generator.get_state()  # of the generator when the pass began
         self._skip = 0  # batches of a resumed pass that were taken before
+        self._sizes: deque[int] = deque()  # of the batches that a step may be made of, in their order
         self._current = object()  # stands for the pass that may go on: the last that was begun
 
     def __len__(self) -> int:
@@ -42,6 +49,7 @@ class Batches(Sampler[list[int]]):
         current = self._current = object()
         skip, self._skip = self._skip, 0
         self.fetched = self.taken = skip
+        self._sizes.clear()
         if skip:
             self.generator.set_state(self._start)
         else:
@@ -49,16 +57,27 @@ class Batches(Sampler[list[int]]):
             self._start = self.generator.get_state()
         for number, drawn in enumerate(self._draw()):
             if number >= skip:
-                if self.on_batch is not None:
-                    self.on_batch()
-                self.fetched = number + 1
-                yield drawn[self.rank :: self.world].tolist()
+                share = drawn[self.rank :: self.world].tolist()
+                self._fetch(number, len(share))
+                yield share
                 if self._current is not current:  # the generator is no longer where this pass left it
                     raise RuntimeError(_LEFT)
 
-    def take(self) -> None:
-        """Count a step; where none is fetched ahead, it is made of the last batch, even if others were left out."""
-        self.are_strange |= self.taken >= self.fetched
+    def _fetch(self, number: int, records: int) -> None:
+        if self.on_batch is not None:
+            self.on_batch()
+            self._sizes.clear()  # of batches that were left out
+        self.fetched = number + 1
+        self._sizes.append(records)
+
+    def take(self, rows: int) -> None:
+        """Count a step of so many rows; where none is fetched ahead, it is made of the last batch."""
+        if not self._sizes:
+            self.are_strange = True
+        elif not self.are_strange and rows > max(self._sizes[0], 1):  # of no record, one is made up
+            raise RuntimeError(_ROWS.format(rows, self._sizes[0]))
+        else:
+            self._sizes.popleft()
         self.taken = self.taken + 1 if self.on_batch is None else self.fetched
 
     def _draw(self) -> Iterator[Tensor]:
@@ -86,6 +105,7 @@ class Batches(Sampler[list[int]]):
         self.passes, self._start, self._skip = state["passes"], state["start"], state["skip"]
         self.are_strange = state["strange"]
         self.fetched = self.taken = self._skip
+        self._sizes.clear()
         self.generator.set_state(self._start)
 
 
