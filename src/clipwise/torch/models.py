@@ -120,7 +120,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self.optimizer = optimizer
         self.ends: list[GradientEdge] = []  # outputs of the layers that no gradient goes beyond
         self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
-        self.from_layers: dict[Any, Tensor] = {}  # norms of what layers add to the sums that are checked
+        self.from_layers: dict[Any, Tensor] = {}  # the sums as layers make them, while these are still to be checked
         self.unchecked = True  # whether it is still to be seen that gradients come from layers alone
         self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
 
@@ -130,17 +130,17 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             raise ValueError(f"ghost mode needs layers of one input, got {type(module).__name__}; hooks mode takes it.")
         if not forward_input[0].requires_grad and not self.optimizer.keeps_whole:
             self.ends.append(get_gradient_edge(output))  # as it is before anything overwrites it
-        once = not hasattr(module, "ghost_input")
-        if self.optimizer.caps and not once:
+        inputs = module.__dict__.setdefault("ghost_inputs", [])
+        if self.optimizer.caps and inputs:
             raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
         if self.optimizer.caps or self.unchecked:
-            module.ghost_input = module.activations[-1][0] if once else None
+            inputs.append(module.activations[-1][0])
 
     def _forget(self) -> None:
         super()._forget()
         self.ends = []
         for module in self.iterate_submodules(self._module):
-            module.__dict__.pop("ghost_input", None)
+            module.__dict__.pop("ghost_inputs", None)
 
     def check_uses(self, losses: Tensor) -> None:
         """Refuse parameters that the losses depend on otherwise than by their layer, even if nothing comes of it yet.
@@ -148,11 +148,11 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         What a layer that Opacus has no rule for does with its parameters is its own matter: `check_sums` sees to those.
         """
         uses = _uses(losses) if self.unchecked else Counter()
-        for module in self.iterate_submodules(self._module):
-            if known(module) and getattr(module, "ghost_input", None) is not None:
-                for p in module.parameters(recurse=False):
-                    if uses[p] > 1:
-                        raise RuntimeError(self._used_outside(p))
+        for module in filter(known, self.iterate_submodules(self._module)):
+            calls = len(getattr(module, "ghost_inputs", ()))
+            for p in module.parameters(recurse=False):
+                if calls and uses[p] > calls:
+                    raise RuntimeError(self._used_outside(p))
 
     def first_pass(self, total: Tensor) -> None:
         """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
@@ -165,6 +165,8 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     def second_pass(self, total: Tensor, weights: Tensor | None) -> None:
         """Backpropagate for the sums; with weights, capped gradients are kept as well."""
         self.weights = weights
+        if self.unchecked:
+            self.from_layers = {p: _as_it_is(p.grad, p) for p in self.optimizer.trained}
         self.disable_hooks()
         try:
             total.backward()
@@ -176,13 +178,14 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         if self.hooks_enabled:
             super().hear(module, gradient)
             return
-        x = module.__dict__.pop("ghost_input", None)
-        if x is not None:
-            self._add_up(module, x, gradient.detach())
+        inputs = getattr(module, "ghost_inputs", ())
+        if inputs:  # calls are heard of in reverse order
+            self._add_up(module, inputs.pop(), gradient.detach())
 
     def _add_up(self, module: Any, x: Tensor, gradient: Tensor) -> None:
         if self.unchecked:
-            self.from_layers |= {p: total.norm() for p, total in sums(module, x, gradient).items()}
+            for p, total in sums(module, x, gradient).items():
+                self.from_layers[p] += total
         if self.weights is not None:
             for p, total in sums(module, x, gradient, self.weights).items():
                 self.optimizer.keep(self._numbers[p], total)
@@ -205,11 +208,11 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     def check_sums(self, clipped_norms: Tensor) -> None:
         """Compare what layers have added to the first sums with what autograd has, up to rounding."""
         scale = float(clipped_norms.sum()) if self.unchecked else 0.0
+        sums, self.from_layers = self.from_layers, {}
         if scale == 0:
             return
-        compared = {} if self.optimizer.resumed else self.from_layers  # the sums of a resumed one begin with an error
-        for p, norm in compared.items():
-            if abs(float(p.grad.norm() - norm)) > scale * torch.finfo(p.dtype).eps ** 0.5:
+        for p, total in sums.items():
+            if float((p.grad - total).norm()) > scale * torch.finfo(p.dtype).eps ** 0.5:
                 raise RuntimeError(self._used_outside(p))
         self.unchecked = False
 
@@ -218,6 +221,11 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; hooks mode leaves "
             "these out."
         )
+
+
+def _as_it_is(grad: Tensor | None, p: Tensor) -> Tensor:
+    """A copy of a sum that has not begun, or that begins with the error of a training that is resumed."""
+    return torch.zeros_like(p, requires_grad=False) if grad is None else grad.clone()
 
 
 def _uses(losses: Tensor) -> Counter[Tensor]:

@@ -57,7 +57,6 @@ class PrivateOptimizer(DPOptimizer):
         self.error: list[Tensor] = []  # e, hidden state: one tensor a parameter, none without feedback
         if remembers(rule.feedback):
             self.error = [torch.zeros_like(p, dtype=precise(p.dtype), requires_grad=False) for p in self.trained]
-        self.resumed = False  # whether the error was loaded
         self.on_step: Callable[[int], None] = lambda rows: None  # called before an update is released
         self._begun = False  # whether some piece of the batch has been added
         self._rows = 0  # that were clipped, one by one, in the pieces so far
@@ -178,7 +177,6 @@ class PrivateOptimizer(DPOptimizer):
         self.original_optimizer.load_state_dict(state_dict)
         for e, saved in zip(self.error, state_dict.get("error", []), strict=True):
             e.copy_(saved)
-        self.resumed = True
 
     def require_between_steps(self) -> None:
         """Refuse to save or load a state in the middle of a batch, when e is not e."""
