@@ -42,6 +42,23 @@ def test_a_parameter_unfrozen_later_gets_no_raw_gradient(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_parameter_unfrozen_for_a_while_gets_no_raw_gradient(mode):
+    model = network()
+    model[0].requires_grad_(False)
+    before = flat(model[0].parameters())
+    wrapped, optimizer, criterion = private(model, mode)
+    x, y = records()[:]
+    model[0].requires_grad_(True)
+    nn.functional.mse_loss(model(x), y).backward()
+    assert model[0].weight.grad.any()
+    model[0].requires_grad_(False)
+    optimizer.zero_grad()
+    criterion(wrapped(x), y).backward()
+    optimizer.step()
+    assert torch.equal(flat(model[0].parameters()), before)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_parameter_added_later_gets_no_raw_gradient(mode):
     training = Training(mode)
     added = nn.Parameter(torch.zeros(1, dtype=torch.float64))

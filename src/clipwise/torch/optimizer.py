@@ -64,7 +64,7 @@ class PrivateOptimizer(DPOptimizer):
         self._forget_all()
 
     def _forget_all(self) -> None:
-        """Drop gradients from before, of frozen parameters too: the optimiser would take them as they are."""
+        """Drop gradients that are not private, of frozen parameters too: the optimiser would take them as they are."""
         for group in self.param_groups:
             for p in group["params"]:
                 p.grad = None
@@ -130,6 +130,7 @@ class PrivateOptimizer(DPOptimizer):
         self._begun, self._rows = False, 0
 
     def _release(self) -> None:
+        self._forget_all()
         for number, p in enumerate(self.trained):
             summed = p.summed_grad
             if self.error:
