@@ -120,7 +120,8 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self.optimizer = optimizer
         self.ends: list[GradientEdge] = []  # outputs of the layers that no gradient goes beyond
         self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
-        self.from_layers: dict[Any, Tensor] = {}  # the sums as layers make them, while these are still to be checked
+        self.from_layers: dict[Any, Tensor] = {}  # sums as layers make them, until autograd has made them, too
+        self.strays: dict[Any, Tensor] = {}  # norms of what autograd has added besides
         self.unchecked = True  # whether it is still to be seen that gradients come from layers alone
         self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
 
@@ -165,13 +166,15 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     def second_pass(self, total: Tensor, weights: Tensor | None) -> None:
         """Backpropagate for the sums; with weights, capped gradients are kept as well."""
         self.weights = weights
-        if self.unchecked:
-            self.from_layers = {p: _as_it_is(p.grad, p) for p in self.optimizer.trained}
+        compared = self.optimizer.trained if self.unchecked else []
+        comparisons = [p.register_post_accumulate_grad_hook(self._compare) for p in compared]
         self.disable_hooks()
         try:
             total.backward()
         finally:
             self.enable_hooks()
+            for comparison in comparisons:
+                comparison.remove()
 
     def hear(self, module: Any, gradient: Tensor) -> None:
         """Take in the gradient of a layer's output: norms in the first pass, sums in the second, where needed."""
@@ -185,10 +188,15 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     def _add_up(self, module: Any, x: Tensor, gradient: Tensor) -> None:
         if self.unchecked:
             for p, total in sums(module, x, gradient).items():
-                self.from_layers[p] += total
+                before = self.from_layers.get(p, p.grad)  # the sums of a resumed training begin with an error
+                self.from_layers[p] = total if before is None else before + total
         if self.weights is not None:
             for p, total in sums(module, x, gradient, self.weights).items():
                 self.optimizer.keep(self._numbers[p], total)
+
+    def _compare(self, p: Tensor) -> None:
+        """Called as soon as a sum is made, so that no copies of all sums are kept."""
+        self.strays[p] = (p.grad - self.from_layers.pop(p)).norm()
 
     def norms(self, records: int) -> Tensor:
         """The norm of each record's gradient."""
@@ -206,13 +214,12 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         return next(str(name) for name, other in self._module.named_parameters() if other is p)
 
     def check_sums(self, clipped_norms: Tensor) -> None:
-        """Compare what layers have added to the first sums with what autograd has, up to rounding."""
+        """Refuse first sums to which more has been added than layers have, up to rounding."""
         scale = float(clipped_norms.sum()) if self.unchecked else 0.0
-        sums, self.from_layers = self.from_layers, {}
         if scale == 0:
             return
-        for p, total in sums.items():
-            if float((p.grad - total).norm()) > scale * torch.finfo(p.dtype).eps ** 0.5:
+        for p, stray in self.strays.items():
+            if float(stray) > scale * torch.finfo(p.dtype).eps ** 0.5:
                 raise RuntimeError(self._used_outside(p))
         self.unchecked = False
 
@@ -221,11 +228,6 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; hooks mode leaves "
             "these out."
         )
-
-
-def _as_it_is(grad: Tensor | None, p: Tensor) -> Tensor:
-    """A copy of a sum that has not begun, or that begins with the error of a training that is resumed."""
-    return torch.zeros_like(p, requires_grad=False) if grad is None else grad.clone()
 
 
 def _uses(losses: Tensor) -> Counter[Tensor]:
