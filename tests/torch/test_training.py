@@ -1,5 +1,6 @@
 """A private training in the loop: pieces, processes, checkpoints, schedulers, frozen and mixed parameters."""
 
+import numpy as np
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -7,6 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import private_training as pt
+from clipwise.torch import generators
 from clipwise.torch.sampling import Batches, Collate
 from private_training import Training
 
@@ -254,6 +256,22 @@ def test_fresh_generators_do_not_follow_the_global_seed():
         training = Training(noise_multiplier=1.0, noise_generator=None)
         ends.append(training.run(1).theta())
     assert not torch.equal(*ends)
+
+
+def test_fresh_generators_have_all_their_bits_from_the_operating_system(monkeypatch):
+    """NumPy's Mersenne Twister, filled with the same words, draws the same numbers."""
+    words = np.random.default_rng(0).integers(2**32, size=624, dtype=np.uint32)
+    monkeypatch.setattr("os.urandom", lambda size: words.tobytes() if size == words.nbytes else bytes(size))
+    twister = np.random.MT19937()
+    twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
+    drawn = torch.randint(2**62, (1000,), generator=generators.fresh("cpu")).numpy()
+    pairs = twister.random_raw(2000).reshape(1000, 2).astype(np.int64)
+    assert (drawn == (pairs[:, 0] % 2**30 << 32) + pairs[:, 1]).all()
+
+
+def test_fresh_generators_differ():
+    states = {bytes(generators.fresh("cpu").get_state()[24:].tolist()) for _ in range(3)}
+    assert len(states) == 3
 
 
 def test_losses_in_parts():

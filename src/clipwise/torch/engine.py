@@ -16,12 +16,12 @@ from clipwise.privacy.statement import Statement, about_seed, account
 from clipwise.privacy.warning import PrivacyWarning
 from clipwise.rule import Rule
 from clipwise.sampling import Epochs
-from clipwise.torch import checkpoint, inputs
+from clipwise.torch import checkpoint, generators, inputs
 from clipwise.torch.layers import register_conv1d
 from clipwise.torch.losses import RecordCriterion
 from clipwise.torch.models import GhostModel, HooksModel
 from clipwise.torch.optimizer import GhostOptimizer, HooksOptimizer, PrivateOptimizer
-from clipwise.torch.processes import Processes, unwrapped
+from clipwise.torch.processes import unwrapped
 from clipwise.torch.rules import Settings, multiplier, rule_of
 from clipwise.torch.sampling import Batches, private_loader
 
@@ -89,7 +89,7 @@ class PrivacyEngine:
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         inputs.check_generator(noise_generator)
         self._seeded = noise_generator is not None
-        noise = noise_generator or _fresh_generator(next(inner.parameters()).device)
+        noise = noise_generator or generators.fresh(next(inner.parameters()).device)
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes)
         loader = self._watch(private, records, data_loader)
         return *_model_and_more(inner, private, criterion, loss_reduction), loader
@@ -99,7 +99,7 @@ class PrivacyEngine:
         self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
         self._coarse = any(p.dtype.itemsize < 4 for p in optimizer.trained)
         self._guessable = data_loader.generator is not None
-        self._batches = Batches(self._rule.sampling, records, _sampling_generator(data_loader, processes), *processes)
+        self._batches = Batches(self._rule.sampling, records, generators.for_batches(data_loader, processes), *processes)
         self._batches.on_pass = optimizer.begin_pass
         if not data_loader.num_workers:  # else batches are fetched ahead, and the next one says nothing of the last
             self._batches.on_batch = optimizer.begin_batch
@@ -224,17 +224,3 @@ def _nothing_certified(stated: Statement, reason: str) -> Statement:
     return replace(
         stated, certified=math.inf, claimed=None, claim_holds=None, reasons=(reason,), certificate=none, notes=(reason,)
     )
-
-
-def _fresh_generator(device: Any) -> torch.Generator:
-    """A generator that the operating system has seeded, and that `torch.manual_seed` does not touch."""
-    generator = torch.Generator(device)
-    generator.seed()
-    return generator
-
-
-def _sampling_generator(data_loader: Any, processes: Processes) -> torch.Generator:
-    """A generator for the batches, the same in all processes; the loader's own, if any, decides on its seed."""
-    chosen = data_loader.generator or _fresh_generator("cpu")
-    seed = int(torch.randint(2**62, (), generator=chosen))
-    return torch.Generator().manual_seed(processes.agree(seed))

@@ -26,11 +26,11 @@ class Processes(NamedTuple):
         if self.world > 1:
             torch.distributed.all_reduce(total)
 
-    def agree(self, number: int) -> int:
-        """The first process's number."""
+    def agree(self, state: Tensor) -> Tensor:
+        """The first process's state."""
         if self.world == 1:
-            return number
-        shared = [number]
+            return state
+        shared = [state]
         torch.distributed.broadcast_object_list(shared, src=0)
         return shared[0]
 
