@@ -215,6 +215,16 @@ def test_a_seed_is_no_generator():
         private(noise_generator=5)
 
 
+def test_class_weights_with_a_mean_mix_records():
+    """Their mean is divided by the weights of all labels of the batch, so that a label moves every gradient."""
+    for kind in (nn.CrossEntropyLoss, nn.NLLLoss):
+        with pytest.raises(ValueError, match=r"^criterion must not divide .* got .*reduction='sum' and loss_reduction"):
+            private(criterion=kind(weight=torch.ones(2)))
+        private(criterion=kind(weight=torch.ones(2), reduction="sum"), loss_reduction="sum")
+        private(criterion=kind())
+        private(criterion=kind(weight=torch.ones(2)), grad_sample_mode="ghost")  # one loss a record
+
+
 @pytest.mark.parametrize("name", ["target_epsilon", "target_delta"])
 def test_targets_are_called_by_their_names(name):
     model = network()

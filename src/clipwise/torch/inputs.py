@@ -88,10 +88,16 @@ def check_generator(generator: Any) -> None:
 
 
 def check_criterion(criterion: Any, mode: str, loss_reduction: str) -> None:
-    """Refuse ghost clipping without a criterion, and names that mean nothing."""
+    """Refuse ghost clipping without a criterion, a mean that mixes records, and names that mean nothing."""
     checks.choice("grad_sample_mode", mode, {"hooks": None, "ghost": None})
     checks.choice("loss_reduction", loss_reduction, {"mean": None, "sum": None})
     if mode == "ghost" and not callable(criterion):
         raise ValueError(
             f"criterion must be given for grad_sample_mode='ghost', which needs one loss a record, got {criterion!r}."
+        )
+    weighted = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss) and criterion.weight is not None
+    if mode == "hooks" and weighted and criterion.reduction == "mean":
+        raise ValueError(
+            f"criterion must not divide by the weights of a batch's classes, which mixes records, got {criterion!r} "
+            "with weight and reduction='mean'; use reduction='sum' and loss_reduction='sum'."
         )
