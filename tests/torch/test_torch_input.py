@@ -215,6 +215,13 @@ def test_a_seed_is_no_generator():
         private(noise_generator=5)
 
 
+def test_disjoint_batches_of_neighbours_that_differ_in_number_are_refused_at_once():
+    """And not by the statement, after the training."""
+    message = "^poisson_sampling must be True for adjacency='add-remove', .* got False"
+    with pytest.raises(ValueError, match=message):
+        private(engine=PrivacyEngine(adjacency="add-remove"), poisson_sampling=False)
+
+
 def test_class_weights_with_a_mean_mix_records():
     """Their mean is divided by the weights of all labels of the batch, so that a label moves every gradient."""
     for kind in (nn.CrossEntropyLoss, nn.NLLLoss):

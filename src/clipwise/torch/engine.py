@@ -131,6 +131,11 @@ class PrivacyEngine:
         records, batch = inputs.records_and_batch(data_loader)
         rule = rule_of(settings, type(optimizer).__name__, batch)
         rule.check_sampling(records, 1)
+        if self.adjacency == "add-remove" and type(rule.sampling) is Epochs:
+            raise ValueError(
+                "poisson_sampling must be True for adjacency='add-remove', since disjoint batches depend on the number "
+                "of records, got False."
+            )
         return rule, records
 
     def _count(self, rows: int) -> None:
