@@ -318,6 +318,19 @@ def test_losses_with_several_terms():
         torch.testing.assert_close(training.update(), expected if reduction == "mean" else expected / 6)
 
 
+def test_a_mean_over_the_batch_is_not_divided_by_terms():
+    """KLDivLoss has it: the sum over a record's classes, and the mean over records, as in hooks mode."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
+    updates = []
+    for mode in MODES:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.LogSoftmax(1)).double()
+        options = {"batch": 6, "clip": 1e3, "poisson_sampling": False, "criterion": nn.KLDivLoss(reduction="batchmean")}
+        updates.append(Training(mode, TensorDataset(x, y.softmax(1)), model, **options).run(1).update())
+    torch.testing.assert_close(*updates)
+
+
 def test_flattened_tokens():
     """Tokens of all records in one row, as Opacus has it, with some to ignore."""
     generator = torch.Generator().manual_seed(0)

@@ -86,4 +86,4 @@ class RecordCriterion:
         if ignored is not None and targets.shape == losses.shape:
             terms = (targets != ignored).flatten(1).sum(1).clamp(min=1)
         total = losses.flatten(1).sum(1)
-        return total if self.reduction == "sum" else total / terms
+        return total if self.reduction in ("sum", "batchmean") else total / terms  # a batch's mean is over records
