@@ -1,5 +1,8 @@
 """Trainings that go wrong: what would break the guarantee in silence is refused aloud."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -422,6 +425,34 @@ def test_the_first_process_writes_the_checkpoint(tmp_path):
     training.optimizer.processes = Processes(1, 2)
     training.engine.save_checkpoint(path=tmp_path / "c", **parts)
     assert not (tmp_path / "c").exists()
+
+
+def pickled(thing):
+    return pickle.loads(pickle.dumps(thing))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copied_model_is_a_plain_one_and_the_training_goes_on(mode, copied):
+    plain, training = Training(mode, residual_cap=1.5).run(1), Training(mode, residual_cap=1.5).run(1)
+    x, y = records()[:]
+    for model in (training.model, training.private):
+        twin = copied(model)
+        nn.functional.mse_loss(twin(x), y).backward()
+        assert torch.equal(twin(x), model(x))
+        assert all(p.grad.any() and getattr(p, "grad_sample", None) is None for p in twin.parameters())
+    assert torch.equal(training.run(1).theta(), plain.run(1).theta())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_training_is_not_copied(mode, copied):
+    """Two trainings would share their noise, and torch would be left with a broken class of optimisers."""
+    training = Training(mode)
+    for thing in (training.optimizer, training.engine):
+        with pytest.raises(TypeError, match=r"Optimizer cannot be copied or pickled: use optimizer.state_dict\(\)"):
+            copied(thing)
+    assert training.run(1).engine.steps == 8
 
 
 def test_a_sampler_of_its_own_is_not_thrown_away_in_silence():

@@ -26,6 +26,8 @@ from clipwise.torch.tensors import joint_norm
 class _Hooked:
     """What both kinds of models share: hooks on outputs, and batches without records."""
 
+    LEFT_OUT: ClassVar[tuple[str, ...]] = ()  # attributes that belong to the training, and not to its model
+
     def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
         """Listen to every layer that has parameters to train."""
         self._module.autograd_grad_sample_hooks = self.autograd_grad_sample_hooks = []
@@ -56,6 +58,10 @@ class _Hooked:
             raise RuntimeError("The private model must be called once, and only once, before each backward pass.")
         gradient = without_padding(module, module.activations[-1][0], gradient)
         self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
+
+    def __getstate__(self: Any) -> dict[str, Any]:
+        """What copies take over: a model to evaluate, and nothing of the training, of which there is one."""
+        return {**self.__dict__, "hooks_enabled": False, **dict.fromkeys(self.LEFT_OUT)}
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """The model; a batch without records goes through it as one made-up record, of which nothing comes out.
@@ -111,6 +117,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     comes from elsewhere would not be measured, and so not be clipped.
     """
 
+    LEFT_OUT = ("optimizer", "ends", "weights", "from_layers", "strays", "_numbers")
     NORM_SAMPLERS: ClassVar[Any] = ChainMap(
         {nn.Linear: matrix_norms}, GradSampleModuleFastGradientClipping.NORM_SAMPLERS
     )

@@ -179,6 +179,13 @@ class PrivateOptimizer(DPOptimizer):
         for e, saved in zip(self.error, state_dict.get("error", []), strict=True):
             e.copy_(saved)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse copies, which would share the noise, and whose making would break torch's optimisers of this class."""
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled: use optimizer.state_dict(), or save_checkpoint of the "
+            "engine."
+        )
+
     def require_between_steps(self) -> None:
         """Refuse to save or load a state in the middle of a batch, when e is not e."""
         if self._torn:
