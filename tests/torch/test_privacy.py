@@ -1,5 +1,6 @@
 """What the noise hides is what the statement counts on: its scale, and how much one record can change."""
 
+import itertools
 import math
 
 import pytest
@@ -135,6 +136,31 @@ def test_unfinished_passes_count_as_participations():
     rule = cw.DPSGD(cw.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
     assert training.engine.steps == 3
     assert training.engine.statement().certified == cw.account(rule, 40, 3 * 8, 1e-5).certified
+
+
+def test_a_look_at_a_batch_is_no_pass(tmp_path):
+    """A pass takes part from its first step on, also in a training that goes on from before that step."""
+    settings = {"poisson_sampling": False, "algorithm": "dpsgd", "noise_multiplier": 2.0}
+    plain, looked, resumed = (Training(**settings) for _ in range(3))
+    next(iter(looked.loader))
+    batches = iter(looked.loader)
+    first = next(batches)
+    looked.engine.save_checkpoint(path=tmp_path / "c", module=looked.private, optimizer=looked.optimizer)
+    resumed.engine.load_checkpoint(path=tmp_path / "c", module=resumed.private, optimizer=resumed.optimizer)
+    looked.run(1, itertools.chain([first], batches))
+    resumed.run(1)
+    assert torch.equal(resumed.theta(), looked.theta())
+    stated = plain.run(1).engine.statement().certified
+    assert looked.engine.statement().certified == resumed.engine.statement().certified == stated
+
+
+def test_with_workers_a_pass_counts_from_its_first_batch():
+    """Since a step may be made of a batch of the pass before, which was fetched ahead."""
+    training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0, workers=1)
+    for batch in [next(iter(training.loader)) for _ in range(2)]:
+        training.step(batch)
+    rule = cw.DPSGD(cw.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
+    assert training.engine.statement().certified == cw.account(rule, 40, 2 * 8, 1e-5).certified
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])

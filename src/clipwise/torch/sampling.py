@@ -30,13 +30,14 @@ class Batches(Sampler[list[int]]):
     def __init__(self, sampling: Any, records: int, generator: torch.Generator, rank: int = 0, world: int = 1):
         self.sampling, self.records, self.generator = sampling, records, generator
         self.rank, self.world = rank, world
-        self.passes = 0  # that were begun
+        self.passes = 0  # of which some step was made
         self.fetched = 0  # batches of this pass; with workers, ahead of the steps
         self.taken = 0  # batches of this pass up to the last that a step was made of
         self.are_strange = False  # whether a step was made without a batch from here: another loader is in use
         self.on_pass: Callable[[], None] = lambda: None  # called when a pass begins
         self.on_batch: Callable[[], None] | None = None  # called when the next batch is fetched, if none is ahead
         self._start = generator.get_state()  # of the generator when the pass began
+        self._counted = False  # whether the pass is one of `passes`
         self._skip = 0  # batches of a resumed pass that were taken before
         self._sizes: deque[int] = deque()  # of the batches that a step may be made of, in their order
         self._current = object()  # stands for the pass that may go on: the last that was begun
@@ -50,11 +51,13 @@ class Batches(Sampler[list[int]]):
         skip, self._skip = self._skip, 0
         self.fetched = self.taken = skip
         self._sizes.clear()
+        self._counted = bool(skip)
         if skip:
             self.generator.set_state(self._start)
         else:
-            self.passes += 1
             self._start = self.generator.get_state()
+        if self.on_batch is None:  # a step may be made of any batch that was fetched, of the last pass as well
+            self._count()
         for number, drawn in enumerate(self._draw()):
             if number >= skip:
                 share = drawn[self.rank :: self.world].tolist()
@@ -62,6 +65,10 @@ class Batches(Sampler[list[int]]):
                 yield share
                 if self._current is not current:  # the generator is no longer where this pass left it
                     raise RuntimeError(_LEFT)
+
+    def _count(self) -> None:
+        self.passes += not self._counted
+        self._counted = True
 
     def _fetch(self, number: int, records: int) -> None:
         if self.on_batch is not None:
@@ -72,6 +79,7 @@ class Batches(Sampler[list[int]]):
 
     def take(self, rows: int) -> None:
         """Count a step of so many rows; where none is fetched ahead, it is made of the last batch."""
+        self._count()
         if not self._sizes:
             self.are_strange = True
         elif not self.are_strange and rows > max(self._sizes[0], 1):  # of no record, one is made up
@@ -91,7 +99,7 @@ class Batches(Sampler[list[int]]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the pass stands, by the steps made of it."""
-        within = self.passes and self.taken < len(self)
+        within = self.taken < len(self)
         return {
             "passes": self.passes,
             "start": self._start if within else self.generator.get_state(),
