@@ -108,6 +108,8 @@ def test_optimisers():
         private(optimizer=0.1)
     with pytest.raises(ValueError, match="optimizer must be a plain torch optimiser, got HooksOptimizer"):
         private(model, optimizer=twice)
+    with pytest.raises(ValueError, match="optimizer must make its step of one gradient, got LBFGS"):
+        private(model, optimizer=torch.optim.LBFGS(model.parameters()))
 
 
 def test_engines():

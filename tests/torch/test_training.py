@@ -285,8 +285,9 @@ def test_losses_in_parts():
             training.optimizer.step()
         ends.append(training.theta())
     torch.testing.assert_close(*ends)
-    with pytest.raises(TypeError):
-        training.loss(batch) + 1.0
+    for add in (lambda loss: loss + 1.0, lambda loss: loss + torch.ones(()), lambda loss: torch.ones(()) + loss):
+        with pytest.raises(TypeError, match="Only losses of the private criterion can be added .*, got (float|Tensor)"):
+            add(training.loss(batch))
     scores = training.private(batch[0])
     shown = nn.BCEWithLogitsLoss()(scores, batch[1])
     assert training.criterion(scores, batch[1]).item() == pytest.approx(shown.item())

@@ -99,7 +99,8 @@ class PrivacyEngine:
         self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
         self._coarse = any(p.dtype.itemsize < 4 for p in optimizer.trained)
         self._guessable = data_loader.generator is not None
-        self._batches = Batches(self._rule.sampling, records, generators.for_batches(data_loader, processes), *processes)
+        generator = generators.for_batches(data_loader, processes)
+        self._batches = Batches(self._rule.sampling, records, generator, *processes)
         self._batches.on_pass = optimizer.begin_pass
         if not data_loader.num_workers:  # else batches are fetched ahead, and the next one says nothing of the last
             self._batches.on_batch = optimizer.begin_batch

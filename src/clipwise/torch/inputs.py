@@ -70,9 +70,11 @@ def _refuse_shared(module: Any) -> None:
 
 
 def check_optimizer(optimizer: Any, module: Any) -> None:
-    """Refuse an optimiser of other parameters, or one that is private already."""
+    """Refuse an optimiser of other parameters, a private one, or one that a gradient is not enough for."""
     if isinstance(optimizer, DPOptimizer) or not hasattr(optimizer, "param_groups"):
         raise ValueError(f"optimizer must be a plain torch optimiser, got {type(optimizer).__name__}.")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("optimizer must make its step of one gradient, got LBFGS, which asks for several.")
     known = set(module.parameters())
     given = [p for group in optimizer.param_groups for p in group["params"]]
     if not all(p in known for p in given):

@@ -28,8 +28,13 @@ class RecordLosses:
 
     def __add__(self, other: RecordLosses) -> RecordLosses:
         if not isinstance(other, RecordLosses):
-            return NotImplemented  # a penalty would get round the clipping
+            raise TypeError(
+                "Only losses of the private criterion can be added to one another, since anything else, such as a "
+                f"penalty, would get round the clipping, got {type(other).__name__}; there is weight_decay."
+            )
         return RecordLosses(self.model, self.optimizer, self.losses + other.losses)
+
+    __radd__ = __add__
 
     def __mul__(self, number: float) -> RecordLosses:
         return RecordLosses(self.model, self.optimizer, self.losses * float(number))

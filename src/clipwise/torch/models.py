@@ -75,7 +75,7 @@ class _Hooked:
         return tree_map(_nothing, self._module(*args, **kwargs))
 
     def _forget(self: Any) -> None:
-        """Forget a call that no backward pass has followed, or one that an error ended: Opacus would add to its sums."""
+        """Forget a call that no backward pass has followed, or that an error ended: Opacus would add to its sums."""
         for module in self.iterate_submodules(self._module):
             getattr(module, "activations", []).clear()
             module.__dict__.pop("max_batch_len", None)

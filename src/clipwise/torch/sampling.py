@@ -19,8 +19,8 @@ from clipwise.sampling import Poisson
 _LEFT = "A pass cannot go on after another one was begun, or a checkpoint was loaded: iterate the loader anew."
 
 _ROWS = (
-    "A step must have one row a record of one batch, each of which is clipped, got {} rows where {} records were drawn; "
-    "with workers, make a step of every batch."
+    "A step must have one row a record of one batch, since each row is clipped alone, got {} rows where {} records "
+    "were drawn; with workers, make a step of every batch."
 )
 
 
