@@ -20,7 +20,7 @@ from clipwise.engine.cache import kernel
 
 AHEAD = 8  # steps; from 4 to 16 it makes no difference
 _LINE = 8  # numbers in a cache line
-_START = 16 * _LINE
+_START = 16 * _LINE  # numbers of a row in a batch that are asked for; more of them would hold up the sums
 
 
 def _prefetching(level: int) -> Any:

@@ -134,12 +134,11 @@ class Client:
             if answer is None:
                 continue
             if answer.status == 200 or answer.content.get("code") == "applied":
-                receipt = Receipt(
-                    checks.count("sequence", answer.content.get("sequence")), mu
-                )  # before all is forgotten
+                # Checked before anything is forgotten: after nonsense, the same report can be sent again.
+                sequence = checks.count("sequence", answer.content.get("sequence"))
                 del self._sent[user]
                 self._lost.pop(user, None)
-                return receipt
+                return Receipt(sequence, mu)
             del self._sent[user]
             self._lost[user] = mu
             raise BudgetSpentError(
