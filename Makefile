@@ -8,8 +8,8 @@ DOCS_READY := $(VENV)/docs-ready
 
 .PHONY: demo test check verify docs bench quality format clean
 
-demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in clipwise-demo/
-	$(BIN)/clipwise demo
+demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in clipsilon-demo/
+	$(BIN)/clipsilon demo
 
 test: $(READY)  ## the test suite
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -46,4 +46,4 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) clipwise-demo docs/_build docs/gallery_pages
+	rm -rf $(VENV) clipsilon-demo docs/_build docs/gallery_pages

@@ -2,7 +2,7 @@
 
     python benchmarks/accounting.py [--quick]
 
-Poisson batches, one record added or removed. `cw.account` is timed from the rule to the certified ε, with nothing kept
+Poisson batches, one record added or removed. `cs.account` is timed from the rule to the certified ε, with nothing kept
 from earlier calls; peers from their history to theirs. Opacus's GDP accountant uses a central limit theorem and so is
 not an upper bound: a ratio below 1 is no lead.
 """
@@ -20,7 +20,7 @@ from dp_accounting.pld import PLDAccountant
 from opacus.accountants import create_accountant
 from opacus.accountants.utils import get_noise_multiplier
 
-import clipwise as cw
+import clipsilon as cs
 from results import Row, ahead, main
 from timing import ratio, seconds, turns
 
@@ -53,17 +53,17 @@ SETTINGS = [
     Setting(2_000, 20.0, 500, 1e-5),
 ]
 SHORT = [case for case in SETTINGS if case.steps <= 1_000]  # to calibrate for: Opacus's PRV is slow beyond
-EPSILON, CLOSE = 1.0, 0.002  # to calibrate for, and how near below it, as `cw.calibrate` does
+EPSILON, CLOSE = 1.0, 0.002  # to calibrate for, and how near below it, as `cs.calibrate` does
 
 
-def rule(noise: float) -> cw.Rule:
+def rule(noise: float) -> cs.Rule:
     """DP-SGD."""
-    return cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=noise / BATCH, batch=BATCH)
+    return cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=noise / BATCH, batch=BATCH)
 
 
 def ours(case: Setting) -> float:
     """The certified ε."""
-    return cw.account(rule(case.noise), case.records, case.steps, case.delta, "add-remove").certified
+    return cs.account(rule(case.noise), case.records, case.steps, case.delta, "add-remove").certified
 
 
 def opacus(name: str, case: Setting) -> float:
@@ -100,7 +100,7 @@ def compare(rows: list[Row], cases: list[Setting], repeats: int) -> None:
             speed[name].append(ratio(taken, name, "ours"))
     for name in PEERS:
         rows.append(summary("certified ε", f"{name}: its ε", tightness[name]))
-        rows.append(summary("time of `cw.account`", f"{name}: its time", speed[name]))
+        rows.append(summary("time of `cs.account`", f"{name}: its time", speed[name]))
 
 
 def summary(what: str, other: str, ratios: list[float]) -> Row:
@@ -110,8 +110,8 @@ def summary(what: str, other: str, ratios: list[float]) -> Row:
 
 
 def calibrated(case: Setting) -> float:
-    """The noise multiplier that `cw.calibrate` finds."""
-    found = cw.calibrate(rule(1.0), EPSILON, case.delta, case.records, case.steps, adjacency="add-remove")
+    """The noise multiplier that `cs.calibrate` finds."""
+    found = cs.calibrate(rule(1.0), EPSILON, case.delta, case.records, case.steps, adjacency="add-remove")
     return found.noise.std * BATCH
 
 
@@ -132,7 +132,7 @@ def calibration(rows: list[Row], cases: list[Setting], repeats: int) -> None:
             noises.append(jobs["peer"]() / jobs["ours"]())
             times.append(ratio(taken, "peer", "ours"))
         rows.append(summary("noise for ε = 1", f"{peer}: its noise", noises))
-        rows.append(summary("time of `cw.calibrate`", f"{peer}: its time", times))
+        rows.append(summary("time of `cs.calibrate`", f"{peer}: its time", times))
 
 
 def measure(rows: list[Row], quick: bool) -> None:

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import clipwise as cw
-from clipwise.privacy.attacks import Effort, attacks, watched
-from clipwise.privacy.canaries import Linear, canary_pair
-from clipwise.privacy.inference import clopper_pearson_bound, gaussian_bound, lower_limit
-from clipwise.privacy.one_run import one_run_bound
-from clipwise.privacy.release import release
+import clipsilon as cs
+from clipsilon.privacy.attacks import Effort, attacks, watched
+from clipsilon.privacy.canaries import Linear, canary_pair
+from clipsilon.privacy.inference import clopper_pearson_bound, gaussian_bound, lower_limit
+from clipsilon.privacy.one_run import one_run_bound
+from clipsilon.privacy.release import release
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
 from timing import Times, ratio, seconds, turns
@@ -40,17 +40,17 @@ DELTA, CONFIDENCE = 1e-5, 0.95
 Scores = dict[str, np.ndarray]  # "absent" and "present"
 
 
-def sampled_rule() -> cw.Rule:
+def sampled_rule() -> cs.Rule:
     """DP-SGD with Poisson batches."""
-    return cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=0.2, batch=10)
+    return cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=0.2, batch=10)
 
 
-def full_rule(records: int) -> cw.Rule:
+def full_rule(records: int) -> cs.Rule:
     """All records in every step: an exact Gaussian mechanism, with noise of one clip on the sum."""
-    return cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=1 / records, batch=1, sampling="full")
+    return cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=1 / records, batch=1, sampling="full")
 
 
-def attacked(rule: cw.Rule, steps: int, runs: int, seed: int) -> Scores:
+def attacked(rule: cs.Rule, steps: int, runs: int, seed: int) -> Scores:
     """Scores of runs without and with the canary, by the last of the rule's attacks."""
     attack = attacks(rule, release(rule, RECORDS, steps), "zero-out")[-1]
     absent, present = (
@@ -62,8 +62,8 @@ def attacked(rule: cw.Rule, steps: int, runs: int, seed: int) -> Scores:
 def one_run(canaries: int, seed: int) -> Scores:
     """Scores of canaries in one run, each with a direction of its own and in the data by the toss of a coin."""
     included = np.random.default_rng(seed).random(canaries) < 0.5
-    problem = cw.Problem(np.diag(included.astype(float)), loss=Linear())
-    trace = cw.run(problem, watched(full_rule(canaries)), 1, seed=seed, record=[0, 1], progress=False)
+    problem = cs.Problem(np.diag(included.astype(float)), loss=Linear())
+    trace = cs.run(problem, watched(full_rule(canaries)), 1, seed=seed, record=[0, 1], progress=False)
     scores = -trace.theta[0, -1]
     return {"absent": scores[~included], "present": scores[included]}
 
@@ -174,19 +174,19 @@ def against_jax_privacy(rows: list[Row], quick: bool) -> None:
 def costs(rows: list[Row], quick: bool) -> None:
     """An audit over the plain runs that it is made of."""
     steps, runs = (STEPS // 10, RUNS // 10) if quick else (STEPS, RUNS)
-    rule = cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=0.5, batch=10)
+    rule = cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=0.5, batch=10)
     pair = canary_pair(RECORDS, 1.0, "add-remove")
     audited = {"runs": runs, "seed": 0, "adjacency": "add-remove", "progress": False}
 
     def plain() -> None:
         for problem in pair:
-            cw.run(problem, rule, steps, replicates=runs, seed=0, record=[0, steps], progress=False)
+            cs.run(problem, rule, steps, replicates=runs, seed=0, record=[0, steps], progress=False)
 
     def one_attack() -> None:
-        cw.audit(rule, RECORDS, steps, 1e-5, pair=pair, statistic=lambda trace: -trace.theta[:, -1, 0], **audited)
+        cs.audit(rule, RECORDS, steps, 1e-5, pair=pair, statistic=lambda trace: -trace.theta[:, -1, 0], **audited)
 
     def chosen() -> None:
-        cw.audit(rule, RECORDS, steps, 1e-5, **audited)
+        cs.audit(rule, RECORDS, steps, 1e-5, **audited)
 
     jobs = {"plain": plain, "one attack": one_attack, "pilot, two attacks, every step": chosen}
     found = turns({name: lambda job=job: seconds(job) for name, job in jobs.items()}, 3)

@@ -17,8 +17,8 @@ import dask.array as da
 import numpy as np
 from distributed import Client, LocalCluster, wait
 
-from clipwise.estimators import PrivateLogisticRegression
-from clipwise.estimators.chunks import _FAN
+from clipsilon.estimators import PrivateLogisticRegression
+from clipsilon.estimators.chunks import _FAN
 from results import Row, cost, main
 from timing import ratio, seconds, turns
 

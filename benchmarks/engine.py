@@ -20,12 +20,12 @@ from typing import Any
 import numba
 import numpy as np
 
-import clipwise as cw
-from clipwise.engine.loop import advance, empty_recording, initial_state
-from clipwise.engine.streams import spawn
-from clipwise.engine.team import team
-from clipwise.engine.world import world
-from clipwise.sampling import draw, expected_batch
+import clipsilon as cs
+from clipsilon.engine.loop import advance, empty_recording, initial_state
+from clipsilon.engine.streams import spawn
+from clipsilon.engine.team import team
+from clipsilon.engine.world import world
+from clipsilon.sampling import draw, expected_batch
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
 from timing import per_step, ratio, seconds, turns
@@ -36,26 +36,26 @@ CLIP, NOISE = 1.0, 0.3
 CHECKED = 300  # steps in which all must agree
 
 
-def problem(d: int = 10) -> cw.Problem:
+def problem(d: int = 10) -> cs.Problem:
     """Random records of the credit data's shape."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((RECORDS, d))
     y = (rng.random(RECORDS) < 0.07).astype(float)
-    loss = cw.losses.Logistic(l2=0.006, positive_weight=2.0)
-    return cw.Problem(x, y, loss=loss, response=cw.responses.BestResponse(beta=0.01))
+    loss = cs.losses.Logistic(l2=0.006, positive_weight=2.0)
+    return cs.Problem(x, y, loss=loss, response=cs.responses.BestResponse(beta=0.01))
 
 
-def rule(name: str = "PCSGD") -> cw.Rule:
+def rule(name: str = "PCSGD") -> cs.Rule:
     """PCSGD and DiceSGD with one record a step, or DPSGD with a uniform minibatch."""
-    step = cw.steps.InverseTime(50, 5000)
+    step = cs.steps.InverseTime(50, 5000)
     if name == "DiceSGD":
-        return cw.DiceSGD(step, clip=CLIP, error_clip=CLIP, noise_std=NOISE)
+        return cs.DiceSGD(step, clip=CLIP, error_clip=CLIP, noise_std=NOISE)
     if name == "DPSGD":
-        return cw.DPSGD(step, clip=CLIP, noise_std=NOISE, batch=BATCH, sampling="uniform")
-    return cw.PCSGD(step, clip=CLIP, noise_std=NOISE)
+        return cs.DPSGD(step, clip=CLIP, noise_std=NOISE, batch=BATCH, sampling="uniform")
+    return cs.PCSGD(step, clip=CLIP, noise_std=NOISE)
 
 
-def engine(case: cw.Problem, how: cw.Rule, steps: int) -> np.ndarray:
+def engine(case: cs.Problem, how: cs.Rule, steps: int) -> np.ndarray:
     """The compiled loop alone, in one thread."""
     state = initial_state(case, how, np.zeros(case.dimension))
     records = empty_recording(case, how, np.array([0, steps]))
@@ -70,7 +70,7 @@ def clipped(vector: np.ndarray) -> np.ndarray:
     return vector * min(1.0, CLIP / max(np.linalg.norm(vector), 1e-300))
 
 
-def numpy_single(case: cw.Problem, dice: bool, steps: int) -> np.ndarray:
+def numpy_single(case: cs.Problem, dice: bool, steps: int) -> np.ndarray:
     """One record a step, as anybody would write it in NumPy."""
     draws = spawn(0, 1)[0]
     x_all, y_all, theta, error = case.features, case.labels, np.zeros(case.dimension), np.zeros(case.dimension)
@@ -90,7 +90,7 @@ def numpy_single(case: cw.Problem, dice: bool, steps: int) -> np.ndarray:
     return theta
 
 
-def numpy_batch(case: cw.Problem, batch: int, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
+def numpy_batch(case: cs.Problem, batch: int, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
     """A minibatch a step (or one record all the same), vectorised over it; `drawn` says which records, to check it."""
     records, noise = np.random.default_rng(0), spawn(0, 1)[0].noise
     x_all, y_all, theta = case.features, case.labels, np.zeros(case.dimension)
@@ -112,9 +112,9 @@ def numpy_batch(case: cw.Problem, batch: int, steps: int, drawn: np.ndarray | No
     return theta
 
 
-def replicates(case: cw.Problem, how: cw.Rule, steps: int) -> None:
+def replicates(case: cs.Problem, how: cs.Rule, steps: int) -> None:
     """Many runs at once, with as many threads as the machine has."""
-    cw.run(case, how, steps, replicates=REPLICATES, seed=0, record=[steps], progress=False)
+    cs.run(case, how, steps, replicates=REPLICATES, seed=0, record=[steps], progress=False)
 
 
 @numba.njit(nogil=True)
@@ -134,7 +134,7 @@ def draws(steps: int, d: int = 10) -> None:
     draw_numbers(streams.records, streams.noise, RECORDS, d, steps)
 
 
-def engine_draws(how: cw.Rule) -> np.ndarray:
+def engine_draws(how: cs.Rule) -> np.ndarray:
     """The records that the engine draws in the first steps."""
     records, order = spawn(0, 1)[0].records, np.arange(RECORDS)
     drawn = np.empty((CHECKED, expected_batch(how.sampling, RECORDS)), dtype=np.int64)
@@ -143,13 +143,13 @@ def engine_draws(how: cw.Rule) -> np.ndarray:
     return drawn
 
 
-def must_agree(name: str, found: np.ndarray, case: cw.Problem, how: cw.Rule) -> None:
+def must_agree(name: str, found: np.ndarray, case: cs.Problem, how: cs.Rule) -> None:
     """Refuse to time what is not the same algorithm."""
     if not np.allclose(found, engine(case, how, CHECKED), rtol=0, atol=1e-9):
         raise RuntimeError(f"{name} must end where the engine does, given the same draws: it does not.")
 
 
-def against_numpy(rows: list[Row], case: cw.Problem, quick: bool) -> None:
+def against_numpy(rows: list[Row], case: cs.Problem, quick: bool) -> None:
     """One record a step, in two ways to write it, and a minibatch."""
     fewer, repeats = (10, 3) if quick else (1, 15)
     for name, batch, steps in (("PCSGD", 1, 2_000), ("DiceSGD", 1, 2_000), ("DPSGD", BATCH, 200)):
@@ -164,7 +164,7 @@ def against_numpy(rows: list[Row], case: cw.Problem, quick: bool) -> None:
             rows.append(ahead(TOPIC, what, other, ratio(found, other, "ours"), _how(repeats), least))
 
 
-def numpy_loops(case: cw.Problem, name: str, batch: int) -> dict[str, tuple[Callable[..., np.ndarray], float | None]]:
+def numpy_loops(case: cs.Problem, name: str, batch: int) -> dict[str, tuple[Callable[..., np.ndarray], float | None]]:
     """The NumPy loops for a rule, and how many times as fast we want to be."""
     loops: dict[str, tuple[Callable[..., np.ndarray], float | None]] = {}
     if batch == 1:
@@ -179,7 +179,7 @@ def _how(repeats: int, threads: str = "1 thread") -> str:
     return f"time a step, {threads}, {repeats} turns"
 
 
-def check_jax(peer: Peer, folder: Path, file: str, case: cw.Problem) -> None:
+def check_jax(peer: Peer, folder: Path, file: str, case: cs.Problem) -> None:
     """JAX on the engine's draws."""
     for name in ("PCSGD", "DiceSGD", "DPSGD"):
         drawn = engine_draws(rule(name))
@@ -189,7 +189,7 @@ def check_jax(peer: Peer, folder: Path, file: str, case: cw.Problem) -> None:
         must_agree("JAX", np.array(found), case, rule(name))
 
 
-def against_jax(rows: list[Row], case: cw.Problem, folder: Path, quick: bool) -> None:
+def against_jax(rows: list[Row], case: cs.Problem, folder: Path, quick: bool) -> None:
     """Single runs in one thread (JAX has all it wants), and many runs at once with all cores."""
     file, (fewer, repeats) = str(folder / "problem.npz"), (10, 3) if quick else (1, 9)
     about = {"l2": case.loss.l2, "positive_weight": case.loss.positive_weight, "beta": case.response.beta}
@@ -216,7 +216,7 @@ def beside_jax(peer: Peer, order: dict[str, Any], ours: Callable[[int], Any], re
     return ratio(turns(contenders, repeats), "JAX", "ours")
 
 
-def costs(rows: list[Row], case: cw.Problem, quick: bool) -> None:
+def costs(rows: list[Row], case: cs.Problem, quick: bool) -> None:
     """The engine over its parts, and how cost grows."""
     n, repeats = (10, 3) if quick else (1, 15)
     wide = {d: problem(d) for d in (10, 100, 1000)}
@@ -242,14 +242,14 @@ def costs(rows: list[Row], case: cw.Problem, quick: bool) -> None:
     rows.append(cost(TOPIC, "memory after 10⁷ steps", "after 10⁵", grown, "a process each", most=1.1))
 
 
-def threads_ratio(case: cw.Problem, quick: bool) -> float:
+def threads_ratio(case: cs.Problem, quick: bool) -> float:
     """How much faster four replicates are in two threads than in one; runs of seconds, as short ones show noise."""
     steps = 400_000 if quick else 4_000_000
-    cw.run(case, rule(), 10, replicates=2, seed=0)
+    cs.run(case, rule(), 10, replicates=2, seed=0)
     found = turns(
         {
             str(jobs): lambda jobs=jobs: seconds(
-                lambda: cw.run(case, rule(), steps, replicates=4, seed=0, n_jobs=jobs, progress=False)
+                lambda: cs.run(case, rule(), steps, replicates=4, seed=0, n_jobs=jobs, progress=False)
             )
             for jobs in (1, 2)
         },
@@ -261,8 +261,8 @@ def threads_ratio(case: cw.Problem, quick: bool) -> float:
 def memory(steps: int) -> float:
     """Resident megabytes of a fresh process after a run."""
     job = (
-        f"import sys, psutil; sys.path.insert(0, {str(Path(__file__).parent)!r}); import engine, clipwise as cw;"
-        f"cw.run(engine.problem(), engine.rule(), {steps}, seed=0, progress=False);"
+        f"import sys, psutil; sys.path.insert(0, {str(Path(__file__).parent)!r}); import engine, clipsilon as cs;"
+        f"cs.run(engine.problem(), engine.rule(), {steps}, seed=0, progress=False);"
         "print(psutil.Process().memory_info().rss / 1e6)"
     )
     return float(subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, check=True).stdout)

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from clipwise.torch import PrivacyEngine
-from clipwise.torch.layers import register_conv1d
+from clipsilon.torch import PrivacyEngine
+from clipsilon.torch.layers import register_conv1d
 from results import Row, ahead, main
 from timing import ratio, seconds, turns
 

@@ -3,7 +3,7 @@
     python benchmarks/glm.py [--quick]
 
 float64, Poisson batches of 250 records. The peers run in environments of their own, which are made when they are
-missing. Opacus gets as many threads as clipwise; its epoch is timed with its DataLoader, and over batches that were
+missing. Opacus gets as many threads as clipsilon; its epoch is timed with its DataLoader, and over batches that were
 fetched before. diffprivlib has no epochs: a whole fit of it is set against a whole fit of `PrivateLogisticRegression`
 with its defaults. The floor is a plain sum over the table from front to end, the least that reading it can take.
 `--quick` takes small tables and few turns.
@@ -20,15 +20,15 @@ from pathlib import Path
 
 import numpy as np
 
-import clipwise as cw
-from clipwise.estimators import PrivateLogisticRegression
+import clipsilon as cs
+from clipsilon.estimators import PrivateLogisticRegression
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
 from timing import ratio, seconds, turns
 
 TOPIC = "Estimators"
 BATCH = 250
-EPOCHS = 10  # of clipwise at a time, and as many more as it takes for ENTRIES: what is timed is not the call
+EPOCHS = 10  # of clipsilon at a time, and as many more as it takes for ENTRIES: what is timed is not the call
 ENTRIES = 54_000_000
 SIZES = {(60_000, 9): (100, 150), (60_000, 500): (25, 32), (20_000, 5_000): (15, 20)}  # wanted with 1, 2 threads
 QUICK_SIZES = {(2_000, 9): (None, None), (1_000, 500): (None, None)}
@@ -41,23 +41,23 @@ def table(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
     return features, (features @ rng.standard_normal(d) > 0).astype(float)
 
 
-def epoch(problem: cw.Problem, rule: cw.Rule, threads: int, epochs: int | None = None) -> float:
-    """Seconds of an epoch of clipwise."""
+def epoch(problem: cs.Problem, rule: cs.Rule, threads: int, epochs: int | None = None) -> float:
+    """Seconds of an epoch of clipsilon."""
     epochs = epochs or max(EPOCHS, ENTRIES // problem.features.size)
     steps = epochs * problem.records // BATCH
     began = time.perf_counter()
-    cw.run(problem, rule, steps, record=[steps], n_jobs=threads, progress=False)
+    cs.run(problem, rule, steps, record=[steps], n_jobs=threads, progress=False)
     return (time.perf_counter() - began) / epochs
 
 
-def private(noise_std: float = 0.01) -> cw.Rule:
+def private(noise_std: float = 0.01) -> cs.Rule:
     """DP-SGD."""
-    return cw.DPSGD(cw.steps.Constant(0.5), clip=1.0, noise_std=noise_std, batch=BATCH)
+    return cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=noise_std, batch=BATCH)
 
 
-def plain() -> cw.Rule:
+def plain() -> cs.Rule:
     """The same loop with clipping and noise turned off."""
-    return cw.SGD(cw.steps.Constant(0.5), batch=BATCH, sampling="poisson")
+    return cs.SGD(cs.steps.Constant(0.5), batch=BATCH, sampling="poisson")
 
 
 def against_opacus(rows: list[Row], folder: Path, quick: bool) -> None:
@@ -81,7 +81,7 @@ def epochs_beside(
     repeats: int,
 ) -> None:
     """One table, one number of threads."""
-    problem = cw.Problem(features, labels, loss=cw.losses.Logistic())
+    problem = cs.Problem(features, labels, loss=cs.losses.Logistic())
     found = turns(
         {
             "loader": lambda: peer.ask("loader"),
@@ -115,7 +115,7 @@ def against_diffprivlib(rows: list[Row], folder: Path, quick: bool) -> None:
 def fits_beside(rows: list[Row], peer: Peer, features: np.ndarray, labels: np.ndarray, repeats: int) -> None:
     """One table."""
     model = PrivateLogisticRegression(classes=[0, 1], fit_intercept=False, progress=False, random_state=0, n_jobs=1)
-    problem = cw.Problem(features, labels, loss=cw.losses.Logistic())
+    problem = cs.Problem(features, labels, loss=cs.losses.Logistic())
     found = turns(
         {
             "diffprivlib": lambda: peer.ask("fit"),
@@ -134,8 +134,8 @@ def fits_beside(rows: list[Row], peer: Peer, features: np.ndarray, labels: np.nd
 def growth(rows: list[Row], quick: bool) -> None:
     """Cost a record as records, and cost an entry as columns grow."""
     sizes, width, repeats = ([5_000, 10_000], 500, 2) if quick else ([500_000, 5_000_000], 5_000, 5)
-    few, many = (cw.Problem(*table(n, 10), loss=cw.losses.Logistic()) for n in sizes)
-    narrow, wide = (cw.Problem(*table(20_000, d), loss=cw.losses.Logistic()) for d in (width // 10, width))
+    few, many = (cs.Problem(*table(n, 10), loss=cs.losses.Logistic()) for n in sizes)
+    narrow, wide = (cs.Problem(*table(20_000, d), loss=cs.losses.Logistic()) for d in (width // 10, width))
     found = turns(
         {
             "few": lambda: epoch(few, private(), 1, 1) / sizes[0],
@@ -153,7 +153,7 @@ def growth(rows: list[Row], quick: bool) -> None:
 
 def measure(rows: list[Row], quick: bool) -> None:
     """All of it."""
-    warnings.simplefilter("ignore", cw.PrivacyWarning)  # many fits of random records
+    warnings.simplefilter("ignore", cs.PrivacyWarning)  # many fits of random records
     with tempfile.TemporaryDirectory() as folder:
         with unless_missing(rows, TOPIC, "an epoch", "Opacus"):
             against_opacus(rows, Path(folder), quick)

@@ -14,11 +14,11 @@ import sys
 
 import numpy as np
 
-import clipwise as cw
-from clipwise.clipping import Unclipped
-from clipwise.outputs import Average
-from clipwise.rule import Rule
-from clipwise.sampling import SinglePass
+import clipsilon as cs
+from clipsilon.clipping import Unclipped
+from clipsilon.outputs import Average
+from clipsilon.rule import Rule
+from clipsilon.sampling import SinglePass
 from results import Row, ahead, cost, main
 from timing import per_step, ratio, seconds, turns
 
@@ -28,43 +28,43 @@ DIMENSIONS = (5, 10, 20)
 DECAYS = (1 / 3, 1 / 2, 2 / 3, 1.0)
 BUDGETS = (0.5, 1.0, 2.0, 3.0, None)
 LOSSES = {
-    "linear": (cw.datasets.linear, cw.losses.HuberRegression()),
-    "logistic": (cw.datasets.logistic, cw.losses.MallowsLogistic()),
+    "linear": (cs.datasets.linear, cs.losses.HuberRegression()),
+    "logistic": (cs.datasets.logistic, cs.losses.MallowsLogistic()),
 }
 
 
-def problem(name: str, dimension: int, users: int = USERS) -> cw.Problem:
+def problem(name: str, dimension: int, users: int = USERS) -> cs.Problem:
     """One of the paper's two data sets with its loss."""
     data, loss = LOSSES[name]
-    return cw.Problem(*data(users, dimension), loss=loss)
+    return cs.Problem(*data(users, dimension), loss=loss)
 
 
-def rule(decay: float, budget: float | None) -> cw.Rule:
+def rule(decay: float, budget: float | None) -> cs.Rule:
     """LDP-ASGD, or the same without noise."""
-    step = cw.steps.Power(0.2, decay)
+    step = cs.steps.Power(0.2, decay)
     if budget is None:
         return Rule("ASGD", step, Unclipped(), SinglePass(1), output=Average())
-    return cw.LDPASGD(step, budget)
+    return cs.LDPASGD(step, budget)
 
 
-def grid(case: cw.Problem, replicates: int) -> float:
+def grid(case: cs.Problem, replicates: int) -> float:
     """Run every setting of one problem; seconds a step."""
     rules = [rule(decay, budget) for decay in DECAYS for budget in BUDGETS]
 
     def run_all() -> None:
         for how in rules:
-            cw.run(case, how, steps=case.records, replicates=replicates, seed=0, progress=False)
+            cs.run(case, how, steps=case.records, replicates=replicates, seed=0, progress=False)
 
     return seconds(run_all) / (len(rules) * replicates * case.records)
 
 
-def numpy_loop(case: cw.Problem, steps: int, decay: float = 0.5, budget: float = 1.0) -> None:
+def numpy_loop(case: cs.Problem, steps: int, decay: float = 0.5, budget: float = 1.0) -> None:
     """The same update with its average, as anybody would write it in NumPy."""
     rng = np.random.default_rng(0)
     theta = np.zeros(case.dimension)
     average = np.zeros(case.dimension)
     std = case.loss.sensitivity() / budget
-    huber = isinstance(case.loss, cw.losses.HuberRegression)
+    huber = isinstance(case.loss, cs.losses.HuberRegression)
     kappa = 0.71016
     for t, i in enumerate(rng.permutation(case.records)[:steps], start=1):
         x, y = case.features[i], case.labels[i]
@@ -79,10 +79,10 @@ def numpy_loop(case: cw.Problem, steps: int, decay: float = 0.5, budget: float =
         average += (theta - average) / t
 
 
-def factor(case: cw.Problem, repeats: int) -> float:
+def factor(case: cs.Problem, repeats: int) -> float:
     """NumPy's time a step over ours."""
     how, steps = rule(0.5, 1.0), 4 * case.records  # of four replicates
-    ours = per_step(lambda _: cw.run(case, how, case.records, replicates=4, seed=0, progress=False), steps)
+    ours = per_step(lambda _: cs.run(case, how, case.records, replicates=4, seed=0, progress=False), steps)
     return ratio(
         turns({"ours": ours, "NumPy": per_step(lambda n: numpy_loop(case, n), 5000)}, repeats), "NumPy", "ours"
     )
@@ -94,10 +94,10 @@ def memory(users: int, replicates: int) -> float:
 import sys, threading, time
 import psutil
 sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
-import clipwise as cw
+import clipsilon as cs
 from local import problem, rule
 case = problem("linear", 5, {users})
-cw.run(case, rule(0.5, 1.0), steps=10, seed=0)
+cs.run(case, rule(0.5, 1.0), steps=10, seed=0)
 used = psutil.Process().memory_info
 before, most, done = used().rss, [0], threading.Event()
 def watch():
@@ -105,7 +105,7 @@ def watch():
         most[0] = max(most[0], used().rss)
 watcher = threading.Thread(target=watch)
 watcher.start()
-cw.run(case, rule(0.5, 1.0), steps={users}, replicates={replicates}, seed=0, progress=False)
+cs.run(case, rule(0.5, 1.0), steps={users}, replicates={replicates}, seed=0, progress=False)
 done.set()
 watcher.join()
 print((most[0] - before) / 2**20)

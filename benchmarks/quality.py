@@ -1,10 +1,10 @@
-"""Quality at equal certified (ε, δ): clipwise with its defaults, Opacus and diffprivlib tuned on a small grid.
+"""Quality at equal certified (ε, δ): clipsilon with its defaults, Opacus and diffprivlib tuned on a small grid.
 
-    CLIPWISE_COD_RNA=folder python benchmarks/quality.py [--seeds 10] [--peers no] [--data breast-cancer]
-    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --bench  # ε = 1 alone, for docs/peers.md
-    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --tune   # finds the peers' grid points anew
-    CLIPWISE_COD_RNA=folder python benchmarks/quality.py --units  # clipwise alone, columns in other units
-    python benchmarks/quality.py --sizes                          # clipwise alone, generated records of many sizes
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py [--seeds 10] [--peers no] [--data breast-cancer]
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --bench  # ε = 1 alone, for docs/peers.md
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --tune   # finds the peers' grid points anew
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --units  # clipsilon alone, columns in other units
+    python benchmarks/quality.py --sizes                          # clipsilon alone, generated records of many sizes
 
 Prints a Markdown table: mean AUC and accuracy on test records, ± standard errors, at δ = 10⁻⁵. Columns are standardised
 by the training records' means and deviations, which are treated as public and given to all three alike. The peers run
@@ -12,8 +12,8 @@ in environments of their own, which are made when they are missing; their files 
 
 Each peer's grid point is the one with the best mean AUC on a fifth of the training records, held out, over three
 splits of other seeds than the table's; that look at the records is not charged to the peers' budget. Opacus's points
-are found with clipwise's engine, which runs the same algorithm (Poisson batches, flat clipping, last iterate), and
-then run by Opacus; its noise is clipwise's, certified for the same ε. diffprivlib is ε-private outright, without a δ.
+are found with clipsilon's engine, which runs the same algorithm (Poisson batches, flat clipping, last iterate), and
+then run by Opacus; its noise is clipsilon's, certified for the same ε. diffprivlib is ε-private outright, without a δ.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 
-import clipwise as cw
-from clipwise.estimators import PrivateLogisticRegression
+import clipsilon as cs
+from clipsilon.estimators import PrivateLogisticRegression
 from peers.environment import PEERS, PeerError, environment
 from results import Row, ahead, keep, unless_missing
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 def table(names: list[str], seeds: range, peers: bool) -> None:
     """The comparison."""
-    print("| data | ε | clipwise: AUC, accuracy | Opacus: AUC, accuracy | diffprivlib: AUC, accuracy |")
+    print("| data | ε | clipsilon: AUC, accuracy | Opacus: AUC, accuracy | diffprivlib: AUC, accuracy |")
     print("|---|---|---|---|---|")
     for name in names:
         compare(name, seeds, peers)
@@ -118,7 +118,7 @@ def bench(names: list[str], quick: bool) -> int:
 
 
 def errors(rows: list[Row], name: str, seeds: range, epsilon: float = 1.0) -> None:
-    """1 − AUC and 1 − accuracy of each peer over clipwise's."""
+    """1 − AUC and 1 − accuracy of each peer over clipsilon's."""
     if not REAL[name]():
         rows.append(Row("peer", "Quality", name, "both peers", None, "not run: the real records are not here"))
         return
@@ -152,7 +152,7 @@ UNITS = {"× 1": (1.0, 1.0), "× 0.1": (0.1, 0.1), "× 10": (10.0, 10.0), "each 
 
 
 def other_units(names: list[str], seeds: range) -> None:
-    """Clipwise's defaults where columns are not of unit order: multiplied by factors between two bounds."""
+    """Clipsilon's defaults where columns are not of unit order: multiplied by factors between two bounds."""
     print("| data, ε = 1 |" + "|".join(f" {unit} " for unit in UNITS) + "|")
     print("|---|" + "---|" * len(UNITS))
     for name in names:
@@ -171,7 +171,7 @@ def ours_scaled(data: Split, low: float, high: float, seed: int) -> dict[str, fl
 
 
 def other_sizes(seeds: range) -> None:
-    """Clipwise's defaults on generated records: normal features, labels by a margin of deviation 3 less 1."""
+    """Clipsilon's defaults on generated records: normal features, labels by a margin of deviation 3 less 1."""
     print("| n | d | the margin itself |" + "|".join(f" ε = {epsilon:g} " for epsilon in EPSILONS) + "|")
     print("|---|---|---|" + "---|" * len(EPSILONS))
     for records, columns in ((1_000, 3), (1_000, 30), (20_000, 3), (20_000, 100), (20_000, 500), (500_000, 10)):
@@ -207,7 +207,7 @@ def credit(seed: int) -> Split:
 def breast_cancer(seed: int) -> Split:
     """scikit-learn's, 80 : 20."""
     table = load_breast_cancer()
-    whole = cw.datasets.Dataset(table.data, table.target.astype(float), tuple(table.feature_names), "UCI", True)
+    whole = cs.datasets.Dataset(table.data, table.target.astype(float), tuple(table.feature_names), "UCI", True)
     return standardised(*whole.split(0.8, seed))
 
 
@@ -226,19 +226,19 @@ def split(name: str, seed: int) -> Split:
 
 
 @cache
-def _credit() -> cw.datasets.Dataset:
-    return cw.datasets.credit()
+def _credit() -> cs.datasets.Dataset:
+    return cs.datasets.credit()
 
 
 @cache
-def _cod_rna() -> tuple[cw.datasets.Dataset, cw.datasets.Dataset]:
-    return cw.datasets.codrna()
+def _cod_rna() -> tuple[cs.datasets.Dataset, cs.datasets.Dataset]:
+    return cs.datasets.codrna()
 
 
 REAL = {"credit": lambda: _credit().real, "cod-rna": lambda: _cod_rna()[0].real, "breast-cancer": lambda: True}
 
 
-def standardised(train: cw.datasets.Dataset, test: cw.datasets.Dataset) -> Split:
+def standardised(train: cs.datasets.Dataset, test: cs.datasets.Dataset) -> Split:
     """Both by the training records' means and deviations."""
     if not train.real:
         print(f"{train.source} data: these are not the figures of the real records.", file=sys.stderr)
@@ -257,9 +257,9 @@ def score(model: Any, data: Split) -> dict[str, float]:
     return {"auc": float(roc_auc_score(data.test_labels, margin)), "accuracy": float(right)}
 
 
-def problem(data: Split) -> cw.Problem:
+def problem(data: Split) -> cs.Problem:
     """The training records with a column of ones."""
-    return cw.Problem(with_ones(data.features), data.labels, loss=cw.losses.Logistic())
+    return cs.Problem(with_ones(data.features), data.labels, loss=cs.losses.Logistic())
 
 
 def with_ones(features: np.ndarray) -> np.ndarray:
@@ -268,33 +268,33 @@ def with_ones(features: np.ndarray) -> np.ndarray:
 
 
 def ours_at(data: Split, epsilon: float, seed: int) -> np.ndarray:
-    """Clipwise by its defaults."""
+    """Clipsilon by its defaults."""
     model = PrivateLogisticRegression(epsilon=epsilon, delta=DELTA, classes=[0, 1], random_state=seed, n_jobs=1)
     model.fit(data.features, data.labels)
     return np.append(model.coef_.ravel(), model.intercept_)
 
 
 @cache
-def calibrated(rule: cw.Rule, epsilon: float, records: int, steps: int) -> cw.Rule:
+def calibrated(rule: cs.Rule, epsilon: float, records: int, steps: int) -> cs.Rule:
     """With the least noise that is certified; for Poisson batches zero-out and add-remove are the same."""
-    return cw.calibrate(rule, epsilon, DELTA, records, steps, adjacency="zero-out")
+    return cs.calibrate(rule, epsilon, DELTA, records, steps, adjacency="zero-out")
 
 
-def run(case: cw.Problem, rule: cw.Rule, steps: int, seed: int) -> np.ndarray:
+def run(case: cs.Problem, rule: cs.Rule, steps: int, seed: int) -> np.ndarray:
     """What the rule releases."""
-    return cw.run(case, rule, steps, seed=seed, record=[steps], progress=False, n_jobs=1).output[0]
+    return cs.run(case, rule, steps, seed=seed, record=[steps], progress=False, n_jobs=1).output[0]
 
 
 # Peers
 
 
-def opacus_rule(point: dict[str, Any], epsilon: float, records: int) -> tuple[cw.Rule, int]:
+def opacus_rule(point: dict[str, Any], epsilon: float, records: int) -> tuple[cs.Rule, int]:
     """Opacus's algorithm as a rule with certified noise, and its steps. (Opacus samples at 1/⌈n/B⌉.)"""
     batches = math.ceil(records / point["batch"])
     batch = math.ceil(records / batches)
-    unit = calibrated(cw.DPSGD(cw.steps.Constant(1.0), 1.0, 1.0, batch), epsilon, records, batches * point["epochs"])
+    unit = calibrated(cs.DPSGD(cs.steps.Constant(1.0), 1.0, 1.0, batch), epsilon, records, batches * point["epochs"])
     noise_std = unit.noise.std * point["clip"]
-    return cw.DPSGD(cw.steps.Constant(point["rate"]), point["clip"], noise_std, batch), batches * point["epochs"]
+    return cs.DPSGD(cs.steps.Constant(point["rate"]), point["clip"], noise_std, batch), batches * point["epochs"]
 
 
 def opacus_job(data: Split, point: dict[str, Any], epsilon: float) -> dict[str, Any]:
@@ -350,7 +350,7 @@ def held_out(data: Split, seed: int) -> Split:
 
 
 def search_opacus(splits: dict[int, Split], epsilon: float) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Mean scores at all grid points, by clipwise's engine."""
+    """Mean scores at all grid points, by clipsilon's engine."""
     cases = {seed: problem(data) for seed, data in splits.items()}
     records = next(iter(cases.values())).records
     found = []

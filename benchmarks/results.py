@@ -23,12 +23,12 @@ from rich.table import Table
 from peers.environment import PeerError, pins
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("clipwise", "numpy", "numba", "scikit-learn", "torch", "opacus", "dp-accounting", "dask")
+PACKAGES = ("clipsilon", "numpy", "numba", "scikit-learn", "torch", "opacus", "dp-accounting", "dask")
 PEERS = {"jax": ("jax",), "jax-privacy": ("jax-privacy",), "diffprivlib": ("diffprivlib",)}
 
 
 class Row(NamedTuple):
-    """One comparison. Against a peer, above 1 means that clipwise is ahead; a cost is ours over what it stands on."""
+    """One comparison. Against a peer, above 1 means that clipsilon is ahead; a cost is ours over what it stands on."""
 
     kind: str  # "peer" or "cost"
     topic: str
@@ -74,7 +74,7 @@ def cost(
     least: float | None = None,
     most: float | None = None,
 ) -> Row:
-    """A row of clipwise over something of its own."""
+    """A row of clipsilon over something of its own."""
     return Row("cost", topic, ours, other, _checked(ratio), how, least, most)
 
 
@@ -145,7 +145,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def show(part: str, rows: list[Row]) -> None:
     """Print the rows."""
-    table = Table("clipwise", "against", "ratio", "wanted", "how", title=part)
+    table = Table("clipsilon", "against", "ratio", "wanted", "how", title=part)
     for row in rows:
         table.add_row(f"{row.topic}: {row.ours}", row.other, row.shown, row.wanted, row.how)
     Console(width=None if sys.stdout.isatty() else 160).print(table)

@@ -107,11 +107,11 @@ def page(found: dict[str, dict[str, Any] | str]) -> str:
         [
             f"Measured on: {machine()}. Versions: {named}. Parts: {dates}.",
             "",
-            "| topic | clipwise | peer | ratio | wanted | how measured |",
+            "| topic | clipsilon | peer | ratio | wanted | how measured |",
             "|---|---|---|---|---|---|",
             *[_line(row) for row in rows if row.kind == "peer"],
             "",
-            "What clipwise's own parts cost, in the same runs: time or memory of the first over that of the second.",
+            "What clipsilon's own parts cost, in the same runs: time or memory of the first over that of the second.",
             "",
             "| topic | first | second | ratio | wanted | how measured |",
             "|---|---|---|---|---|---|",

@@ -9,10 +9,10 @@ from sphinx.ext import autosummary
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
-project = "clipwise"
-author = "The clipwise developers"
+project = "clipsilon"
+author = "The clipsilon developers"
 project_copyright = author
-release = metadata.version("clipwise")
+release = metadata.version("clipsilon")
 
 extensions = [
     "indices",
@@ -49,20 +49,20 @@ autoclass_content = "class"
 python_maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 
-# References into clipwise have to lead somewhere. Those into other packages are left as they are: their inventories
+# References into clipsilon have to lead somewhere. Those into other packages are left as they are: their inventories
 # would have to be fetched.
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!clipwise\.).*"), (r"ref\.|std:.*", r".*")]
+nitpick_ignore_regex = [(r"py:.*", r"(?!clipsilon\.).*"), (r"ref\.|std:.*", r".*")]
 nitpick_ignore = [
-    ("py:class", f"clipwise.{internal}")
+    ("py:class", f"clipsilon.{internal}")
     for internal in ("engine.progress.Progress", "parts.Class", "privacy.profiles.Profile")
 ]
 
 html_theme = "furo"
-html_title = "clipwise"
+html_title = "clipsilon"
 html_copy_source = False
 html_static_path = ["_static"]
-html_css_files = ["clipwise.css"]
+html_css_files = ["clipsilon.css"]
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 

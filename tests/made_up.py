@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from clipwise.report.charts import Chart, Series, Table, band
-from clipwise.reproduce.base import Experiment, Finding, Result
+from clipsilon.report.charts import Chart, Series, Table, band
+from clipsilon.reproduce.base import Experiment, Finding, Result
 
 EVIL = "</script><script>throw 1</script><b>&\"'"
 T = np.unique(np.geomspace(1, 1e5, 60).round())

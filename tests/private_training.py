@@ -1,4 +1,4 @@
-"""Small private trainings for the tests of clipwise.torch, and one that several processes can run."""
+"""Small private trainings for the tests of clipsilon.torch, and one that several processes can run."""
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from clipwise.torch import PrivacyEngine
+from clipsilon.torch import PrivacyEngine
 
 torch.set_num_threads(1)
 

@@ -8,14 +8,14 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.special import poch
 
-import clipwise as cw
-from clipwise.clipping import Norm, Normalise, PerClass, Unclipped
-from clipwise.engine.streams import spawn
-from clipwise.feedback import NoFeedback
-from clipwise.noise import Gaussian, Local, Radial
-from clipwise.outputs import Average, Selected
-from clipwise.preconditioning import Adam
-from clipwise.sampling import Full, Poisson, Uniform
+import clipsilon as cs
+from clipsilon.clipping import Norm, Normalise, PerClass, Unclipped
+from clipsilon.engine.streams import spawn
+from clipsilon.feedback import NoFeedback
+from clipsilon.noise import Gaussian, Local, Radial
+from clipsilon.outputs import Average, Selected
+from clipsilon.preconditioning import Adam
+from clipsilon.sampling import Full, Poisson, Uniform
 
 
 def gradient(loss, theta, x, y):
@@ -122,7 +122,7 @@ def step_size(step, t):
 
 
 class Sampler:
-    """Batches from a generator, as the docstrings of `clipwise.sampling` describe them."""
+    """Batches from a generator, as the docstrings of `clipsilon.sampling` describe them."""
 
     def __init__(self, sampling, m, rng):
         self.sampling, self.m, self.rng = sampling, m, rng
@@ -233,7 +233,7 @@ def problem(loss, response=None, region=None, **sizes):
     """A small problem with labels that suit the loss."""
     kind = getattr(loss, "labels", "real")
     x, y = data(kind, **sizes)
-    return cw.Problem(x, None if kind == "none" else y, loss=loss, response=response, region=region)
+    return cs.Problem(x, None if kind == "none" else y, loss=loss, response=response, region=region)
 
 
 def descent(step, noise_std, clip=None):
@@ -242,4 +242,4 @@ def descent(step, noise_std, clip=None):
     Without a clip there is one that nothing reaches, so that one kernel serves both.
     """
     part = Norm(1e100 if clip is None else clip)
-    return cw.Rule("DPGD", cw.steps.Constant(step), part, Full(), Gaussian(noise_std), output=Average())
+    return cs.Rule("DPGD", cs.steps.Constant(step), part, Full(), Gaussian(noise_std), output=Average())

@@ -1,15 +1,15 @@
 """Every part and preset the package registers, with arguments to make one: what the contract tests loop over."""
 
-import clipwise as cw
-from clipwise.clipping import add_clipped
-from clipwise.losses import gradient, value
-from clipwise.losses.base import margin_value, slope
-from clipwise.parts import implemented, is_ours
-from clipwise.presets import PRESETS
-from clipwise.regions import project
-from clipwise.responses import respond
-from clipwise.sampling import draw
-from clipwise.steps import size
+import clipsilon as cs
+from clipsilon.clipping import add_clipped
+from clipsilon.losses import gradient, value
+from clipsilon.losses.base import margin_value, slope
+from clipsilon.parts import implemented, is_ours
+from clipsilon.presets import PRESETS
+from clipsilon.regions import project
+from clipsilon.responses import respond
+from clipsilon.sampling import draw
+from clipsilon.steps import size
 
 ARGUMENTS = {
     "Quadratic": {"a": 1.5},
@@ -18,7 +18,7 @@ ARGUMENTS = {
     "Huber": {"c": 0.7, "l2": 0.05},
     "HuberRegression": {"c": 1.2},
     "Softmax": {"classes": 3, "l2": 0.1},
-    "Clipped": {"loss": cw.losses.Logistic(positive_weight=2.0), "clip": 0.6},
+    "Clipped": {"loss": cs.losses.Logistic(positive_weight=2.0), "clip": 0.6},
     "LocationShift": {"beta": 0.3},
     "BestResponse": {"beta": 0.4, "floor": 0.5},
     "LinearShift": {"strength": 0.3, "columns": [0, 2]},
@@ -58,21 +58,21 @@ CLIPS = every(add_clipped)
 SAMPLINGS = every(draw)
 
 
-STEP = cw.steps.InverseTime(2, 30)
+STEP = cs.steps.InverseTime(2, 30)
 
 
 def local_rules(budget, step=STEP, **more):
     """One rule of each preset for losses that know their sensitivity."""
-    return {"LDPSGD": cw.LDPSGD(step, budget, **more), "LDPASGD": cw.LDPASGD(step, budget, **more)}
+    return {"LDPSGD": cs.LDPSGD(step, budget, **more), "LDPASGD": cs.LDPASGD(step, budget, **more)}
 
 
 def other_rules(step=STEP):
     """One rule of each preset that takes no Gaussian noise, or no sampling, of choice."""
     return {
-        "DPGD": cw.DPGD(step, lipschitz=2.5, noise_std=0.2),
-        "ClippedDPGD": cw.ClippedDPGD(step, clip=0.8, noise_std=0.2),
-        "NoisySelection": cw.NoisySelection(step, lipschitz=2.5, noise_std=0.2, selection_epsilon=3.0),
-        "GammaDPSGD": cw.GammaDPSGD(step, clip=0.8, scale=0.6, batch=5),
+        "DPGD": cs.DPGD(step, lipschitz=2.5, noise_std=0.2),
+        "ClippedDPGD": cs.ClippedDPGD(step, clip=0.8, noise_std=0.2),
+        "NoisySelection": cs.NoisySelection(step, lipschitz=2.5, noise_std=0.2, selection_epsilon=3.0),
+        "GammaDPSGD": cs.GammaDPSGD(step, clip=0.8, scale=0.6, batch=5),
     }
 
 

@@ -11,16 +11,16 @@ from types import ModuleType
 
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted((DOCS / "api").glob("*.md"))
-# Modules that are public without `import clipwise` loading them, or without being listed there.
+# Modules that are public without `import clipsilon` loading them, or without being listed there.
 BESIDE = ["estimators", "parts", "report.charts", "reproduce", "torch"]
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LISTED = re.compile(r"^   ~(clipwise\.[\w.]+)$|^\.\. py:data:: (clipwise\.[\w.]+)$", re.MULTILINE)
-DIRECTIVE = re.compile(r"^\.\. auto\w+:: (clipwise[\w.]*)", re.MULTILINE)
+LISTED = re.compile(r"^   ~(clipsilon\.[\w.]+)$|^\.\. py:data:: (clipsilon\.[\w.]+)$", re.MULTILINE)
+DIRECTIVE = re.compile(r"^\.\. auto\w+:: (clipsilon[\w.]*)", re.MULTILINE)
 
 
 def submodules(module):
@@ -28,8 +28,8 @@ def submodules(module):
 
 
 def modules():
-    below = [*submodules(cw), *(import_module(f"clipwise.{name}") for name in BESIDE)]
-    return [cw, *below, *submodules(cw.theory)]
+    below = [*submodules(cs), *(import_module(f"clipsilon.{name}") for name in BESIDE)]
+    return [cs, *below, *submodules(cs.theory)]
 
 
 def public():
@@ -40,8 +40,8 @@ def public():
 
 def resolved(name):
     """What a dotted name leads to; attributes of packages come before modules of the same name."""
-    value = import_module("clipwise")
-    path = "clipwise"
+    value = import_module("clipsilon")
+    path = "clipsilon"
     for part in name.split(".")[1:]:
         path += f".{part}"
         value = getattr(value, part) if hasattr(value, part) else import_module(path)

@@ -6,9 +6,9 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipwise"
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipsilon"
 
-# A file or folder of src/clipwise may import from itself and from what stands before it.
+# A file or folder of src/clipsilon may import from itself and from what stands before it.
 ORDER = [
     *("version", "sources", "vectors", "storage", "checks", "parts"),
     *("columns", "tables", "datasets"),
@@ -26,7 +26,7 @@ TRACES = {"engine", "engine.trace", "engine.runner"}
 
 
 def modules():
-    """The path of each file, by its name below `clipwise`; "" is the package itself."""
+    """The path of each file, by its name below `clipsilon`; "" is the package itself."""
     found = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.rglob("*.py")}
     return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in found.items()}
 
@@ -49,10 +49,10 @@ def imported(source):
     for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (
-                alias.name.removeprefix("clipwise").lstrip(".") for alias in node.names if "clipwise" in alias.name
+                alias.name.removeprefix("clipsilon").lstrip(".") for alias in node.names if "clipsilon" in alias.name
             )
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "clipwise":
-            module = node.module.removeprefix("clipwise").lstrip(".")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "clipsilon":
+            module = node.module.removeprefix("clipsilon").lstrip(".")
             names = [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
             yield from (name if name in MODULES else module for name in names)
 
@@ -90,8 +90,8 @@ def test_no_import_is_relative():
 
 
 def test_imports_are_found():
-    source = "import clipwise.rows\nfrom clipwise import checks\nif TYPE_CHECKING:\n    from clipwise import cli\n"
-    within = "def f():\n    from clipwise.engine.means import mean_loss\n    from clipwise import __version__\n"
+    source = "import clipsilon.rows\nfrom clipsilon import checks\nif TYPE_CHECKING:\n    from clipsilon import cli\n"
+    within = "def f():\n    from clipsilon.engine.means import mean_loss\n    from clipsilon import __version__\n"
     assert sorted(imported(source + within)) == ["", "checks", "engine.means", "rows"]
 
 
@@ -104,5 +104,5 @@ def test_the_engine_knows_no_algorithm_by_name():
 def test_importing_loads_nothing_heavy():
     """scikit-learn, plots, PyTorch and Dask take seconds, and most uses need none of them."""
     heavy = ("sklearn", "matplotlib", "torch", "dask", "pandas", "rich", "dp_accounting", "starlette")
-    code = f"import sys, clipwise; print([name for name in {heavy!r} if name in sys.modules])"
+    code = f"import sys, clipsilon; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
 
 X, Y = reference.data()
 Z = np.array([0.0, 1.0, 2.0])
-LOGISTIC = cw.losses.Logistic()
-STEP = cw.steps.InverseTime(1, 10)
-PROBLEM = cw.Problem(X, Y, loss=LOGISTIC, response=cw.responses.BestResponse(1.0))
+LOGISTIC = cs.losses.Logistic()
+STEP = cs.steps.InverseTime(1, 10)
+PROBLEM = cs.Problem(X, Y, loss=LOGISTIC, response=cs.responses.BestResponse(1.0))
 
 
 def with_value(array, value):
@@ -31,7 +31,7 @@ class Forgetful(NamedTuple):
     """A response that does not return the label."""
 
 
-@cw.implements(cw.responses.respond, Forgetful)
+@cs.implements(cs.responses.respond, Forgetful)
 def _(response, deployed, features, label, moved, rng):
     moved[:] = features
 
@@ -40,7 +40,7 @@ class Secret(NamedTuple):
     """A random response that does not say so."""
 
 
-@cw.implements(cw.responses.respond, Secret)
+@cs.implements(cs.responses.respond, Secret)
 def _(response, deployed, features, label, moved, rng):
     moved[:] = features + rng.standard_normal()
     return label
@@ -49,237 +49,237 @@ def _(response, deployed, features, label, moved, rng):
 # fmt: off
 CASES = {
     "nan in features": (
-        lambda: cw.Problem(with_value(X, np.nan), Y, loss=LOGISTIC),
+        lambda: cs.Problem(with_value(X, np.nan), Y, loss=LOGISTIC),
         "features must be finite, got 1 NaN",
     ),
     "infinite features": (
-        lambda: cw.Problem(with_value(X, np.inf), Y, loss=LOGISTIC),
+        lambda: cs.Problem(with_value(X, np.inf), Y, loss=LOGISTIC),
         "features must be finite, got 1",
     ),
-    "nan in labels": (lambda: cw.Problem(X, with_value(Y, np.nan), loss=LOGISTIC), "labels must be finite, got 1 NaN"),
-    "no records": (lambda: cw.Problem(X[:0], Y[:0], loss=LOGISTIC), "features must be a non-empty table of rows"),
-    "no columns": (lambda: cw.Problem(X[:, :0], Y, loss=LOGISTIC), "features must be a non-empty table of rows"),
-    "three axes": (lambda: cw.Problem(X[None], Y, loss=LOGISTIC), "features must be a non-empty table of rows"),
-    "text": (lambda: cw.Problem([["a", "b"]], [1], loss=LOGISTIC), "features must hold numbers only, got list"),
+    "nan in labels": (lambda: cs.Problem(X, with_value(Y, np.nan), loss=LOGISTIC), "labels must be finite, got 1 NaN"),
+    "no records": (lambda: cs.Problem(X[:0], Y[:0], loss=LOGISTIC), "features must be a non-empty table of rows"),
+    "no columns": (lambda: cs.Problem(X[:, :0], Y, loss=LOGISTIC), "features must be a non-empty table of rows"),
+    "three axes": (lambda: cs.Problem(X[None], Y, loss=LOGISTIC), "features must be a non-empty table of rows"),
+    "text": (lambda: cs.Problem([["a", "b"]], [1], loss=LOGISTIC), "features must hold numbers only, got list"),
     "lengths": (
-        lambda: cw.Problem(X, Y[:-1], loss=LOGISTIC),
+        lambda: cs.Problem(X, Y[:-1], loss=LOGISTIC),
         "labels must hold one label for each of 60 records, got shape (59,)",
     ),
-    "label -1": (lambda: cw.Problem(X, 2 * Y - 1, loss=LOGISTIC), "labels must hold labels 0 and 1 only, got -1"),
-    "no labels": (lambda: cw.Problem(X, loss=LOGISTIC), "labels must be given for Logistic"),
-    "too many labels": (lambda: cw.Problem(Z, Z, loss=cw.losses.Quadratic()), "labels must be left out for Quadratic"),
-    "loss is a string": (lambda: cw.Problem(X, Y, loss="logistic"), "loss must be a part of clipwise.losses such as Logistic(), got 'logistic'."),
+    "label -1": (lambda: cs.Problem(X, 2 * Y - 1, loss=LOGISTIC), "labels must hold labels 0 and 1 only, got -1"),
+    "no labels": (lambda: cs.Problem(X, loss=LOGISTIC), "labels must be given for Logistic"),
+    "too many labels": (lambda: cs.Problem(Z, Z, loss=cs.losses.Quadratic()), "labels must be left out for Quadratic"),
+    "loss is a string": (lambda: cs.Problem(X, Y, loss="logistic"), "loss must be a part of clipsilon.losses such as Logistic(), got 'logistic'."),
     "loss is a class": (
-        lambda: cw.Problem(X, Y, loss=cw.losses.Logistic),
+        lambda: cs.Problem(X, Y, loss=cs.losses.Logistic),
         "loss must be a part, got the class Logistic: parentheses are missing, as in Logistic().",
     ),
     "loss without math": (
-        lambda: cw.Problem(X, Y, loss=Nameless()),
+        lambda: cs.Problem(X, Y, loss=Nameless()),
         "loss Nameless does not implement value, gradient",
     ),
     "response without math": (
-        lambda: cw.Problem(X, Y, loss=LOGISTIC, response=Nameless()),
+        lambda: cs.Problem(X, Y, loss=LOGISTIC, response=Nameless()),
         "does not implement respond",
     ),
-    "region without math": (lambda: cw.Problem(X, Y, loss=LOGISTIC, region=Nameless()), "does not implement project"),
+    "region without math": (lambda: cs.Problem(X, Y, loss=LOGISTIC, region=Nameless()), "does not implement project"),
     "columns beyond": (
-        lambda: cw.Problem(X, Y, loss=LOGISTIC, response=cw.responses.LinearShift(1.0, [4])),
+        lambda: cs.Problem(X, Y, loss=LOGISTIC, response=cs.responses.LinearShift(1.0, [4])),
         "columns of LinearShift must be below 4, got 4",
     ),
-    "columns twice": (lambda: cw.responses.LinearShift(1.0, [1, 1]), "columns must be distinct column numbers"),
-    "empty box": (lambda: cw.regions.Box(1, -1), "Box needs low ≤ high, got low=1.0 and high=-1.0"),
-    "ball of size 0": (lambda: cw.regions.Ball(0), "size must be a number above 0, got 0"),
-    "negative l2": (lambda: cw.losses.Logistic(l2=-1), "l2 must be a number of at least 0, got -1"),
-    "clip 0": (lambda: cw.PCSGD(STEP, clip=0, noise_std=1), "clip must be a number above 0, got 0"),
-    "clip nan": (lambda: cw.PCSGD(STEP, clip=np.nan, noise_std=1), "clip must be a finite number, got nan"),
-    "clip text": (lambda: cw.PCSGD(STEP, clip="1", noise_std=1), "clip must be a finite number, got '1'"),
+    "columns twice": (lambda: cs.responses.LinearShift(1.0, [1, 1]), "columns must be distinct column numbers"),
+    "empty box": (lambda: cs.regions.Box(1, -1), "Box needs low ≤ high, got low=1.0 and high=-1.0"),
+    "ball of size 0": (lambda: cs.regions.Ball(0), "size must be a number above 0, got 0"),
+    "negative l2": (lambda: cs.losses.Logistic(l2=-1), "l2 must be a number of at least 0, got -1"),
+    "clip 0": (lambda: cs.PCSGD(STEP, clip=0, noise_std=1), "clip must be a number above 0, got 0"),
+    "clip nan": (lambda: cs.PCSGD(STEP, clip=np.nan, noise_std=1), "clip must be a finite number, got nan"),
+    "clip text": (lambda: cs.PCSGD(STEP, clip="1", noise_std=1), "clip must be a finite number, got '1'"),
     "negative noise": (
-        lambda: cw.PCSGD(STEP, clip=1, noise_std=-1),
+        lambda: cs.PCSGD(STEP, clip=1, noise_std=-1),
         "noise_std must be a number of at least 0, got -1",
     ),
-    "step 0": (lambda: cw.steps.Constant(0), "gamma must be a number above 0, got 0"),
-    "step negative": (lambda: cw.steps.InverseTime(-1, 5), "a0 must be a number above 0, got -1"),
-    "step is a number": (lambda: cw.SGD(0.1), "step must be a part of clipwise.steps such as Constant(0.1), got 0.1."),
+    "step 0": (lambda: cs.steps.Constant(0), "gamma must be a number above 0, got 0"),
+    "step negative": (lambda: cs.steps.InverseTime(-1, 5), "a0 must be a number above 0, got -1"),
+    "step is a number": (lambda: cs.SGD(0.1), "step must be a part of clipsilon.steps such as Constant(0.1), got 0.1."),
     "batch 0": (
-        lambda: cw.DPSGD(STEP, clip=1, noise_std=1, batch=0),
+        lambda: cs.DPSGD(STEP, clip=1, noise_std=1, batch=0),
         "batch must be a whole number of at least 1, got 0",
     ),
     "batch 2.5": (
-        lambda: cw.DPSGD(STEP, clip=1, noise_std=1, batch=2.5),
+        lambda: cs.DPSGD(STEP, clip=1, noise_std=1, batch=2.5),
         "batch must be a whole number of at least 1, got 2.5",
     ),
-    "full batch of 5": (lambda: cw.SGD(STEP, batch=5, sampling="full"), "batch must be left at 1 for full batches"),
-    "sampling": (lambda: cw.SGD(STEP, sampling="random"), "sampling must be one of 'uniform', 'poisson'"),
+    "full batch of 5": (lambda: cs.SGD(STEP, batch=5, sampling="full"), "batch must be left at 1 for full batches"),
+    "sampling": (lambda: cs.SGD(STEP, sampling="random"), "sampling must be one of 'uniform', 'poisson'"),
     "residual cap": (
-        lambda: cw.DiceSGD(STEP, clip=1, error_clip=1, noise_std=1, residual_cap=0.5),
+        lambda: cs.DiceSGD(STEP, clip=1, error_clip=1, noise_std=1, residual_cap=0.5),
         "residual_cap must be at least clip (1), got 0.5",
     ),
-    "deploy 0": (lambda: cw.SGD(STEP, deploy_every=0), "deploy_every must be a whole number of at least 1, got 0"),
+    "deploy 0": (lambda: cs.SGD(STEP, deploy_every=0), "deploy_every must be a whole number of at least 1, got 0"),
     "adam": (
-        lambda: cw.AdamDiceSGD(STEP, clip=1, error_clip=1, noise_std=1, beta1=1.0),
+        lambda: cs.AdamDiceSGD(STEP, clip=1, error_clip=1, noise_std=1, beta1=1.0),
         "beta1 must be a number in [0, 1), got 1.0",
     ),
     "batch larger than the data": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP, batch=61), 5),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP, batch=61), 5),
         "batch must be at most the number of records (60), got 61",
     ),
     "a second pass": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP, batch=7, sampling="single-pass"), 10),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP, batch=7, sampling="single-pass"), 10),
         "steps must be at most 9 for a single pass in batches of 7, got 10",
     ),
     "start": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, start=[1, 2]),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, start=[1, 2]),
         "start must be a number or 4 number(s), got shape (2,)",
     ),
-    "start nan": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, start=np.nan), "start must be finite"),
-    "steps": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 0), "steps must be a whole number of at least 1, got 0"),
-    "replicates": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, replicates=0), "replicates must be a whole number"),
-    "seed": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=-1), "seed must be a whole number of at least 0, got -1"),
+    "start nan": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, start=np.nan), "start must be finite"),
+    "steps": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 0), "steps must be a whole number of at least 1, got 0"),
+    "replicates": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, replicates=0), "replicates must be a whole number"),
+    "seed": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, seed=-1), "seed must be a whole number of at least 0, got -1"),
     "threads": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, n_jobs=0),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, n_jobs=0),
         "n_jobs must be a whole number of at least 1, got 0",
     ),
     "record": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=[6]),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, record=[6]),
         "record must be a number or iterations from 0 to 5",
     ),
     "record 1": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=1),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, record=1),
         "record must be a whole number of at least 2, got 1",
     ),
     "checkpoint folder": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, checkpoint="/nowhere/at/all"),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, checkpoint="/nowhere/at/all"),
         "checkpoint must be a file in a folder that exists, got '/nowhere/at/all'",
     ),
     "checkpoint number": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, checkpoint=5),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, checkpoint=5),
         "checkpoint must be a file in a folder",
     ),
-    "rule is a name": (lambda: cw.run(PROBLEM, "SGD", 5), "rule must be a Rule, got <class 'str'>"),
-    "rule is a preset": (lambda: cw.run(PROBLEM, cw.SGD, 5), "rule must be a Rule, got <class 'function'>"),
+    "rule is a name": (lambda: cs.run(PROBLEM, "SGD", 5), "rule must be a Rule, got <class 'str'>"),
+    "rule is a preset": (lambda: cs.run(PROBLEM, cs.SGD, 5), "rule must be a Rule, got <class 'function'>"),
     "problem is an array": (
-        lambda: cw.run(X, cw.SGD(STEP), 5),
+        lambda: cs.run(X, cs.SGD(STEP), 5),
         "problem must be a Problem, got <class 'numpy.ndarray'>",
     ),
-    "point of an array": (lambda: cw.stable_point(X), "problem must be a Problem"),
-    "metric of an array": (lambda: cw.metrics.performative_risk(X, X), "problem must be a Problem"),
-    "metric of text": (lambda: cw.metrics.performative_risk(PROBLEM, "a"), "theta must hold numbers only, got str"),
+    "point of an array": (lambda: cs.stable_point(X), "problem must be a Problem"),
+    "metric of an array": (lambda: cs.metrics.performative_risk(X, X), "problem must be a Problem"),
+    "metric of text": (lambda: cs.metrics.performative_risk(PROBLEM, "a"), "theta must hold numbers only, got str"),
     "start outside": (
-        lambda: cw.run(cw.Problem(X, Y, loss=LOGISTIC, region=cw.regions.Box(-1, 1)), cw.SGD(STEP), 5, start=50),
+        lambda: cs.run(cs.Problem(X, Y, loss=LOGISTIC, region=cs.regions.Box(-1, 1)), cs.SGD(STEP), 5, start=50),
         "start must lie in the region Box(low=-1.0, high=1.0), got 50",
     ),
-    "start none": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, start=None), "start must hold numbers only, got NoneType"),
-    "endless": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 10**20), "steps must be at most 4611686018427387904, got a number of 21 digits"),
+    "start none": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, start=None), "start must hold numbers only, got NoneType"),
+    "endless": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 10**20), "steps must be at most 4611686018427387904, got a number of 21 digits"),
     "ragged record": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, record=[1, [2]]),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, record=[1, [2]]),
         "record must be a number or iterations",
     ),
-    "average power -1": (lambda: cw.outputs.Average(-1), "power must be a number of at least 0, got -1"),
-    "huge step": (lambda: cw.steps.Constant(10**400), "gamma must be a finite number, got 1000"),
+    "average power -1": (lambda: cs.outputs.Average(-1), "power must be a number of at least 0, got -1"),
+    "huge step": (lambda: cs.steps.Constant(10**400), "gamma must be a finite number, got 1000"),
     "a table for a number": (
-        lambda: cw.PCSGD(STEP, clip=X, noise_std=1),
+        lambda: cs.PCSGD(STEP, clip=X, noise_std=1),
         "clip must be a finite number, got ndarray of shape (60, 4)",
     ),
     "a small table for a number": (
-        lambda: cw.PCSGD(STEP, clip=np.ones((2, 2)), noise_std=1),
+        lambda: cs.PCSGD(STEP, clip=np.ones((2, 2)), noise_std=1),
         "clip must be a finite number, got array([[1., 1.], [1., 1.]])",
     ),
-    "a long text for a number": (lambda: cw.PCSGD(STEP, clip=1, noise_std="a" * 99), "must be a finite number, got 'aaa"),
-    "a table for a part": (lambda: cw.SGD(np.ones((2, 2))), "step must be a part of clipwise.steps such as Constant(0.1), got array"),
-    "progress": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, progress="yes"), "progress must be True or False, got 'yes'"),
-    "a budget of 0": (lambda: cw.LDPSGD(STEP, budget=0), "budget must be one or more numbers above 0, got 0"),
+    "a long text for a number": (lambda: cs.PCSGD(STEP, clip=1, noise_std="a" * 99), "must be a finite number, got 'aaa"),
+    "a table for a part": (lambda: cs.SGD(np.ones((2, 2))), "step must be a part of clipsilon.steps such as Constant(0.1), got array"),
+    "progress": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, progress="yes"), "progress must be True or False, got 'yes'"),
+    "a budget of 0": (lambda: cs.LDPSGD(STEP, budget=0), "budget must be one or more numbers above 0, got 0"),
     "an error clip that is a number": (
-        lambda: cw.feedback.ErrorFeedback(1.0, cw.clipping.Unclipped()),
-        "clip must be a part (a NamedTuple such as those in clipwise), got 1.0",
+        lambda: cs.feedback.ErrorFeedback(1.0, cs.clipping.Unclipped()),
+        "clip must be a part (a NamedTuple such as those in clipsilon), got 1.0",
     ),
     "a cap that does not clip": (
-        lambda: cw.feedback.ErrorFeedback(cw.clipping.Norm(1.0), Nameless()),
+        lambda: cs.feedback.ErrorFeedback(cs.clipping.Norm(1.0), Nameless()),
         "cap Nameless does not implement add_clipped",
     ),
-    "a sweep of one run": (lambda: cw.sweep(cw.Run(PROBLEM, cw.SGD(STEP), 5)), "runs must be a list of Run, got Run("),
-    "a sweep of nothing": (lambda: cw.sweep(None), "runs must be a list of Run, got None"),
+    "a sweep of one run": (lambda: cs.sweep(cs.Run(PROBLEM, cs.SGD(STEP), 5)), "runs must be a list of Run, got Run("),
+    "a sweep of nothing": (lambda: cs.sweep(None), "runs must be a list of Run, got None"),
     "a table of biases of one problem": (
-        lambda: cw.bias_table(PROBLEM, clips=[1.0], betas=[0.0]),
+        lambda: cs.bias_table(PROBLEM, clips=[1.0], betas=[0.0]),
         "problem_at must be a function from β to a Problem, got Problem(",
     ),
     "an error as text": (
-        lambda: cw.account(cw.PCSGD(STEP, 1, 1), 9, 2, 1e-5).tradeoff("a"),
+        lambda: cs.account(cs.PCSGD(STEP, 1, 1), 9, 2, 1e-5).tradeoff("a"),
         "alpha must hold numbers only, got str",
     ),
     "seed of one run": (
-        lambda: cw.one_run_bound(np.arange(40.0), np.arange(40) % 2, 1e-5, 0.95, seed=-1),
+        lambda: cs.one_run_bound(np.arange(40.0), np.arange(40) % 2, 1e-5, 0.95, seed=-1),
         "seed must be a whole number of at least 0, got -1",
     ),
-    "a trace without a name": (lambda: cw.Trace.load(None), "path must be the name of a file, got None"),
-    "a model without a name": (lambda: cw.load_model(5), "path must be the name of a file, got 5"),
-    "an operation by its name": (lambda: cw.implements("slope", Nameless), "op must be an operation, such as"),
-    "a part and not its class": (lambda: cw.implements(cw.losses.slope, Nameless()), "part must be a class, got Nameless()"),
-    "bytes": (lambda: cw.steps.Constant(b"1"), "gamma must be a finite number, got b'1'"),
-    "numbers as text": (lambda: cw.Problem([["1", "2"]], [1], loss=LOGISTIC), "features must hold numbers only"),
+    "a trace without a name": (lambda: cs.Trace.load(None), "path must be the name of a file, got None"),
+    "a model without a name": (lambda: cs.load_model(5), "path must be the name of a file, got 5"),
+    "an operation by its name": (lambda: cs.implements("slope", Nameless), "op must be an operation, such as"),
+    "a part and not its class": (lambda: cs.implements(cs.losses.slope, Nameless()), "part must be a class, got Nameless()"),
+    "bytes": (lambda: cs.steps.Constant(b"1"), "gamma must be a finite number, got b'1'"),
+    "numbers as text": (lambda: cs.Problem([["1", "2"]], [1], loss=LOGISTIC), "features must hold numbers only"),
     "dates": (
-        lambda: cw.Problem(np.array(["2020-01-01"], "datetime64[D]"), loss=cw.losses.Quadratic()),
+        lambda: cs.Problem(np.array(["2020-01-01"], "datetime64[D]"), loss=cs.losses.Quadratic()),
         "numbers only",
     ),
-    "complex": (lambda: cw.Problem([1j], loss=cw.losses.Quadratic()), "features must hold numbers only, got list"),
+    "complex": (lambda: cs.Problem([1j], loss=cs.losses.Quadratic()), "features must hold numbers only, got list"),
     "masked": (
-        lambda: cw.Problem(np.ma.masked_equal(Z, 1), loss=cw.losses.Quadratic()),
+        lambda: cs.Problem(np.ma.masked_equal(Z, 1), loss=cs.losses.Quadratic()),
         "numbers only, got MaskedArray",
     ),
     "changed by replace": (
-        lambda: cw.clipping.Norm(1.0)._replace(threshold=-1),
+        lambda: cs.clipping.Norm(1.0)._replace(threshold=-1),
         "threshold must be a number above 0, got -1",
     ),
     "quadratic best response": (
-        lambda: cw.Problem(Z, loss=cw.losses.Quadratic(), response=cw.responses.BestResponse(1.0)),
+        lambda: cs.Problem(Z, loss=cs.losses.Quadratic(), response=cs.responses.BestResponse(1.0)),
         "response BestResponse moves by label",
     ),
     "blocks": (
-        lambda: cw.clipped_point(PROBLEM, cw.clipping.PerClass(1.0, 3)),
+        lambda: cs.clipped_point(PROBLEM, cs.clipping.PerClass(1.0, 3)),
         "PerClass needs a dimension divisible by 3 classes, got 4",
     ),
     "forgotten label": (
-        lambda: cw.Problem(X, Y, loss=LOGISTIC, response=Forgetful()),
+        lambda: cs.Problem(X, Y, loss=LOGISTIC, response=Forgetful()),
         "must return the label, got None",
     ),
-    "secret dice": (lambda: cw.Problem(X, Y, loss=LOGISTIC, response=Secret()), "Secret draws at random but lacks"),
+    "secret dice": (lambda: cs.Problem(X, Y, loss=LOGISTIC, response=Secret()), "Secret draws at random but lacks"),
     "trace folder": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).save("/nowhere/a"),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, seed=0).save("/nowhere/a"),
         "path must be in a folder that exists",
     ),
-    "clip of a point": (lambda: cw.clipped_point(PROBLEM, -1), "clip must be a number above 0, got -1"),
+    "clip of a point": (lambda: cs.clipped_point(PROBLEM, -1), "clip must be a number above 0, got -1"),
     "rounds": (
-        lambda: cw.repeated_minimization(PROBLEM, rounds=0),
+        lambda: cs.repeated_minimization(PROBLEM, rounds=0),
         "rounds must be a whole number of at least 1, got 0",
     ),
     "reference": (
-        lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).gap([1, 2]),
+        lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, seed=0).gap([1, 2]),
         "reference must be a number or 4 number(s)",
     ),
     "selection epsilon": (
-        lambda: cw.NoisySelection(STEP, 1.0, 1.0, 0),
+        lambda: cs.NoisySelection(STEP, 1.0, 1.0, 0),
         "selection_epsilon must be a number above 0, got 0",
     ),
     "selection in batches": (
-        lambda: replace(cw.DPSGD(STEP, 1.0, 1.0, batch=5), output=cw.outputs.Selected(1.0)),
+        lambda: replace(cs.DPSGD(STEP, 1.0, 1.0, batch=5), output=cs.outputs.Selected(1.0)),
         "sampling must be Full() to select an iterate, got Poisson(batch=5)",
     ),
     "selection with feedback": (
-        lambda: replace(cw.DiceSGD(STEP, 1.0, 1.0, 1.0, sampling="full"), output=cw.outputs.Selected(1.0)),
+        lambda: replace(cs.DiceSGD(STEP, 1.0, 1.0, 1.0, sampling="full"), output=cs.outputs.Selected(1.0)),
         "feedback must be NoFeedback() to select an iterate, got ErrorFeedback",
     ),
     "selection without a clip": (
-        lambda: replace(cw.SGD(STEP, sampling="full"), output=cw.outputs.Selected(1.0)),
+        lambda: replace(cs.SGD(STEP, sampling="full"), output=cs.outputs.Selected(1.0)),
         "clip must have a bound (as Norm has) to select an iterate, got Unclipped()",
     ),
     "a selection that spends all": (
-        lambda: cw.calibrate(cw.NoisySelection(STEP, 1.0, 1.0, 2.0), 2.0, 1e-5, 50, 5),
+        lambda: cs.calibrate(cs.NoisySelection(STEP, 1.0, 1.0, 2.0), 2.0, 1e-5, 50, 5),
         "epsilon must be above the 2 that the selection alone spends, got 2.0",
     ),
     "a selection that spends all, as in the paper": (
-        lambda: cw.calibrate(cw.NoisySelection(STEP, 1.0, 1.0, 2.0), 1.5, 1e-5, 50, 5, "paper", "zero-out"),
+        lambda: cs.calibrate(cs.NoisySelection(STEP, 1.0, 1.0, 2.0), 1.5, 1e-5, 50, 5, "paper", "zero-out"),
         "epsilon must be above the 2 that the selection alone spends, got 1.5",
     ),
-    "no feedback": (lambda: cw.run(PROBLEM, cw.SGD(STEP), 5, seed=0).error_norm(), "SGD has no feedback"),
+    "no feedback": (lambda: cs.run(PROBLEM, cs.SGD(STEP), 5, seed=0).error_norm(), "SGD has no feedback"),
 }
 # fmt: on
 
@@ -296,7 +296,7 @@ def test_one_clear_sentence(case):
 
 def test_a_small_error_clip_is_allowed_with_a_warning():
     with pytest.warns(UserWarning, match=r"error_clip=0.5 is below clip=1.0: .* the fixed point may be biased"):
-        rule = cw.DiceSGD(STEP, clip=1.0, error_clip=0.5, noise_std=0.0)
+        rule = cs.DiceSGD(STEP, clip=1.0, error_clip=0.5, noise_std=0.0)
     assert rule.feedback.clip.threshold == 0.5
 
 
@@ -305,22 +305,22 @@ def test_an_operation_is_implemented_once_and_with_its_arguments():
         pass
 
     with pytest.raises(TypeError, match=r"slope of Part must take \(loss, margin, label\), got \(loss, margin\)"):
-        cw.implements(cw.losses.slope, Part)(lambda loss, margin: 0.0)
-    cw.implements(cw.losses.slope, Part)(lambda loss, margin, label: 0.0)
+        cs.implements(cs.losses.slope, Part)(lambda loss, margin: 0.0)
+    cs.implements(cs.losses.slope, Part)(lambda loss, margin, label: 0.0)
     with pytest.raises(TypeError, match="Part implements slope already"):
-        cw.implements(cw.losses.slope, Part)(lambda loss, margin, label: 1.0)
+        cs.implements(cs.losses.slope, Part)(lambda loss, margin, label: 1.0)
 
 
 def test_a_part_of_the_package_keeps_its_math():
-    with pytest.raises(TypeError, match="Logistic belongs to clipwise"):
-        cw.implements(cw.losses.gradient, cw.losses.Logistic)(lambda loss, theta, features, label, out: None)
+    with pytest.raises(TypeError, match="Logistic belongs to clipsilon"):
+        cs.implements(cs.losses.gradient, cs.losses.Logistic)(lambda loss, theta, features, label, out: None)
 
 
 def test_data_is_never_written_to():
     x = X.copy()
     problem = PROBLEM.on(x, Y)
-    cw.run(problem, cw.SGD(STEP), 50, seed=0)
-    cw.stable_point(problem)
+    cs.run(problem, cs.SGD(STEP), 50, seed=0)
+    cs.stable_point(problem)
     np.testing.assert_array_equal(x, X)
     assert x.flags.writeable
     with pytest.raises(ValueError, match="read-only"):

@@ -73,7 +73,7 @@ def test_rows_of_all_parts_are_joined(results, table):
     results.keep("audit", lambda rows: rows.append(results.cost("Audits", "an audit", "its runs", 1.4, "", most=1.3)))
     found = {part: table.kept(part) for part in table.PARTS}
     page = table.page(found)
-    peers, costs = page.split("What clipwise's own parts cost")
+    peers, costs = page.split("What clipsilon's own parts cost")
     assert "| Engine | a step | NumPy | 120 | ≥ 100 | 3 turns |" in peers.splitlines()
     assert "| Audits | an audit | its runs | 1.40 | ≤ 1.3: missed |  |" in costs.splitlines()
     assert "Dask: not run" in peers

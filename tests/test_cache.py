@@ -10,27 +10,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import clipwise as cw
-from clipwise.engine.means import mean_gradient
-from clipwise.parts import fingerprint
+import clipsilon as cs
+from clipsilon.engine.means import mean_gradient
+from clipsilon.parts import fingerprint
 
-SOURCES = Path(cw.__file__).parent
+SOURCES = Path(cs.__file__).parent
 
 JOB = textwrap.dedent("""
     import numpy as np
-    import clipwise as cw
-    from clipwise.engine.loop import advance
-    problem = cw.Problem(np.array([1.0, 2.0]), loss=cw.losses.Quadratic(a=2.0))
-    theta = cw.run(problem, cw.SGD(cw.steps.Constant(0.5)), steps=1, seed=0).theta[0, -1, 0]
+    import clipsilon as cs
+    from clipsilon.engine.loop import advance
+    problem = cs.Problem(np.array([1.0, 2.0]), loss=cs.losses.Quadratic(a=2.0))
+    theta = cs.run(problem, cs.SGD(cs.steps.Constant(0.5)), steps=1, seed=0).theta[0, -1, 0]
     print(theta, sum(advance.stats.cache_hits.values()), sum(advance.stats.cache_misses.values()))
 """)
 
 # A kernel that takes a second to compile, where the loop takes ten: the mean of a·z.
 MEAN = textwrap.dedent("""
     import numpy as np
-    import clipwise as cw
-    from clipwise.engine.means import _mean_gradient, mean_gradient
-    problem = cw.Problem(np.array([1.0, 2.0]), loss=cw.losses.Quadratic(a=2.0))
+    import clipsilon as cs
+    from clipsilon.engine.means import _mean_gradient, mean_gradient
+    problem = cs.Problem(np.array([1.0, 2.0]), loss=cs.losses.Quadratic(a=2.0))
     mean = mean_gradient(problem, np.zeros(1), np.zeros(1), 1)[0]
     print(mean, sum(_mean_gradient.stats.cache_hits.values()), sum(_mean_gradient.stats.cache_misses.values()))
 """)
@@ -39,11 +39,11 @@ MEAN = textwrap.dedent("""
 @pytest.fixture
 def package(tmp_path):
     """A copy of the package that can be edited, with a cache of its own."""
-    shutil.copytree(SOURCES, tmp_path / "src" / "clipwise", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCES, tmp_path / "src" / "clipsilon", ignore=shutil.ignore_patterns("__pycache__"))
     environment = {
         **os.environ,
         "PYTHONPATH": str(tmp_path / "src"),
-        "CLIPWISE_CACHE": str(tmp_path / "cache"),
+        "CLIPSILON_CACHE": str(tmp_path / "cache"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 
@@ -52,7 +52,7 @@ def package(tmp_path):
         assert done.returncode == 0, done.stderr
         return [float(word) for word in done.stdout.split()]
 
-    return tmp_path / "src" / "clipwise", run
+    return tmp_path / "src" / "clipsilon", run
 
 
 def edit(path, old, new):
@@ -87,19 +87,19 @@ def test_an_edit_is_always_seen(package):
 USERS = textwrap.dedent("""
     from typing import NamedTuple
     import numpy as np
-    import clipwise as cw
-    from clipwise.engine.means import _mean_gradient, mean_gradient
+    import clipsilon as cs
+    from clipsilon.engine.means import _mean_gradient, mean_gradient
 
     class Mine(NamedTuple):
         pass
 
-    @cw.implements(cw.losses.value, Mine)
+    @cs.implements(cs.losses.value, Mine)
     def _(loss, theta, features, label): return 0.0
 
-    @cw.implements(cw.losses.gradient, Mine)
+    @cs.implements(cs.losses.gradient, Mine)
     def _(loss, theta, features, label, out): out[0] = SLOPE
 
-    problem = cw.Problem(np.array([1.0, 2.0]), np.zeros(2), loss=Mine())
+    problem = cs.Problem(np.array([1.0, 2.0]), np.zeros(2), loss=Mine())
     mean = mean_gradient(problem, np.zeros(1), np.zeros(1), 1)[0]
     print(mean, sum(_mean_gradient.stats.cache_hits.values()), sum(_mean_gradient.stats.cache_misses.values()))
 """)
@@ -114,20 +114,20 @@ def test_a_users_part_is_never_stale(package):
 NESTED = textwrap.dedent("""
     from typing import NamedTuple
     import numpy as np
-    import clipwise as cw
-    from clipwise.engine.loop import advance
+    import clipsilon as cs
+    from clipsilon.engine.loop import advance
 
     class Mine(NamedTuple):
         pass
 
-    @cw.implements(cw.losses.margin_value, Mine)
+    @cs.implements(cs.losses.margin_value, Mine)
     def _(loss, margin, label): return SLOPE * abs(margin)
 
-    @cw.implements(cw.losses.slope, Mine)
+    @cs.implements(cs.losses.slope, Mine)
     def _(loss, margin, label): return SLOPE * np.sign(margin)
 
-    problem = cw.Problem(np.array([1.0, 1.0]), np.zeros(2), loss=cw.losses.clipped_loss(Mine(), 10.0))
-    theta = cw.run(problem, cw.SGD(cw.steps.Constant(1.0)), steps=1, start=5.0, seed=0).theta[0, -1, 0]
+    problem = cs.Problem(np.array([1.0, 1.0]), np.zeros(2), loss=cs.losses.clipped_loss(Mine(), 10.0))
+    theta = cs.run(problem, cs.SGD(cs.steps.Constant(1.0)), steps=1, start=5.0, seed=0).theta[0, -1, 0]
     print(theta, sum(advance.stats.cache_hits.values()), sum(advance.stats.cache_misses.values()))
 """)
 
@@ -143,7 +143,7 @@ def test_a_users_part_inside_one_of_ours_is_never_stale(package, tmp_path):
 
 def mean_of(loss):
     """The mean gradient at 0 over two records of 1: compiled, as the loop is, and in a tenth of the time."""
-    return mean_gradient(cw.Problem(np.ones(2), np.zeros(2), loss=loss), np.zeros(1), np.zeros(1), 1)[0]
+    return mean_gradient(cs.Problem(np.ones(2), np.zeros(2), loss=loss), np.zeros(1), np.zeros(1), 1)[0]
 
 
 def test_a_redefined_part_is_a_new_part():
@@ -153,11 +153,11 @@ def test_a_redefined_part_is_a_new_part():
         class Again(NamedTuple):
             pass
 
-        @cw.implements(cw.losses.value, Again)
+        @cs.implements(cs.losses.value, Again)
         def _(loss, theta, features, label):
             return 0.0
 
-        @cw.implements(cw.losses.gradient, Again)
+        @cs.implements(cs.losses.gradient, Again)
         def _(loss, theta, features, label, out):
             out[0] = slope
 
@@ -173,15 +173,15 @@ def test_a_redefined_part_inside_another_is_a_new_part():
         class Inside(NamedTuple):
             pass
 
-        @cw.implements(cw.losses.margin_value, Inside)
+        @cs.implements(cs.losses.margin_value, Inside)
         def _(loss, margin, label):
             return rate * margin
 
-        @cw.implements(cw.losses.slope, Inside)
+        @cs.implements(cs.losses.slope, Inside)
         def _(loss, margin, label):
             return rate
 
-        return cw.losses.clipped_loss(Inside(), 10.0)
+        return cs.losses.clipped_loss(Inside(), 10.0)
 
     assert [mean_of(make(rate)) for rate in (1.0, 2.0)] == [1.0, 2.0]
     assert fingerprint(make(1.0)) != fingerprint(make(2.0)), "the code of the part inside does not count"
@@ -190,7 +190,7 @@ def test_a_redefined_part_inside_another_is_a_new_part():
 @pytest.mark.verify
 def test_a_cache_that_cannot_be_written_only_costs_time(package, monkeypatch):
     _, run = package
-    job = "import os; os.environ['CLIPWISE_CACHE'] = '/proc/nowhere'\n" + JOB
+    job = "import os; os.environ['CLIPSILON_CACHE'] = '/proc/nowhere'\n" + JOB
     assert run(job)[1:] == [0, 1]
 
 

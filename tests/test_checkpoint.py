@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
 import registry
-from clipwise.engine import checkpoint as checkpoints
-from clipwise.engine import replicate, runner
+from clipsilon.engine import checkpoint as checkpoints
+from clipsilon.engine import replicate, runner
 
-PROBLEM = reference.problem(cw.losses.Logistic(0.1, 2.0), cw.responses.BestResponse(0.3, 0.2))
+PROBLEM = reference.problem(cs.losses.Logistic(0.1, 2.0), cs.responses.BestResponse(0.3, 0.2))
 SETTINGS = {"steps": 3000, "replicates": 3, "seed": 5, "record": 30}
 
 
@@ -38,10 +38,10 @@ def run_in_pieces(monkeypatch, rule, path, pieces=3, **settings):
                 raise StoppedError
 
         with monkeypatch.context() as patch:
-            patch.setattr("clipwise.engine.progress.Progress.show", stop)
+            patch.setattr("clipsilon.engine.progress.Progress.show", stop)
             with pytest.raises(StoppedError):
-                cw.run(PROBLEM, rule, checkpoint=path, **settings)
-    return cw.run(PROBLEM, rule, checkpoint=path, **settings)
+                cs.run(PROBLEM, rule, checkpoint=path, **settings)
+    return cs.run(PROBLEM, rule, checkpoint=path, **settings)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def run_in_pieces(monkeypatch, rule, path, pieces=3, **settings):
 def test_resumed_runs_are_bit_identical(monkeypatch, tmp_path, preset, sampling):
     rule = registry.rules(sampling=sampling, deploy_every=3)[preset]
     settings = {**SETTINGS, "steps": 200_000}
-    whole = cw.run(PROBLEM, rule, **settings)
+    whole = cs.run(PROBLEM, rule, **settings)
     pieces = run_in_pieces(monkeypatch, rule, tmp_path / "run", **settings)
     for name in ("theta", "error", "output", "steps_done"):
         np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))
@@ -64,18 +64,18 @@ def test_resumed_runs_are_bit_identical(monkeypatch, tmp_path, preset, sampling)
 
 def test_a_resumed_selection_is_bit_identical(monkeypatch, tmp_path):
     """The least noisy norm until now is kept beside the model."""
-    rule = cw.NoisySelection(registry.STEP, 2.0, 0.2, selection_epsilon=5.0)
+    rule = cs.NoisySelection(registry.STEP, 2.0, 0.2, selection_epsilon=5.0)
     settings = {**SETTINGS, "steps": 50_000}
-    whole = cw.run(PROBLEM, rule, **settings)
+    whole = cs.run(PROBLEM, rule, **settings)
     pieces = run_in_pieces(monkeypatch, rule, tmp_path / "run", **settings)
     np.testing.assert_array_equal(pieces.theta, whole.theta)
     np.testing.assert_array_equal(pieces.output, whole.output)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, monkeypatch):
-    first = cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **SETTINGS)
+    first = cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **SETTINGS)
     monkeypatch.setattr(replicate, "advance", None)  # any step would fail
-    again = cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **SETTINGS)
+    again = cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **SETTINGS)
     np.testing.assert_array_equal(first.theta, again.theta)
 
 
@@ -87,7 +87,7 @@ def test_without_a_seed_the_noise_goes_on_where_it_was(tmp_path, monkeypatch):
 
 
 def test_the_file_is_the_owners_alone(tmp_path):
-    cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **SETTINGS)
+    cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **SETTINGS)
     assert (tmp_path / "run").stat().st_mode & 0o077 == 0
     assert [path.name for path in tmp_path.iterdir()] == ["run"]  # no temporary file is left behind
 
@@ -104,24 +104,24 @@ def test_the_file_is_the_owners_alone(tmp_path):
 )
 def test_another_runs_checkpoint_is_refused(tmp_path, change, named):
     path = tmp_path / "run"
-    cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
+    cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
     before = path.read_bytes()
-    with pytest.raises(cw.CheckpointError, match=rf"another run \({named}.*left untouched"):
-        cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **{**SETTINGS, **change})
+    with pytest.raises(cs.CheckpointError, match=rf"another run \({named}.*left untouched"):
+        cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **{**SETTINGS, **change})
     assert path.read_bytes() == before
 
 
 def test_another_problem_or_rule_is_refused(tmp_path):
     path = tmp_path / "run"
-    cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
+    cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
     others = {
         "rule": (PROBLEM, registry.rules(noise_std=0.3)["PCSGD"]),
         "data": (PROBLEM.on(PROBLEM.features[::-1], PROBLEM.labels[::-1]), registry.rules()["PCSGD"]),
-        "loss": (reference.problem(cw.losses.Logistic(0.2, 2.0), PROBLEM.response), registry.rules()["PCSGD"]),
+        "loss": (reference.problem(cs.losses.Logistic(0.2, 2.0), PROBLEM.response), registry.rules()["PCSGD"]),
     }
     for named, (problem, rule) in others.items():
-        with pytest.raises(cw.CheckpointError, match=rf"another run \({named}\)"):
-            cw.run(problem, rule, checkpoint=path, **SETTINGS)
+        with pytest.raises(cs.CheckpointError, match=rf"another run \({named}\)"):
+            cs.run(problem, rule, checkpoint=path, **SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -129,18 +129,18 @@ def test_another_problem_or_rule_is_refused(tmp_path):
 )
 def test_a_damaged_file_is_refused_and_left_untouched(tmp_path, damage):
     path = tmp_path / "run"
-    cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
+    cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
     broken = damage(path.read_bytes())
     path.write_bytes(broken)
-    with pytest.raises(cw.CheckpointError, match="damaged or not a clipwise checkpoint; it was left untouched"):
-        cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
+    with pytest.raises(cs.CheckpointError, match="damaged or not a clipsilon checkpoint; it was left untouched"):
+        cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
     assert path.read_bytes() == broken
 
 
 @pytest.mark.parametrize("spoil", ["missing", "shape", "type"])
 def test_a_file_with_the_wrong_content_is_refused(tmp_path, spoil):
     path = tmp_path / "run"
-    cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
+    cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
     with path.open("rb") as handle, np.load(handle) as file:
         arrays = dict(file)
     if spoil == "missing":
@@ -149,15 +149,15 @@ def test_a_file_with_the_wrong_content_is_refused(tmp_path, spoil):
         arrays["1.theta"] = np.zeros(3) if spoil == "shape" else np.zeros(4, dtype=np.float32)
     with path.open("wb") as handle:
         np.savez(handle, **arrays)
-    with pytest.raises(cw.CheckpointError, match="damaged or not a clipwise checkpoint"):
-        cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
+    with pytest.raises(cs.CheckpointError, match="damaged or not a clipsilon checkpoint"):
+        cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=path, **SETTINGS)
 
 
 def test_rules_that_look_alike_are_told_apart(tmp_path):
     """1.0, 23.0 and 1.02, 3.0 are the same digits."""
-    cw.run(PROBLEM, cw.SGD(cw.steps.InverseTime(1.0, 23.0)), checkpoint=tmp_path / "run", **SETTINGS)
-    with pytest.raises(cw.CheckpointError, match=r"another run \(rule\)"):
-        cw.run(PROBLEM, cw.SGD(cw.steps.InverseTime(1.02, 3.0)), checkpoint=tmp_path / "run", **SETTINGS)
+    cs.run(PROBLEM, cs.SGD(cs.steps.InverseTime(1.0, 23.0)), checkpoint=tmp_path / "run", **SETTINGS)
+    with pytest.raises(cs.CheckpointError, match=r"another run \(rule\)"):
+        cs.run(PROBLEM, cs.SGD(cs.steps.InverseTime(1.02, 3.0)), checkpoint=tmp_path / "run", **SETTINGS)
 
 
 def test_a_folder_that_vanishes_costs_the_checkpoint_and_not_the_run(tmp_path, monkeypatch):
@@ -173,32 +173,32 @@ def test_a_folder_that_vanishes_costs_the_checkpoint_and_not_the_run(tmp_path, m
 
     monkeypatch.setattr(checkpoints, "save", vanish)
     with pytest.warns(UserWarning, match="checkpoint could not be written .* the run goes on"):
-        trace = cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=folder / "run", **SETTINGS)
+        trace = cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=folder / "run", **SETTINGS)
     assert (trace.steps_done == SETTINGS["steps"]).all()
 
 
 def test_a_numpy_seed_is_a_seed(tmp_path):
     settings = {**SETTINGS, "seed": np.int64(5)}
-    trace = cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **settings)
+    trace = cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "run", **settings)
     trace.save(tmp_path / "trace")
-    assert cw.Trace.load(tmp_path / "trace").seed == 5
+    assert cs.Trace.load(tmp_path / "trace").seed == 5
 
 
 def test_a_trace_is_not_a_checkpoint(tmp_path):
-    cw.run(PROBLEM, registry.rules()["PCSGD"], **SETTINGS).save(tmp_path / "trace")
-    with pytest.raises(cw.CheckpointError, match="not a clipwise checkpoint"):
-        cw.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "trace", **SETTINGS)
+    cs.run(PROBLEM, registry.rules()["PCSGD"], **SETTINGS).save(tmp_path / "trace")
+    with pytest.raises(cs.CheckpointError, match="not a clipsilon checkpoint"):
+        cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=tmp_path / "trace", **SETTINGS)
 
 
 KILLED = textwrap.dedent("""
     import sys
     import numpy as np
-    import clipwise as cw
-    from clipwise.engine import runner
+    import clipsilon as cs
+    from clipsilon.engine import runner
     runner.CHECKPOINT_SECONDS = 0.1
-    problem = cw.Problem(np.linspace(-1, 1, 50), loss=cw.losses.Quadratic())
-    rule = cw.DiceSGD(cw.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.1)
-    trace = cw.run(problem, rule, 10_000_000, replicates=2, seed=0, checkpoint=sys.argv[1] or None)
+    problem = cs.Problem(np.linspace(-1, 1, 50), loss=cs.losses.Quadratic())
+    rule = cs.DiceSGD(cs.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.1)
+    trace = cs.run(problem, rule, 10_000_000, replicates=2, seed=0, checkpoint=sys.argv[1] or None)
     trace.save(sys.argv[2])
 """)
 
@@ -215,6 +215,6 @@ def test_a_killed_run_resumes_bit_identical(tmp_path):
     assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
     for checkpoint, name in ((str(path), "pieces"), ("", "whole")):
         assert start(checkpoint, name).wait() == 0
-    pieces, whole = (cw.Trace.load(tmp_path / name) for name in ("pieces", "whole"))
+    pieces, whole = (cs.Trace.load(tmp_path / name) for name in ("pieces", "whole"))
     np.testing.assert_array_equal(pieces.theta, whole.theta)
     np.testing.assert_array_equal(pieces.error, whole.error)

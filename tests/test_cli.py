@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise import cli, meter
-from clipwise.bias import BiasRow
-from clipwise.datasets import generated_credit
-from clipwise.reproduce import problems
+from clipsilon import cli, meter
+from clipsilon.bias import BiasRow
+from clipsilon.datasets import generated_credit
+from clipsilon.reproduce import problems
 
 DICE = ["DiceSGD", "--noise-std", "1", "--records", "1000", "--steps", "50", "--delta", "1e-5", "--residual-cap", "2"]
 
@@ -24,8 +24,8 @@ def run(*words):
 
 
 def test_account():
-    rule = cw.DiceSGD(cw.steps.Constant(1.0), 1.0, 1.0, 1.0, residual_cap=2.0)
-    expected = cw.account(rule, 1000, 50, 1e-5)
+    rule = cs.DiceSGD(cs.steps.Constant(1.0), 1.0, 1.0, 1.0, residual_cap=2.0)
+    expected = cs.account(rule, 1000, 50, 1e-5)
     assert run("account", *DICE).output == f"{expected}\n"
     assert json.loads(run("account", *DICE, "--format", "json").output) == expected.to_dict()
     assert run("account", *DICE, "--format", "markdown").output.startswith("**DiceSGD**, 50 steps on 1000 records")
@@ -52,9 +52,9 @@ def test_presets_of_paper_5():
         "ClippedDPGD", "DPGD"
     )
     selection = ["NoisySelection", "--lipschitz", "2", "--noise-std", "0.1", *words]
-    rule = cw.NoisySelection(cw.steps.Constant(1.0), 2.0, 0.1, 0.5)
+    rule = cs.NoisySelection(cs.steps.Constant(1.0), 2.0, 0.1, 0.5)
     stated = run("account", *selection, "--selection-epsilon", "0.5").output
-    assert stated == f"{cw.account(rule, 59_535, 2381, 1e-5)}\n"
+    assert stated == f"{cs.account(rule, 59_535, 2381, 1e-5)}\n"
     assert "--selection-epsilon must be given for NoisySelection" in run("account", *selection).output
 
 
@@ -64,7 +64,7 @@ def test_local_presets_have_budgets():
     assert "--budget must be given for LDPASGD" in run("account", "LDPASGD", *words).output
     assert "--noise-std has no meaning for LDPSGD" in run("account", "LDPSGD", "--noise-std", "1", *words).output
     assert "--noise-std must be given for DPSGD" in run("account", "DPSGD", *words).output
-    assert "clipwise.local.audit" in run("audit", "LDPSGD", "--budget", "2", *words).output
+    assert "clipsilon.local.audit" in run("audit", "LDPSGD", "--budget", "2", *words).output
 
 
 def test_audit(tmp_path):
@@ -78,7 +78,7 @@ def test_audit(tmp_path):
 def test_claims():
     rows = list(csv.reader(io.StringIO(run("claims", "--csv").output)))
     assert rows[0][0] == "paper"
-    assert len(rows) == 1 + len(cw.claims())
+    assert len(rows) == 1 + len(cs.claims())
     assert "DP-SGD with Gamma noise" in run("claims").output
 
 
@@ -107,7 +107,7 @@ def small(monkeypatch):
     """The demo's problems at a size for tests: what is measured stays the same kind of thing."""
     monkeypatch.setattr(problems, "credit", generated_credit)
     monkeypatch.setattr(problems, "PAPER_ROWS", 400)
-    monkeypatch.setattr(problems, "bernoulli", lambda records, p, scale: cw.datasets.bernoulli(1000, p, scale))
+    monkeypatch.setattr(problems, "bernoulli", lambda records, p, scale: cs.datasets.bernoulli(1000, p, scale))
     problems.credit_data.cache_clear()
     yield
     problems.credit_data.cache_clear()
@@ -148,7 +148,7 @@ def assert_same(rows, expected):
 
 
 def test_bias_of_the_quadratic_is_the_closed_form(small, tmp_path):
-    share = cw.datasets.bernoulli(1000, 0.1).mean()
+    share = cs.datasets.bernoulli(1000, 0.1).mean()
     words = ("--problem", "quadratic", "--clip", "1,0.5,3", "--beta", "0,0.05", "--plot", str(tmp_path / "bias.svg"))
     rows = bias_rows(*words)
     assert [(float(row["beta"]), float(row["clip"])) for row in rows] == [
@@ -166,33 +166,33 @@ def test_bias_of_a_table_is_that_of_the_library(table):
     x = (x - x.mean(axis=0)) / x.std(axis=0)
 
     def problem_at(beta, columns=slice(None)):
-        response = cw.responses.BestResponse(beta)
-        return cw.Problem(x[:, columns], 1.0 - y, loss=cw.losses.Logistic(0.01), response=response)
+        response = cs.responses.BestResponse(beta)
+        return cs.Problem(x[:, columns], 1.0 - y, loss=cs.losses.Logistic(0.01), response=response)
 
-    expected = cw.bias_table(problem_at, [0.2, 1.0], [0.0, 0.3])  # "ok" comes after "bad", so it is label 1
+    expected = cs.bias_table(problem_at, [0.2, 1.0], [0.0, 0.3])  # "ok" comes after "bad", so it is label 1
     words = ["--target", "outcome", "--clip", "1,0.2", "--beta", "0,0.3"]
     assert_same(bias_rows(str(path), *words), expected)
-    few = cw.bias_table(lambda beta: problem_at(beta, slice(0, 3)), [0.2, 1.0], [0.0, 0.3])
+    few = cs.bias_table(lambda beta: problem_at(beta, slice(0, 3)), [0.2, 1.0], [0.0, 0.3])
     assert_same(bias_rows(str(path), *words, "--ignore", "d", "--ignore", "always"), few)
 
 
 @pytest.mark.parametrize("loss", [None, "squared-error", "huber"])
 def test_bias_of_a_table_with_a_target_of_numbers(table, loss):
     path, x, _ = table
-    part = cw.losses.Huber(l2=0.5) if loss == "huber" else cw.losses.SquaredError(l2=0.5)
+    part = cs.losses.Huber(l2=0.5) if loss == "huber" else cs.losses.SquaredError(l2=0.5)
     features, target = np.column_stack([x[:, [0, 2, 3]], np.ones(len(x))]), x[:, 1]
     whole = np.genfromtxt(path, delimiter=",", skip_header=1, usecols=range(5))
     np.testing.assert_array_equal(whole[:, [0, 2, 3, 4]], features)
     path.write_text("\n".join(",".join(line.split(",")[:5]) for line in path.read_text().splitlines()))
-    shift = cw.responses.LocationShift
+    shift = cs.responses.LocationShift
     words = [str(path), "--target", "b", "--l2", "0.5", "--clip", "0.5,2", "--beta", "0,0.2"]
     words += [] if loss is None else ["--loss", loss]
-    as_is = cw.bias_table(
-        lambda beta: cw.Problem(features, target, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2]
+    as_is = cs.bias_table(
+        lambda beta: cs.Problem(features, target, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2]
     )
     assert_same(bias_rows(*words, "--as-is"), as_is)
     scaled, label = ((v - v.mean(axis=0)) / v.std(axis=0) for v in (features[:, :3], target))
-    usual = cw.bias_table(lambda beta: cw.Problem(scaled, label, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2])
+    usual = cs.bias_table(lambda beta: cs.Problem(scaled, label, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2])
     assert_same(bias_rows(*words), usual)
 
 

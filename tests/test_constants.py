@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
 import registry
-from clipwise.responses import respond
+from clipsilon.responses import respond
 
 RADIUS = 1.5
 
@@ -31,7 +31,7 @@ def test_bounds_hold_whatever_is_deployed(loss, response):
         with pytest.raises(ValueError, match="moves by label"):
             reference.problem(loss, response)
         return
-    if getattr(loss, "labels", "real") == "class" and not isinstance(response, cw.responses.Identity):
+    if getattr(loss, "labels", "real") == "class" and not isinstance(response, cs.responses.Identity):
         with pytest.raises(ValueError, match="moves records along one vector"):
             reference.problem(loss, response)
         return
@@ -62,8 +62,8 @@ def test_bounds_hold_whatever_is_deployed(loss, response):
 
 
 def test_the_quadratic_problem_has_paper_1s_constants():
-    problem = cw.Problem([0.0, 1.0], loss=cw.losses.Quadratic(10.0), response=cw.responses.LocationShift(0.05),
-                         region=cw.regions.Box(-10, 10))  # fmt: skip
+    problem = cs.Problem([0.0, 1.0], loss=cs.losses.Quadratic(10.0), response=cs.responses.LocationShift(0.05),
+                         region=cs.regions.Box(-10, 10))  # fmt: skip
     constants = problem.constants()
     assert constants.strong_convexity == 1.0
     assert constants.lipschitz == 10.0
@@ -75,7 +75,7 @@ def test_the_quadratic_problem_has_paper_1s_constants():
 
 def test_strong_convexity_uses_the_data_where_it_can():
     x, y = reference.data("real")
-    problem = cw.Problem(x, y, loss=cw.losses.SquaredError(0.1))
+    problem = cs.Problem(x, y, loss=cs.losses.SquaredError(0.1))
     expected = 0.1 + np.linalg.eigvalsh(x.T @ x / len(x))[0]
     assert problem.constants(1.0).strong_convexity == pytest.approx(expected)
 
@@ -86,7 +86,7 @@ class Homemade(NamedTuple):
     rate: float
 
 
-@cw.implements(respond, Homemade)
+@cs.implements(respond, Homemade)
 def _(response, deployed, features, label, moved, rng):
     for j in range(features.size):
         moved[j] = features[j] - response.rate * np.tanh(deployed[j])
@@ -97,32 +97,32 @@ class Cosh(NamedTuple):
     """A user's loss without bounds: log cosh of the residual."""
 
 
-@cw.implements(cw.losses.margin_value, Cosh)
+@cs.implements(cs.losses.margin_value, Cosh)
 def _(loss, margin, label):
     return np.log(np.cosh(margin - label))
 
 
-@cw.implements(cw.losses.slope, Cosh)
+@cs.implements(cs.losses.slope, Cosh)
 def _(loss, margin, label):
     return np.tanh(margin - label)
 
 
 def test_parts_without_bounds_are_estimated_and_the_result_says_so():
     x, y = reference.data("real")
-    problem = cw.Problem(x, y, loss=cw.losses.SquaredError(), response=Homemade(0.4))
+    problem = cs.Problem(x, y, loss=cs.losses.SquaredError(), response=Homemade(0.4))
     constants = problem.constants(1.0)
     assert "sensitivity" in constants.estimated
     assert "gradient_bound" in constants.estimated  # how far records move enters it
     assert 0.3 < constants.sensitivity <= 0.4  # tanh is 1-Lipschitz, attained at 0
-    other = cw.Problem(x, y, loss=Cosh()).constants(1.0)
+    other = cs.Problem(x, y, loss=Cosh()).constants(1.0)
     assert set(other.estimated) == {"strong_convexity", "smoothness", "data_smoothness", "gradient_bound"}
     assert other.gradient_bound <= np.linalg.norm(x, axis=1).max()
     assert other.gradient_bound > 0.5 * np.linalg.norm(x, axis=1).max()
     assert 0 <= other.strong_convexity < other.smoothness <= (x**2).sum(axis=1).max()
     # The users' parts run in the engine like any other.
-    assert np.isfinite(cw.run(problem, cw.SGD(cw.steps.Constant(0.01)), 100, seed=0).theta).all()
+    assert np.isfinite(cs.run(problem, cs.SGD(cs.steps.Constant(0.01)), 100, seed=0).theta).all()
 
 
 def test_a_radius_is_needed_where_there_is_no_region():
     with pytest.raises(ValueError, match="radius must be given"):
-        reference.problem(cw.losses.Logistic()).constants()
+        reference.problem(cs.losses.Logistic()).constants()

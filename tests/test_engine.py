@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from scipy.special import poch
 
-import clipwise as cw
+import clipsilon as cs
 import reference
 import registry
-from clipwise.clipping import PerClass
-from clipwise.outputs import Average
-from clipwise.responses import respond
-from clipwise.rule import Rule
-from clipwise.sampling import Uniform
+from clipsilon.clipping import PerClass
+from clipsilon.outputs import Average
+from clipsilon.responses import respond
+from clipsilon.rule import Rule
+from clipsilon.sampling import Uniform
 
 STEPS = 150
 
 
 def assert_same(problem, rule, steps=STEPS, start=0.3):
     thetas, errors, output = reference.run(problem, rule, steps, start, seed=11)
-    trace = cw.run(problem, rule, steps, start, seed=11, record=range(steps + 1))
+    trace = cs.run(problem, rule, steps, start, seed=11, record=range(steps + 1))
     np.testing.assert_allclose(trace.theta[0], thetas, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(trace.output[0], output, rtol=1e-12, atol=1e-12)
     if trace.average is not None:
@@ -35,10 +35,10 @@ def assert_same(problem, rule, steps=STEPS, start=0.3):
 
 
 PROBLEMS = {
-    "quadratic": reference.problem(cw.losses.Quadratic(1.5), cw.responses.LocationShift(0.2), cw.regions.Box(-2, 2)),
-    "logistic": reference.problem(cw.losses.Logistic(0.1, 2.0), cw.responses.BestResponse(0.3, 0.2)),
-    "huber": reference.problem(cw.losses.Huber(0.7, 0.05), cw.responses.LinearShift(0.2, [0, 2]), cw.regions.Ball(0.9)),
-    "savage": reference.problem(cw.losses.Savage()),
+    "quadratic": reference.problem(cs.losses.Quadratic(1.5), cs.responses.LocationShift(0.2), cs.regions.Box(-2, 2)),
+    "logistic": reference.problem(cs.losses.Logistic(0.1, 2.0), cs.responses.BestResponse(0.3, 0.2)),
+    "huber": reference.problem(cs.losses.Huber(0.7, 0.05), cs.responses.LinearShift(0.2, [0, 2]), cs.regions.Ball(0.9)),
+    "savage": reference.problem(cs.losses.Savage()),
 }
 
 
@@ -68,8 +68,8 @@ def test_every_preset_meets_records_that_react_without_asking():
 
 
 LOCAL = {
-    "mallows": reference.problem(cw.losses.MallowsLogistic(), cw.responses.BestResponse(0.3, 0.2), records=STEPS + 3),
-    "huber": reference.problem(cw.losses.HuberRegression(), cw.responses.BestResponse(0.3, 0.2), records=STEPS + 3),
+    "mallows": reference.problem(cs.losses.MallowsLogistic(), cs.responses.BestResponse(0.3, 0.2), records=STEPS + 3),
+    "huber": reference.problem(cs.losses.HuberRegression(), cs.responses.BestResponse(0.3, 0.2), records=STEPS + 3),
 }
 LOCAL_PAIRS = [
     ("LDPSGD", "mallows"),
@@ -81,7 +81,7 @@ LOCAL_PAIRS = [
 
 @pytest.mark.parametrize(("preset", "problem"), LOCAL_PAIRS)
 def test_local_noise(preset, problem):
-    budgets, step = np.random.default_rng(5).uniform(0.5, 3.0, LOCAL[problem].records), cw.steps.Power(0.2, 0.5)
+    budgets, step = np.random.default_rng(5).uniform(0.5, 3.0, LOCAL[problem].records), cs.steps.Power(0.2, 0.5)
     assert_same(LOCAL[problem], registry.local_rules(2.0, step)[preset])
     assert_same(LOCAL[problem], registry.local_rules(budgets, step, deploy_every=4)[preset])
 
@@ -97,20 +97,20 @@ def test_every_sampling(sampling):
 @pytest.mark.parametrize("loss", registry.LOSSES, ids=registry.name)
 def test_every_loss(loss):
     """All records at every step, as the estimators descend by default: they need the same kernels."""
-    assert_same(reference.problem(loss), cw.ClippedDPGD(cw.steps.Constant(0.1), clip=0.8, noise_std=0.2), steps=40)
+    assert_same(reference.problem(loss), cs.ClippedDPGD(cs.steps.Constant(0.1), clip=0.8, noise_std=0.2), steps=40)
 
 
 def test_lazy_deployment():
     rule = registry.rules(deploy_every=7)["DiceSGD"]
     assert_same(PROBLEMS["logistic"], rule)
-    greedy = cw.run(PROBLEMS["logistic"], registry.rules()["DiceSGD"], STEPS, seed=11)
-    lazy = cw.run(PROBLEMS["logistic"], rule, STEPS, seed=11)
+    greedy = cs.run(PROBLEMS["logistic"], registry.rules()["DiceSGD"], STEPS, seed=11)
+    lazy = cs.run(PROBLEMS["logistic"], rule, STEPS, seed=11)
     assert not np.allclose(greedy.theta, lazy.theta, atol=1e-9)
 
 
 @pytest.mark.parametrize("power", [0.0, 3.0, 0.5])
 def test_per_class_clipping_averaging_and_a_constant_step(power):
-    rule = Rule("averaged", cw.steps.Constant(0.05), PerClass(0.4, 2), Uniform(4), output=Average(power))
+    rule = Rule("averaged", cs.steps.Constant(0.05), PerClass(0.4, 2), Uniform(4), output=Average(power))
     assert_same(PROBLEMS["logistic"], rule)
 
 
@@ -122,7 +122,7 @@ class Shaken(NamedTuple):
     random = True
 
 
-@cw.implements(respond, Shaken)
+@cs.implements(respond, Shaken)
 def _(response, deployed, features, label, moved, rng):
     for j in range(features.size):
         moved[j] = features[j] + response.scale * rng.standard_normal()
@@ -130,6 +130,6 @@ def _(response, deployed, features, label, moved, rng):
 
 
 def test_random_response():
-    problem = reference.problem(cw.losses.Logistic(0.1), Shaken(0.5))
-    rule = cw.PCSGD(cw.steps.Power(0.1, 0.5), clip=0.8, noise_std=0.2)
+    problem = reference.problem(cs.losses.Logistic(0.1), Shaken(0.5))
+    rule = cs.PCSGD(cs.steps.Power(0.1, 0.5), clip=0.8, noise_std=0.2)
     assert_same(problem, rule)

@@ -1,4 +1,4 @@
-"""`clipwise fit` and `clipwise predict`, as their users type them, and the model file between them."""
+"""`clipsilon fit` and `clipsilon predict`, as their users type them, and the model file between them."""
 
 import csv
 import io
@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from pyarrow import parquet
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
 
-import clipwise as cw
-from clipwise import cli, fitting, models
-from clipwise.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateScaler, total_privacy
-from clipwise.estimators.methods import Budget
-from clipwise.privacy import gaussian, profiles
+import clipsilon as cs
+from clipsilon import cli, fitting, models
+from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateScaler, total_privacy
+from clipsilon.estimators.methods import Budget
+from clipsilon.privacy import gaussian, profiles
 
 RECORDS = 4000
 COLUMNS = ("age", "income", "rate")
@@ -109,7 +109,7 @@ def test_the_default_model_file(data, monkeypatch):
     monkeypatch.chdir(data.parent)
     done = run("fit", "data.csv", "--target", "paid", "--epsilon", 2, *others("paid"))
     assert done.output.endswith("wrote model.json\n")
-    assert cw.load_model("model.json").classes_.tolist() == ["no", "yes"]
+    assert cs.load_model("model.json").classes_.tolist() == ["no", "yes"]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_pieces_are_those_of_the_library(data, target, words, kind, scaling)
     found = model.pipeline.named_steps["model"]
     twin = type(found)(**{**found.get_params(), "random_state": seeds[2]})
     told = "--classes" in words or "--target-range" in words
-    with nullcontext() if told else pytest.warns(cw.PrivacyWarning):
+    with nullcontext() if told else pytest.warns(cs.PrivacyWarning):
         twin.fit(scaled, table[target][train])
     np.testing.assert_array_equal(twin.coef_, found.coef_)
     np.testing.assert_array_equal(twin.intercept_, found.intercept_)
@@ -285,8 +285,8 @@ def test_no_more_is_spent_than_asked_for(data, epsilon, words):
     assert found["delta"] == 1e-6
     assert 0.85 * epsilon < found["epsilon"] <= epsilon
     assert json.loads(path.read_text("utf-8"))["privacy"] == found
-    with pytest.warns(cw.PrivacyWarning, match="classes were learnt"):
-        again = total_privacy(cw.load_model(path), 1e-6)
+    with pytest.warns(cs.PrivacyWarning, match="classes were learnt"):
+        again = total_privacy(cs.load_model(path), 1e-6)
     assert list(again.notes) == found["notes"]
     assert again.epsilon == pytest.approx(found["epsilon"], rel=1e-12)
     assert again.adjacency == found["adjacency"]
@@ -317,7 +317,7 @@ def test_bounds_cost_nothing(data):
     bounds = data.parent / "bounds.csv"
     bounds.write_text("low,high,column\n-0.003,0.003,rate\n0,1,else\n20,80,age\n0,60000,income\n")
     done, path = fitted(data, "paid", "--bounds", bounds, "--format", "json", "--classes", "no,yes")
-    scaler = cw.load_model(path)[0]
+    scaler = cs.load_model(path)[0]
     np.testing.assert_allclose(scaler.center_, [50, 30_000, 0], atol=1e-12)
     np.testing.assert_allclose(scaler.scale_, [30, 30_000, 0.003])
     assert json.loads(done.stdout)["statements"][0]["certified_epsilon"] == 0
@@ -376,7 +376,7 @@ def test_a_model_comes_back_whole(data, target, words):
     path = data.parent / "model.json"
     models.write_model(path, result.model, result.total)
     frame = pd.read_csv(data)[list(COLUMNS)]
-    one, other = result.model.pipeline, cw.load_model(path)
+    one, other = result.model.pipeline, cs.load_model(path)
     np.testing.assert_array_equal(one.predict(frame.to_numpy()), other.predict(frame))
     if target != "price":
         np.testing.assert_array_equal(one.predict_proba(frame.to_numpy()), other.predict_proba(frame))
@@ -393,7 +393,7 @@ def test_a_model_comes_back_whole(data, target, words):
 
 
 def test_a_loaded_model_checks_names(data):
-    model = cw.load_model(fitted(data, "paid")[1])
+    model = cs.load_model(fitted(data, "paid")[1])
     frame = pd.read_csv(data)[list(COLUMNS)]
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(frame[["income", "age", "rate"]])
@@ -404,7 +404,7 @@ def test_a_loaded_model_checks_names(data):
 def test_a_loaded_model_learns_on(data):
     table = records()
     x, y = np.column_stack([table[name] for name in COLUMNS]), table["paid"]
-    loaded = cw.load_model(fitted(data, "paid", "--classes", "no,yes")[1])
+    loaded = cs.load_model(fitted(data, "paid", "--classes", "no,yes")[1])
     scaler, model = loaded[0], loaded[-1]
     before = model.theta_
     del scaler.feature_names_in_
@@ -416,7 +416,7 @@ def test_a_loaded_model_learns_on(data):
 
 
 def test_a_loaded_regression_knows_its_units(data):
-    model = cw.load_model(fitted(data, "price", "--target-range", "100,300")[1])[-1]
+    model = cs.load_model(fitted(data, "price", "--target-range", "100,300")[1])[-1]
     assert isinstance(model, PrivateLinearRegression)
     coefficients, intercept = model.coef_.copy(), model.intercept_
     model._publish(model.theta_)
@@ -432,7 +432,7 @@ def edited(change):
     return edit
 
 
-NOT_ONE = "path must be a model file of clipwise, got {path}, which is not one, or not whole."
+NOT_ONE = "path must be a model file of clipsilon, got {path}, which is not one, or not whole."
 DAMAGED = "path must be a whole model file, got {path}, which is damaged: "
 DAMAGES = {
     "empty": (lambda content: "", NOT_ONE),
@@ -441,7 +441,7 @@ DAMAGES = {
     "list": (lambda content: "[]", NOT_ONE),
     "deep": (lambda content: "[" * 100_000, NOT_ONE),
     "other": (lambda content: '{"format": "something"}', NOT_ONE),
-    "version": (edited(lambda c: c.update(version=2)), "path must be a model file of version 1, got {path} of version 2: another version of clipwise wrote it."),
+    "version": (edited(lambda c: c.update(version=2)), "path must be a model file of version 1, got {path} of version 2: another version of clipsilon wrote it."),
     "no version": (edited(lambda c: c.pop("version")), "path must be a model file of version 1, got {path} of version None:"),
     "no model": (edited(lambda c: c.pop("model")), DAMAGED),
     "no scaling": (edited(lambda c: c.pop("scaling")), DAMAGED),
@@ -473,7 +473,7 @@ def test_damaged_model_files_are_refused(tmp_path, content, damage, message):
     text = damage(json.loads(content))
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        cw.load_model(path)
+        cs.load_model(path)
     assert str(caught.value).startswith(message.format(path=path))
     done = run("predict", path, tmp_path / "data.csv")
     assert done.exit_code == 1
@@ -482,7 +482,7 @@ def test_damaged_model_files_are_refused(tmp_path, content, damage, message):
 
 def test_no_model_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="^path must name a file, got .*, where there is none.$"):
-        cw.load_model(tmp_path / "none.json")
+        cs.load_model(tmp_path / "none.json")
 
 
 def test_a_profile_of_one_point():
@@ -499,7 +499,7 @@ def test_predictions_of_classes(data):
     path = fitted(data, "paid")[1]
     printed = run("predict", path, data)
     rows = list(csv.DictReader(io.StringIO(printed.output)))
-    model = cw.load_model(path)
+    model = cs.load_model(path)
     frame = pd.read_csv(data)[list(COLUMNS)]
     assert [row["prediction"] for row in rows] == model.predict(frame).tolist()
     assert [[float(row["P(no)"]), float(row["P(yes)"])] for row in rows] == model.predict_proba(frame).tolist()
@@ -514,7 +514,7 @@ def test_predictions_of_numbers_and_of_columns_in_another_order(data):
     frame.to_parquet(data.parent / "new.parquet")
     lines = run("predict", path, data.parent / "new.parquet").output.splitlines()
     assert lines[0] == "prediction"
-    assert list(map(float, lines[1:])) == cw.load_model(path).predict(frame[list(COLUMNS)]).tolist()
+    assert list(map(float, lines[1:])) == cs.load_model(path).predict(frame[list(COLUMNS)]).tolist()
 
 
 def test_whole_numbers_stay_whole(data):
@@ -698,7 +698,7 @@ def test_a_signal_stops_the_command(tmp_path):
     """From outside: the process waits for a file that never ends, and is sent what Ctrl-C sends."""
     pipe = tmp_path / "data.csv"
     pipe.write_text("a,y\n" + "1,2\n3,4\n" * 3_000_000)  # a few seconds of reading
-    code = "from clipwise.cli import main; main()"
+    code = "from clipsilon.cli import main; main()"
     words = ["fit", str(pipe), "--target", "y", "--epsilon", "1", "--output", str(tmp_path / "model.json")]
     with subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True) as process:
         first = process.stderr.readline()

@@ -6,60 +6,60 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.clipping import Normalise, Unclipped
-from clipwise.feedback import ErrorFeedback
-from clipwise.losses.local import consistency
-from clipwise.noise import Local
-from clipwise.privacy import gaussian
-from clipwise.responses import respond
-from clipwise.rule import Rule
-from clipwise.sampling import SinglePass, Uniform
-from clipwise.theory.local import rates
+from clipsilon.clipping import Normalise, Unclipped
+from clipsilon.feedback import ErrorFeedback
+from clipsilon.losses.local import consistency
+from clipsilon.noise import Local
+from clipsilon.privacy import gaussian
+from clipsilon.responses import respond
+from clipsilon.rule import Rule
+from clipsilon.sampling import SinglePass, Uniform
+from clipsilon.theory.local import rates
 
-STEP = cw.steps.Power(0.2, 0.5)
+STEP = cs.steps.Power(0.2, 0.5)
 
 
 def small(loss=None):
-    features, labels = cw.datasets.logistic(200, 3)
-    return cw.Problem(features, labels, loss=loss or cw.losses.MallowsLogistic())
+    features, labels = cs.datasets.logistic(200, 3)
+    return cs.Problem(features, labels, loss=loss or cs.losses.MallowsLogistic())
 
 
 def test_budgets_of_all_kinds():
     problem, rng = small(), np.random.default_rng(0)
     for budget in (2.0, 2, np.full(200, 2.0), rng.uniform(1, 2, 200).tolist()):
-        assert np.isfinite(cw.run(problem, cw.LDPSGD(STEP, budget), steps=200, seed=0).output).all()
-    same = [cw.run(problem, cw.LDPSGD(STEP, budget), steps=200, seed=0).output for budget in (2.0, np.full(200, 2.0))]
+        assert np.isfinite(cs.run(problem, cs.LDPSGD(STEP, budget), steps=200, seed=0).output).all()
+    same = [cs.run(problem, cs.LDPSGD(STEP, budget), steps=200, seed=0).output for budget in (2.0, np.full(200, 2.0))]
     np.testing.assert_array_equal(*same)
 
 
 @pytest.mark.parametrize("budget", [0.0, -1.0, np.inf, np.nan, [], [1.0, 0.0], [[1.0]], "two", None])
 def test_bad_budgets(budget):
     with pytest.raises(ValueError, match="budget must"):
-        cw.LDPSGD(STEP, budget)
+        cs.LDPSGD(STEP, budget)
 
 
 def test_what_cannot_be_run():
     with pytest.raises(ValueError, match="one for each of 200 users, got 7"):
-        cw.run(small(), cw.LDPSGD(STEP, np.ones(7)), steps=10)
+        cs.run(small(), cs.LDPSGD(STEP, np.ones(7)), steps=10)
     with pytest.raises(ValueError, match="loss must know its sensitivity .* got Logistic"):
-        cw.run(small(cw.losses.Logistic()), cw.LDPSGD(STEP, 1.0), steps=10)
+        cs.run(small(cs.losses.Logistic()), cs.LDPSGD(STEP, 1.0), steps=10)
     with pytest.raises(ValueError, match="steps must be at most 200"):
-        cw.run(small(), cw.LDPSGD(STEP, 1.0), steps=201)
+        cs.run(small(), cs.LDPSGD(STEP, 1.0), steps=201)
     with pytest.raises(ValueError, match=r"sampling must be SinglePass\(1\)"):
         Rule("mine", STEP, Unclipped(), Uniform(1), Local(1.0))
 
 
 def test_statements():
     budgets = np.array([0.5, 2.0, 1.0])
-    statement = cw.account(cw.LDPASGD(STEP, budgets), records=3, steps=3, delta=1e-5)
+    statement = cs.account(cs.LDPASGD(STEP, budgets), records=3, steps=3, delta=1e-5)
     assert statement.certified == pytest.approx(gaussian.epsilon(2.0, 1e-5))
     assert statement.claim_holds
-    users = cw.account_users(budgets, 1e-5)
+    users = cs.account_users(budgets, 1e-5)
     assert users.epsilons.max() == pytest.approx(statement.certified)
     with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
-        cw.account(cw.LDPSGD(STEP, 1.0), 3, 3, 1e-5, "zero-out")
+        cs.account(cs.LDPSGD(STEP, 1.0), 3, 3, 1e-5, "zero-out")
 
 
 def test_nothing_is_certified_of_more_than_a_report():
@@ -67,7 +67,7 @@ def test_nothing_is_certified_of_more_than_a_report():
     kept = Rule("mine", STEP, Unclipped(), SinglePass(1), Local(1.0), ErrorFeedback(Normalise(1.0), Unclipped()))
     longer = Rule("mine", STEP, Normalise(9.0), SinglePass(1), Local(1.0))
     for rule in (kept, longer):
-        assert cw.account(rule, 10, 10, 1e-5).certified == np.inf
+        assert cs.account(rule, 10, 10, 1e-5).certified == np.inf
 
 
 class Louder(NamedTuple):
@@ -76,7 +76,7 @@ class Louder(NamedTuple):
     factor: float
 
 
-@cw.implements(respond, Louder)
+@cs.implements(respond, Louder)
 def _(response, deployed, features, label, moved, rng):
     for j in range(features.size):
         moved[j] = features[j]
@@ -86,26 +86,26 @@ def _(response, deployed, features, label, moved, rng):
 @pytest.mark.parametrize("factor", [1000.0, -1000.0])
 def test_no_response_takes_a_report_beyond_its_sensitivity(factor):
     """A response may return any label. If the loss took it as it is, two reports were 1000 apart and not 2√2 at most."""
-    rule, ends = cw.LDPSGD(cw.steps.Constant(1.0), budget=1.0), []
+    rule, ends = cs.LDPSGD(cs.steps.Constant(1.0), budget=1.0), []
     for label in (0.0, 1.0):
-        problem = cw.Problem([[1.0, 1.0]], [label], loss=cw.losses.MallowsLogistic(), response=Louder(factor))
-        ends.append(cw.run(problem, rule, steps=1, seed=0).output[0])  # the same noise for both
-    assert np.linalg.norm(ends[0] - ends[1]) <= cw.losses.MallowsLogistic().sensitivity()
+        problem = cs.Problem([[1.0, 1.0]], [label], loss=cs.losses.MallowsLogistic(), response=Louder(factor))
+        ends.append(cs.run(problem, rule, steps=1, seed=0).output[0])  # the same noise for both
+    assert np.linalg.norm(ends[0] - ends[1]) <= cs.losses.MallowsLogistic().sensitivity()
 
 
 def test_budgets_are_those_of_the_users_who_are_accounted_for():
     with pytest.raises(ValueError, match="one for each of 10 users, got 7"):
-        cw.account(cw.LDPSGD(STEP, np.ones(7)), records=10, steps=10, delta=1e-5)
+        cs.account(cs.LDPSGD(STEP, np.ones(7)), records=10, steps=10, delta=1e-5)
 
 
 @pytest.mark.parametrize(("c", "attained"), [(1.345, True), (4.7, True), (4.72, False), (10.0, False)])
 def test_what_the_sensitivity_of_a_huber_regression_is_above(c, attained):
     """Between a residual beyond c and one of z to the other side, at ‖x‖ = √2: 2√2·c is the most for c ≤ 4.7 only."""
-    loss, x, widest = cw.losses.HuberRegression(c), np.array([1.0, 1.0]), 0.0
+    loss, x, widest = cs.losses.HuberRegression(c), np.array([1.0, 1.0]), 0.0
     for z in np.linspace(0.0, c, 2001):
         pair = np.zeros((2, 3))
         for out, label in zip(pair, (2 * c, -z), strict=True):
-            cw.losses.gradient(loss, np.array([0.0, 0.0, 1.0]), x, label, out)
+            cs.losses.gradient(loss, np.array([0.0, 0.0, 1.0]), x, label, out)
         widest = max(widest, float(np.linalg.norm(pair[0] - pair[1])))
     assert (widest <= np.sqrt(8) * c * (1 + 1e-12)) == attained
     assert widest <= loss.sensitivity()
@@ -113,29 +113,29 @@ def test_what_the_sensitivity_of_a_huber_regression_is_above(c, attained):
 
 def test_the_scale_of_a_huber_regression_is_consistent():
     """The minimiser on 20,000 records is the truth, (1, …, 1, 2), within 6 of its standard errors (about 0.03)."""
-    problem = cw.Problem(*cw.datasets.linear(20_000, 3), loss=cw.losses.HuberRegression())
-    point = cw.stable_point(problem, start=1.0)
+    problem = cs.Problem(*cs.datasets.linear(20_000, 3), loss=cs.losses.HuberRegression())
+    point = cs.stable_point(problem, start=1.0)
     assert point.converged
     np.testing.assert_allclose(point.theta, [1.0, 1.0, 1.0, 1.0, 2.0], atol=0.18)
     assert problem.dimension == 5
 
 
 def test_a_scale_below_the_least_leads_back_up():
-    features, labels = cw.datasets.linear(1000, 2)
-    problem = cw.Problem(features, labels, loss=cw.losses.HuberRegression())
+    features, labels = cs.datasets.linear(1000, 2)
+    problem = cs.Problem(features, labels, loss=cs.losses.HuberRegression())
     start = np.array([1.0, 1.0, 1.0, -5.0])
-    trace = cw.run(problem, reference.descent(0.2, 0.0), steps=2000, start=start, seed=0)
+    trace = cs.run(problem, reference.descent(0.2, 0.0), steps=2000, start=start, seed=0)
     assert trace.theta[0, -1, -1] == pytest.approx(2.0, abs=0.5)
 
 
 def test_huber_regression_is_convex():
-    loss, rng = cw.losses.HuberRegression(), np.random.default_rng(0)
+    loss, rng = cs.losses.HuberRegression(), np.random.default_rng(0)
     for _ in range(2000):
         x, y = rng.standard_normal(2), 3 * rng.standard_normal()
         ends = rng.standard_normal((2, 3)) * [2, 2, 1]
         share = rng.random()
-        chord = sum(w * cw.losses.value(loss, end, x, y) for w, end in zip((share, 1 - share), ends, strict=True))
-        assert cw.losses.value(loss, share * ends[0] + (1 - share) * ends[1], x, y) <= chord + 1e-12
+        chord = sum(w * cs.losses.value(loss, end, x, y) for w, end in zip((share, 1 - share), ends, strict=True))
+        assert cs.losses.value(loss, share * ends[0] + (1 - share) * ends[1], x, y) <= chord + 1e-12
 
 
 # Paper 4's experiments: 300,000 users, 200 replicates, d = 5. Standard errors were measured by resampling replicates.
@@ -147,11 +147,11 @@ DECAYS = {1 / 3: "a third", 1 / 2: "a half", 2 / 3: "two thirds", 1.0: "one"}
 @functools.cache
 def linear_runs(decay, budget):
     """LDP-ASGD on the linear problem, with both estimators recorded; `budget` "mixed" is drawn from Unif(1, 2)."""
-    problem = cw.Problem(*cw.datasets.linear(USERS, DIMENSION), loss=cw.losses.HuberRegression())
+    problem = cs.Problem(*cs.datasets.linear(USERS, DIMENSION), loss=cs.losses.HuberRegression())
     mu = np.random.default_rng(0).uniform(1, 2, USERS) if budget == "mixed" else budget
-    rule = cw.LDPASGD(cw.steps.Power(0.2, decay), mu)
+    rule = cs.LDPASGD(cs.steps.Power(0.2, decay), mu)
     record = np.unique(np.geomspace(1, USERS, 60).astype(int))
-    return cw.run(problem, rule, steps=USERS, replicates=REPLICATES, seed=0, record=record, progress=False)
+    return cs.run(problem, rule, steps=USERS, replicates=REPLICATES, seed=0, record=record, progress=False)
 
 
 TRUTH = np.append(np.ones(DIMENSION + 1), 2.0)
@@ -221,22 +221,22 @@ def test_the_average_is_steadier():
 def test_losses_fall_as_fast_as_theorems_5_and_6_say(decay):
     """The logistic problem, loss on 20,000 records: measured −0.35, −0.75, −0.50 (last), −0.80, −0.92, −0.41 (average),
     against −0, −0.25, −0.33 and −0.33, −0.5, −0.33; errors are below 0.02, and 0.1 is allowed."""
-    features, labels = cw.datasets.logistic(USERS, DIMENSION)
-    problem = cw.Problem(features, labels, loss=cw.losses.MallowsLogistic())
+    features, labels = cs.datasets.logistic(USERS, DIMENSION)
+    problem = cs.Problem(features, labels, loss=cs.losses.MallowsLogistic())
     judge = problem.on(features[:20_000], labels[:20_000])
-    least = cw.metrics.performative_risk(judge, cw.stable_point(judge).theta)
+    least = cs.metrics.performative_risk(judge, cs.stable_point(judge).theta)
     record = np.unique(np.geomspace(3000, USERS, 8).astype(int))
-    rule = cw.LDPASGD(cw.steps.Power(0.2, decay), 2.0)
-    trace = cw.run(problem, rule, steps=USERS, replicates=REPLICATES, seed=0, record=record, progress=False)
+    rule = cs.LDPASGD(cs.steps.Power(0.2, decay), 2.0)
+    trace = cs.run(problem, rule, steps=USERS, replicates=REPLICATES, seed=0, record=record, progress=False)
     table = printed_rates(decay, strongly_convex=False)
     for name, models in (("last", trace.theta), ("average", trace.average)):
-        means = (cw.metrics.performative_risk(judge, models) - least).mean(axis=0)
+        means = (cs.metrics.performative_risk(judge, models) - least).mean(axis=0)
         assert slope(trace.iterations, means, 3000) <= -table[name] + 0.1
 
 
 def test_huber_regression_is_a_least_value_of_a_convex_function():
     """The proof that it is convex: the least over s ≥ max(σ, s₀) is at that end, and the value there is the loss."""
-    loss, rng = cw.losses.HuberRegression(c=1.2, least_scale=0.5), np.random.default_rng(0)
+    loss, rng = cs.losses.HuberRegression(c=1.2, least_scale=0.5), np.random.default_rng(0)
     kappa = consistency(1.2)
     for _ in range(300):
         x, y, theta = rng.standard_normal(2), 3 * rng.standard_normal(), rng.standard_normal(3)
@@ -245,5 +245,5 @@ def test_huber_regression_is_a_least_value_of_a_convex_function():
         rho = np.where(ratio <= 1.2, 0.5 * ratio**2, 1.2 * ratio - 0.5 * 1.2**2)
         values = scales * rho + 0.5 * kappa * theta[2] + 0.5 * 1.2**2 * (scales - theta[2])
         weighted = values * min(1.0, 2 / (x @ x))
-        assert cw.losses.value(loss, theta, x, y) == pytest.approx(weighted[0], rel=1e-12)
+        assert cs.losses.value(loss, theta, x, y) == pytest.approx(weighted[0], rel=1e-12)
         assert (weighted >= weighted[0] - 1e-12 * abs(weighted[0])).all()

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
 import registry
 
-LOSS = cw.losses.Logistic(0.1, 2.0)
-PROBLEM = reference.problem(LOSS, cw.responses.BestResponse(0.5))
+LOSS = cs.losses.Logistic(0.1, 2.0)
+PROBLEM = reference.problem(LOSS, cs.responses.BestResponse(0.5))
 
 
 def reacted(theta, problem=PROBLEM):
@@ -27,14 +27,14 @@ def squared_slope(theta, x, y):
 
 
 def test_metrics_follow_the_shape_of_the_trace():
-    trace = cw.run(PROBLEM, registry.rules()["DiceSGD"], 50, replicates=2, seed=0, record=[0, 20, 50])
+    trace = cs.run(PROBLEM, registry.rules()["DiceSGD"], 50, replicates=2, seed=0, record=[0, 20, 50])
     y = PROBLEM.labels
     results = {
-        "performative": cw.metrics.performative_risk(PROBLEM, trace.theta),
-        "decoupled": cw.metrics.decoupled_risk(PROBLEM, trace.theta, deployed=0.3),
-        "stationarity": cw.metrics.stationarity(PROBLEM, trace.theta),
-        "tpr": cw.metrics.true_positive_rate(PROBLEM, trace.theta),
-        "tnr": cw.metrics.true_negative_rate(PROBLEM, trace.theta),
+        "performative": cs.metrics.performative_risk(PROBLEM, trace.theta),
+        "decoupled": cs.metrics.decoupled_risk(PROBLEM, trace.theta, deployed=0.3),
+        "stationarity": cs.metrics.stationarity(PROBLEM, trace.theta),
+        "tpr": cs.metrics.true_positive_rate(PROBLEM, trace.theta),
+        "tnr": cs.metrics.true_negative_rate(PROBLEM, trace.theta),
     }
     for r in range(2):
         for k in range(3):
@@ -52,25 +52,25 @@ def test_held_out_records():
     other = PROBLEM.on(PROBLEM.features[:20], PROBLEM.labels[:20])
     theta = np.array([0.5, -1.0, 0.2, 0.1])
     x = reacted(theta, other)
-    assert cw.metrics.performative_risk(other, theta) == pytest.approx(risk(theta, x, other.labels))
+    assert cs.metrics.performative_risk(other, theta) == pytest.approx(risk(theta, x, other.labels))
 
 
 def test_the_stable_point_is_stationary_and_the_optimum_is_not():
     """The gradient is that of the loss on the data as it reacted, and not that of the performative risk."""
-    problem = reference.problem(cw.losses.SquaredError(0.1), cw.responses.LocationShift(0.2))
-    stable, best = cw.stable_point(problem).theta, cw.optimal_point(problem).theta
-    assert cw.metrics.stationarity(problem, stable) < 1e-20
-    assert cw.metrics.stationarity(problem, best) > 1e-4
+    problem = reference.problem(cs.losses.SquaredError(0.1), cs.responses.LocationShift(0.2))
+    stable, best = cs.stable_point(problem).theta, cs.optimal_point(problem).theta
+    assert cs.metrics.stationarity(problem, stable) < 1e-20
+    assert cs.metrics.stationarity(problem, best) > 1e-4
 
 
 def test_wrong_input_is_one_sentence():
     with pytest.raises(ValueError, match=r"theta must hold models of 4 numbers, got shape \(3,\)"):
-        cw.metrics.performative_risk(PROBLEM, np.zeros(3))
+        cs.metrics.performative_risk(PROBLEM, np.zeros(3))
     with pytest.raises(ValueError, match="loss must be one of a margin with labels 0 and 1"):
-        cw.metrics.true_positive_rate(reference.problem(cw.losses.Huber()), np.zeros(4))
+        cs.metrics.true_positive_rate(reference.problem(cs.losses.Huber()), np.zeros(4))
     with pytest.raises(ValueError, match="features must have 4 columns, got 3"):
         PROBLEM.on(np.ones((5, 3)), np.ones(5))
 
 
 def test_iterates_that_were_not_reached_stay_unknown():
-    assert np.isnan(cw.metrics.performative_risk(PROBLEM, np.full((2, 4), np.nan))).all()
+    assert np.isnan(cs.metrics.performative_risk(PROBLEM, np.full((2, 4), np.nan))).all()

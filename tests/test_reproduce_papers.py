@@ -9,8 +9,8 @@ import warnings
 import numpy as np
 import pytest
 
-from clipwise.reproduce import EXPERIMENTS
-from clipwise.reproduce.laboratory import Laboratory
+from clipsilon.reproduce import EXPERIMENTS
+from clipsilon.reproduce.laboratory import Laboratory
 
 HOLDS, REMARK, FAILS = "holds", "holds with a remark", "does not hold"
 
@@ -32,7 +32,7 @@ SLOW = {
     "paper5-hard": [HOLDS, REMARK, HOLDS],
     "paper5-rank": [HOLDS, HOLDS, REMARK],
 }
-MODULES = [f"clipwise.reproduce.{name.replace('-', '_')}" for name in FAST | SLOW]
+MODULES = [f"clipsilon.reproduce.{name.replace('-', '_')}" for name in FAST | SLOW]
 for module in MODULES:
     importlib.import_module(module)
 
@@ -67,7 +67,7 @@ def test_a_fast_one_finds_what_it_should(name, lab):
 @pytest.mark.verify
 @pytest.mark.parametrize("name", SLOW)
 def test_a_slow_one_finds_what_it_should(name, lab, monkeypatch):
-    monkeypatch.delenv("CLIPWISE_COD_RNA", raising=False)
+    monkeypatch.delenv("CLIPSILON_COD_RNA", raising=False)
     check(name, lab, SLOW[name])
 
 
@@ -76,10 +76,10 @@ def test_cod_rna_itself(lab):
     """On the real files, if they are there, and it is said if not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from clipwise.datasets import codrna
+        from clipsilon.datasets import codrna
 
         if not codrna()[0].real:
-            pytest.skip("CLIPWISE_COD_RNA names no folder with the data")
+            pytest.skip("CLIPSILON_COD_RNA names no folder with the data")
     check("paper5-fig2", lab, [HOLDS, HOLDS, REMARK, HOLDS])
 
 

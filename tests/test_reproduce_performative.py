@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import clipwise as cw
-from clipwise.reproduce import (
+import clipsilon as cs
+from clipsilon.reproduce import (
     EXPERIMENTS,
     ours_bias,
     ours_claims,
@@ -14,9 +14,9 @@ from clipwise.reproduce import (
     paper1_figure1_runs,
     paper1_figure1_steps,
 )
-from clipwise.reproduce.laboratory import Laboratory
-from clipwise.reproduce.numbers import slope
-from clipwise.reproduce.performative import decade_means
+from clipsilon.reproduce.laboratory import Laboratory
+from clipsilon.reproduce.numbers import slope
+from clipsilon.reproduce.performative import decade_means
 
 MODULES = (
     ours_bias,
@@ -83,7 +83,7 @@ def test_fast_ones(name, lab):
 @pytest.mark.verify
 @pytest.mark.parametrize("name", [name for name in VERDICTS if name not in FAST])
 def test_quick_form(name, lab):
-    if name in NEEDS_CREDIT and not cw.datasets.credit().real:
+    if name in NEEDS_CREDIT and not cs.datasets.credit().real:
         pytest.skip("the verdicts are those of the real credit data")
     check(name, lab)
 

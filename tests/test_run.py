@@ -12,45 +12,45 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
 import registry
-from clipwise.engine.runner import recorded_iterations
-from clipwise.rule import Rule
-from clipwise.sampling import draw
+from clipsilon.engine.runner import recorded_iterations
+from clipsilon.rule import Rule
+from clipsilon.sampling import draw
 
-PROBLEM = reference.problem(cw.losses.Logistic(0.1, 2.0), cw.responses.BestResponse(0.3, 0.2))
+PROBLEM = reference.problem(cs.losses.Logistic(0.1, 2.0), cs.responses.BestResponse(0.3, 0.2))
 RULES = registry.rules()
 
 
 def test_results_do_not_depend_on_the_number_of_threads():
-    runs = [cw.run(PROBLEM, RULES["DiceSGD"], 500, replicates=5, seed=1, n_jobs=n) for n in (1, 2, 4)]
+    runs = [cs.run(PROBLEM, RULES["DiceSGD"], 500, replicates=5, seed=1, n_jobs=n) for n in (1, 2, 4)]
     for other in runs[1:]:
         np.testing.assert_array_equal(runs[0].theta, other.theta)
         np.testing.assert_array_equal(runs[0].error, other.error)
 
 
 def test_replicates_differ_and_the_first_ones_stay_when_more_are_asked_for():
-    few = cw.run(PROBLEM, RULES["PCSGD"], 100, replicates=2, seed=1)
-    many = cw.run(PROBLEM, RULES["PCSGD"], 100, replicates=4, seed=1)
+    few = cs.run(PROBLEM, RULES["PCSGD"], 100, replicates=2, seed=1)
+    many = cs.run(PROBLEM, RULES["PCSGD"], 100, replicates=4, seed=1)
     np.testing.assert_array_equal(few.theta, many.theta[:2])
     assert np.unique(many.output[:, 0]).size == 4
 
 
 def test_the_same_seed_draws_the_same_records_for_different_rules():
     """Without clipping, noise or feedback in the way, two rules must follow the same path exactly."""
-    step = cw.steps.InverseTime(2, 30)
-    plain = cw.run(PROBLEM, cw.SGD(step), 200, seed=4)
-    loose = cw.run(PROBLEM, cw.PCSGD(step, clip=1e9, noise_std=0.0), 200, seed=4)
-    feedback = cw.run(PROBLEM, cw.DiceSGD(step, clip=1e9, error_clip=1e9, noise_std=0.0), 200, seed=4)
+    step = cs.steps.InverseTime(2, 30)
+    plain = cs.run(PROBLEM, cs.SGD(step), 200, seed=4)
+    loose = cs.run(PROBLEM, cs.PCSGD(step, clip=1e9, noise_std=0.0), 200, seed=4)
+    feedback = cs.run(PROBLEM, cs.DiceSGD(step, clip=1e9, error_clip=1e9, noise_std=0.0), 200, seed=4)
     np.testing.assert_allclose(loose.theta, plain.theta, rtol=1e-12)
     np.testing.assert_allclose(feedback.theta, plain.theta, rtol=1e-12)
-    noisy = cw.run(PROBLEM, cw.PCSGD(step, clip=1e9, noise_std=1e-7), 200, seed=4)
+    noisy = cs.run(PROBLEM, cs.PCSGD(step, clip=1e9, noise_std=1e-7), 200, seed=4)
     np.testing.assert_allclose(noisy.theta, plain.theta, atol=1e-5)
 
 
 def test_without_a_seed_every_run_is_different():
-    runs = [cw.run(PROBLEM, RULES["PCSGD"], 50, replicates=3) for _ in range(2)]
+    runs = [cs.run(PROBLEM, RULES["PCSGD"], 50, replicates=3) for _ in range(2)]
     assert np.unique(np.concatenate([trace.output[:, 0] for trace in runs])).size == 6
     assert runs[0].seed is None
 
@@ -59,10 +59,10 @@ def test_unseeded_noise_is_gaussian_with_the_stated_deviation():
     """Chance of a false alarm below 10⁻⁶ (Kolmogorov–Smirnov), though the noise cannot be seeded."""
     from scipy import stats
 
-    problem = cw.Problem(np.zeros(3), loss=cw.losses.Quadratic())
-    rule = cw.SGD(cw.steps.Constant(1.0), noise_std=0.7)
+    problem = cs.Problem(np.zeros(3), loss=cs.losses.Quadratic())
+    rule = cs.SGD(cs.steps.Constant(1.0), noise_std=0.7)
     # θ_{t+1} = θ_t − (θ_t + ζ) = −ζ: every iterate is fresh noise.
-    trace = cw.run(problem, rule, 20_000, record=range(1, 20_001))
+    trace = cs.run(problem, rule, 20_000, record=range(1, 20_001))
     assert stats.kstest(trace.theta[0, :, 0], "norm", args=(0, 0.7)).pvalue > 1e-7
 
 
@@ -73,13 +73,13 @@ def test_recorded_iterations():
     assert 40 < iterations.size <= 51
     assert (np.diff(iterations) > 0).all()
     np.testing.assert_array_equal(recorded_iterations([5, 0, 5], 7), [0, 5])
-    full = cw.run(PROBLEM, RULES["DiceSGD"], 300, seed=2, record=range(301))
-    some = cw.run(PROBLEM, RULES["DiceSGD"], 300, seed=2, record=[0, 17, 300])
+    full = cs.run(PROBLEM, RULES["DiceSGD"], 300, seed=2, record=range(301))
+    some = cs.run(PROBLEM, RULES["DiceSGD"], 300, seed=2, record=[0, 17, 300])
     np.testing.assert_array_equal(some.theta, full.theta[:, [0, 17, 300]])
 
 
 def test_trace_shapes_gap_and_norm():
-    trace = cw.run(PROBLEM, RULES["DiceSGD"], 100, start=[1, 2, 3, 4], replicates=3, seed=0)
+    trace = cs.run(PROBLEM, RULES["DiceSGD"], 100, start=[1, 2, 3, 4], replicates=3, seed=0)
     kept = trace.iterations.size
     assert repr(trace) == f"Trace(DiceSGD: 3 replicates × {kept} recorded iterations × 4, 100 steps)"
     assert trace.theta.shape == trace.error.shape == (3, kept, 4)
@@ -88,25 +88,25 @@ def test_trace_shapes_gap_and_norm():
     np.testing.assert_allclose(trace.gap([1, 2, 3, 4])[:, 0], 0)
     np.testing.assert_allclose(trace.gap(0.0), (trace.theta**2).sum(axis=2))
     np.testing.assert_allclose(trace.error_norm() ** 2, (trace.error**2).sum(axis=2))
-    assert cw.run(PROBLEM, RULES["PCSGD"], 10, seed=0).error is None
+    assert cs.run(PROBLEM, RULES["PCSGD"], 10, seed=0).error is None
 
 
 def test_traces_survive_the_disk(tmp_path):
     for preset in ("DiceSGD", "PCSGD"):
-        trace = cw.run(PROBLEM, RULES[preset], 100, replicates=2, seed=0)
+        trace = cs.run(PROBLEM, RULES[preset], 100, replicates=2, seed=0)
         trace.save(tmp_path / "trace.npz")
-        again = cw.Trace.load(tmp_path / "trace.npz")
+        again = cs.Trace.load(tmp_path / "trace.npz")
         for name, value in trace.__dict__.items():
             np.testing.assert_equal(getattr(again, name), value)
     (tmp_path / "broken.npz").write_bytes((tmp_path / "trace.npz").read_bytes()[:-200])
     with pytest.raises(ValueError, match="is not a trace"):
-        cw.Trace.load(tmp_path / "broken.npz")
+        cs.Trace.load(tmp_path / "broken.npz")
     with pytest.raises(FileNotFoundError):
-        cw.Trace.load(tmp_path / "missing.npz")
+        cs.Trace.load(tmp_path / "missing.npz")
 
 
 def test_frame():
-    trace = cw.run(PROBLEM, RULES["DiceSGD"], 100, replicates=2, seed=0)
+    trace = cs.run(PROBLEM, RULES["DiceSGD"], 100, replicates=2, seed=0)
     frame = trace.to_frame()
     assert list(frame.columns[:3]) == ["replicate", "iteration", "theta_0"]
     row = frame[(frame.replicate == 1) & (frame.iteration == 100)]
@@ -114,11 +114,11 @@ def test_frame():
 
 
 def test_divergence_is_one_sentence_and_keeps_what_was_recorded():
-    problem = cw.Problem(np.ones(4), loss=cw.losses.Quadratic())
+    problem = cs.Problem(np.ones(4), loss=cs.losses.Quadratic())
     with pytest.raises(
-        cw.DivergenceError, match=r"SGD diverged: θ is not finite after step \d+ of replicate 0"
+        cs.DivergenceError, match=r"SGD diverged: θ is not finite after step \d+ of replicate 0"
     ) as caught:
-        cw.run(problem, cw.SGD(cw.steps.Constant(50.0)), 10_000, start=1.0, seed=0)
+        cs.run(problem, cs.SGD(cs.steps.Constant(50.0)), 10_000, start=1.0, seed=0)
     trace = caught.value.trace
     assert 100 < trace.steps_done[0] < 10_000
     reached = trace.iterations < trace.steps_done[0]
@@ -127,17 +127,17 @@ def test_divergence_is_one_sentence_and_keeps_what_was_recorded():
 
 
 def test_a_box_does_not_hide_divergence():
-    problem = cw.Problem(
-        np.full(4, 1e200), loss=cw.losses.Quadratic(1e200), response=cw.responses.LocationShift(0.1),
-        region=cw.regions.Box(-1, 1),
+    problem = cs.Problem(
+        np.full(4, 1e200), loss=cs.losses.Quadratic(1e200), response=cs.responses.LocationShift(0.1),
+        region=cs.regions.Box(-1, 1),
     )  # fmt: skip
-    with pytest.raises(cw.DivergenceError):
-        cw.run(problem, cw.SGD(registry.STEP), 10, start=1.0, seed=0)
+    with pytest.raises(cs.DivergenceError):
+        cs.run(problem, cs.SGD(registry.STEP), 10, start=1.0, seed=0)
 
 
 def test_problems_survive_pickling():
     again = pickle.loads(pickle.dumps(PROBLEM))
-    first, second = (cw.run(problem, RULES["PCSGD"], 20, seed=0) for problem in (PROBLEM, again))
+    first, second = (cs.run(problem, RULES["PCSGD"], 20, seed=0) for problem in (PROBLEM, again))
     np.testing.assert_array_equal(first.theta, second.theta)
 
 
@@ -147,39 +147,39 @@ class TakesTwo(NamedTuple):
     batch: int = 2
 
 
-@cw.implements(draw, TakesTwo)
+@cs.implements(draw, TakesTwo)
 def _(sampling, t, m, order, rng, drawn):
     drawn[0], drawn[1] = order[0], order[1]
     return 2
 
 
 def test_a_users_sampler_gets_all_it_may_need():
-    rule = Rule("mine", cw.steps.Constant(0.1), cw.clipping.Norm(1.0), TakesTwo())
-    assert np.isfinite(cw.run(PROBLEM, rule, 20, seed=0).theta).all()
+    rule = Rule("mine", cs.steps.Constant(0.1), cs.clipping.Norm(1.0), TakesTwo())
+    assert np.isfinite(cs.run(PROBLEM, rule, 20, seed=0).theta).all()
 
 
 def test_progress_can_be_forced_and_silenced(capsys):
-    cw.run(PROBLEM, RULES["PCSGD"], 100, seed=0, progress=True)
+    cs.run(PROBLEM, RULES["PCSGD"], 100, seed=0, progress=True)
     assert "PCSGD" in capsys.readouterr().err
-    cw.run(PROBLEM, RULES["PCSGD"], 100, seed=0, progress=False)
-    cw.run(PROBLEM, RULES["PCSGD"], 100, seed=0)  # not a terminal
+    cs.run(PROBLEM, RULES["PCSGD"], 100, seed=0, progress=False)
+    cs.run(PROBLEM, RULES["PCSGD"], 100, seed=0)  # not a terminal
     assert capsys.readouterr().err == ""
 
 
 INTERRUPTED = textwrap.dedent("""
     import sys, time
     import numpy as np
-    import clipwise as cw
-    problem = cw.Problem(np.ones(10), loss=cw.losses.Quadratic())
-    rule = cw.SGD(cw.steps.InverseTime(1, 10), noise_std=0.1)
-    cw.run(problem, rule, 10, seed=0)
+    import clipsilon as cs
+    problem = cs.Problem(np.ones(10), loss=cs.losses.Quadratic())
+    rule = cs.SGD(cs.steps.InverseTime(1, 10), noise_std=0.1)
+    cs.run(problem, rule, 10, seed=0)
     checkpoint = sys.argv[1] or None
     print("ready", flush=True)
     try:
-        cw.run(problem, rule, 10**12, replicates=3, seed=0, checkpoint=checkpoint)
+        cs.run(problem, rule, 10**12, replicates=3, seed=0, checkpoint=checkpoint)
     except KeyboardInterrupt as stop:
         trace = stop.trace
-        assert isinstance(stop, cw.Interrupted)
+        assert isinstance(stop, cs.Interrupted)
         assert trace.steps_done.max() > 1000, trace.steps_done
         for done, theta in zip(trace.steps_done, trace.theta, strict=True):
             assert done == 0 or np.isfinite(theta[trace.iterations <= done]).all()
@@ -209,8 +209,8 @@ def test_memory_does_not_grow_with_steps():
     import psutil
 
     process = psutil.Process(os.getpid())
-    rule = cw.SGD(cw.steps.InverseTime(1, 10), noise_std=0.1)
-    cw.run(PROBLEM, rule, 10**5, seed=0)
+    rule = cs.SGD(cs.steps.InverseTime(1, 10), noise_std=0.1)
+    cs.run(PROBLEM, rule, 10**5, seed=0)
     before = process.memory_info().rss
-    cw.run(PROBLEM, rule, 10**7, seed=0)
+    cs.run(PROBLEM, rule, 10**7, seed=0)
     assert process.memory_info().rss - before < 5e6  # one number a step would be 80 MB

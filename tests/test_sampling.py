@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clipwise.sampling import Epochs, Full, Poisson, SinglePass, Uniform, draw, expected_batch, permutes
+from clipsilon.sampling import Epochs, Full, Poisson, SinglePass, Uniform, draw, expected_batch, permutes
 
 M, ROUNDS = 12, 20_000
 ALARM = 1e-7

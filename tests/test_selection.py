@@ -9,17 +9,17 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import binomtest, norm
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.clipping import Norm
-from clipwise.engine.means import mean_gradient
-from clipwise.noise import Gaussian
-from clipwise.outputs import Selected, consider, summarise
-from clipwise.privacy.canaries import Pair
-from clipwise.rule import Rule
-from clipwise.sampling import Full
+from clipsilon.clipping import Norm
+from clipsilon.engine.means import mean_gradient
+from clipsilon.noise import Gaussian
+from clipsilon.outputs import Selected, consider, summarise
+from clipsilon.privacy.canaries import Pair
+from clipsilon.rule import Rule
+from clipsilon.sampling import Full
 
-STEP = cw.steps.Constant(0.5)
+STEP = cs.steps.Constant(0.5)
 DELTA = 1e-5
 SURE = 1 - 1e-7
 
@@ -50,15 +50,15 @@ def first_wins(difference, scale):
 
 
 def quadratic(records, **more):
-    return cw.Problem(records, loss=cw.losses.Quadratic(1.0), **more)
+    return cs.Problem(records, loss=cs.losses.Quadratic(1.0), **more)
 
 
 @pytest.mark.parametrize(("noise_std", "expected"), [(0.0, 59), (0.3, 54)])
 def test_the_shortest_gradient_is_selected_where_the_choice_is_hardly_noisy(noise_std, expected):
     """Without noise on the updates it is at the last candidate; with noise, at one on the way."""
-    problem = reference.problem(cw.losses.Savage())
-    rule = cw.NoisySelection(cw.steps.Constant(1.0), 100.0, noise_std, selection_epsilon=1e12)
-    trace = cw.run(problem, rule, 60, start=0.7, seed=0, record=range(61))
+    problem = reference.problem(cs.losses.Savage())
+    rule = cs.NoisySelection(cs.steps.Constant(1.0), 100.0, noise_std, selection_epsilon=1e12)
+    trace = cs.run(problem, rule, 60, start=0.7, seed=0, record=range(61))
     lengths = [np.linalg.norm(mean_gradient(problem, theta, theta, 1)) for theta in trace.theta[0, :60]]
     assert np.argmin(lengths) == expected
     np.testing.assert_array_equal(trace.output[0], trace.theta[0, expected])
@@ -66,15 +66,15 @@ def test_the_shortest_gradient_is_selected_where_the_choice_is_hardly_noisy(nois
 
 def test_the_last_iterate_is_no_candidate_and_the_first_one_is():
     """θ_0, …, θ_{T−1}: one step leaves θ_0 alone, however much better θ_1 is."""
-    rule = cw.NoisySelection(STEP, 10.0, 0.0, selection_epsilon=1e12)
-    trace = cw.run(quadratic([0.0, 0.0]), rule, 1, start=1.0, seed=0)
+    rule = cs.NoisySelection(STEP, 10.0, 0.0, selection_epsilon=1e12)
+    trace = cs.run(quadratic([0.0, 0.0]), rule, 1, start=1.0, seed=0)
     assert trace.theta[0, -1, 0] == 0.5
     assert trace.output[0, 0] == 1.0
-    assert cw.run(quadratic([0.0, 0.0]), rule, 2, start=1.0, seed=0).output[0, 0] == 0.5
+    assert cs.run(quadratic([0.0, 0.0]), rule, 2, start=1.0, seed=0).output[0, 0] == 0.5
 
 
 def test_a_trace_has_the_model_and_no_average():
-    trace = cw.run(reference.problem(cw.losses.Savage()), cw.NoisySelection(STEP, 1.0, 0.1, 1.0), 30, seed=0)
+    trace = cs.run(reference.problem(cs.losses.Savage()), cs.NoisySelection(STEP, 1.0, 0.1, 1.0), 30, seed=0)
     assert trace.output.shape == (1, 4)
     assert trace.average is None
     with pytest.raises(ValueError, match="of must be 'theta' for NoisySelection, which does not average"):
@@ -85,8 +85,8 @@ def test_a_trace_has_the_model_and_no_average():
 def test_the_engine_selects_with_the_stated_chances():
     """Without noise on the updates the lengths are known; 20,000 runs, a false alarm in 10⁷ for each of three."""
     problem = quadratic([-1.0, 0.5, 2.0, 0.0])
-    rule = cw.NoisySelection(STEP, 3.0, 0.0, selection_epsilon=4.0)
-    trace = cw.run(problem, rule, 3, start=0.6, replicates=20_000, seed=0, record=range(4))
+    rule = cs.NoisySelection(STEP, 3.0, 0.0, selection_epsilon=4.0)
+    trace = cs.run(problem, rule, 3, start=0.6, replicates=20_000, seed=0, record=range(4))
     candidates = trace.theta[0, :3, 0]
     lengths = np.abs(candidates + 0.375)
     expected = chances(lengths, 4 * 3.0 / (4 * 4.0))
@@ -140,8 +140,8 @@ def joint_delta(pair, bound, noise_std, selection, epsilon):
 def test_the_whole_release_is_private(adjacency, other):
     """Two noisy updates and the choice, by brute force: below what is certified, and above the updates alone."""
     noise_std, selection = 4.0, 4.0
-    rules = cw.NoisySelection(STEP, 1.0, noise_std, selection), cw.DPGD(STEP, 1.0, noise_std)
-    whole, descent = (cw.account(rule, 2, 2, DELTA, adjacency) for rule in rules)
+    rules = cs.NoisySelection(STEP, 1.0, noise_std, selection), cs.DPGD(STEP, 1.0, noise_std)
+    whole, descent = (cs.account(rule, 2, 2, DELTA, adjacency) for rule in rules)
     assert whole.certified == pytest.approx(descent.certified + (4.0 if other else 2.0))
     for epsilon in (0.1, 0.5, 1.0):
         pairs = itertools.permutations([(-0.3, 1.0), (-0.3, other)])
@@ -161,20 +161,20 @@ def test_audits():
 
     Either bound exceeds the truth once in 10⁷.
     """
-    rule, descent = cw.NoisySelection(STEP, 1.0, 50.0, selection_epsilon=3.0), cw.DPGD(STEP, 1.0, 50.0)
-    updates = cw.account(descent, 2, 2, 1e-3).certified
-    assert cw.audit(rule, 2, 2, 1e-3, runs=1000, confidence=SURE, seed=0).lower_bound <= updates
-    region = cw.regions.Box(-3.0, 3.0)  # so that θ_1 is far on one side or on the other
+    rule, descent = cs.NoisySelection(STEP, 1.0, 50.0, selection_epsilon=3.0), cs.DPGD(STEP, 1.0, 50.0)
+    updates = cs.account(descent, 2, 2, 1e-3).certified
+    assert cs.audit(rule, 2, 2, 1e-3, runs=1000, confidence=SURE, seed=0).lower_bound <= updates
+    region = cs.regions.Box(-3.0, 3.0)  # so that θ_1 is far on one side or on the other
     pair = Pair(quadratic([-0.9, -9.0], region=region), quadratic([-0.9, 9.0], region=region))
     settings = {"runs": 6000, "confidence": SURE, "seed": 0}
-    own = cw.audit(rule, 2, 2, 1e-3, **settings, pair=pair, statistic=lambda trace: trace.output[:, 0] == 0)
+    own = cs.audit(rule, 2, 2, 1e-3, **settings, pair=pair, statistic=lambda trace: trace.output[:, 0] == 0)
     assert 5 * updates < own.lower_bound <= own.statement.certified
 
 
 def test_statement():
-    rule = cw.NoisySelection(STEP, lipschitz=2.0, noise_std=0.1, selection_epsilon=0.5)
-    descent = cw.account(cw.DPGD(STEP, 2.0, 0.1), 1000, 50, DELTA)
-    statement = cw.account(rule, 1000, 50, DELTA)
+    rule = cs.NoisySelection(STEP, lipschitz=2.0, noise_std=0.1, selection_epsilon=0.5)
+    descent = cs.account(cs.DPGD(STEP, 2.0, 0.1), 1000, 50, DELTA)
+    statement = cs.account(rule, 1000, 50, DELTA)
     assert statement.certified == descent.certified + 0.5
     assert statement.claimed == descent.claimed + 0.5
     assert statement.delta_at(1.5) == descent.delta_at(1.0)
@@ -183,40 +183,40 @@ def test_statement():
     assert "by at most 2L/n at iterates that are released anyway" in text
     assert "paper 5, Theorem 4.1" in text
     assert "What would have been selected earlier in the run, and any noisy norm, is not covered." in text
-    zeroed = str(cw.account(rule, 1000, 50, DELTA, "zero-out"))
+    zeroed = str(cs.account(rule, 1000, 50, DELTA, "zero-out"))
     assert "adds ε = 0.25 to it" in zeroed
     assert "by at most L/n" in zeroed
-    assert cw.account(cw.NoisySelection(STEP, 2.0, 0.0, 0.5), 1000, 50, DELTA).certified == np.inf
+    assert cs.account(cs.NoisySelection(STEP, 2.0, 0.0, 0.5), 1000, 50, DELTA).certified == np.inf
     with pytest.raises(ValueError, match="adjacency must be 'replace-one' or 'zero-out' for Full sampling"):
-        cw.account(rule, 1000, 50, DELTA, "add-remove")
+        cs.account(rule, 1000, 50, DELTA, "add-remove")
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_calibration(adjacency):
     """The descent gets the rest of the budget."""
     for target in (0.51, 1.0, 10.0):
-        rule = cw.calibrate(cw.NoisySelection(STEP, 2.0, 1.0, 0.5), target, DELTA, 200, 20, adjacency=adjacency)
+        rule = cs.calibrate(cs.NoisySelection(STEP, 2.0, 1.0, 0.5), target, DELTA, 200, 20, adjacency=adjacency)
         assert rule.output == Selected(0.5)
-        assert 0.98 * target <= cw.account(rule, 200, 20, DELTA, adjacency).certified <= target
-    assert cw.longest_run(rule, 10.0, DELTA, 200, adjacency) >= 20
-    assert cw.longest_run(rule, 0.2, DELTA, 200, adjacency) == 0
+        assert 0.98 * target <= cs.account(rule, 200, 20, DELTA, adjacency).certified <= target
+    assert cs.longest_run(rule, 10.0, DELTA, 200, adjacency) >= 20
+    assert cs.longest_run(rule, 0.2, DELTA, 200, adjacency) == 0
 
 
 def test_calibration_as_in_the_paper():
     """(2ε, δ) from noise for ε and a selection for ε: the noise of Theorem 2.6."""
-    rule = cw.calibrate(cw.NoisySelection(STEP, 2.0, 1.0, 1.0), 2.0, DELTA, 200, 20, how="paper")
+    rule = cs.calibrate(cs.NoisySelection(STEP, 2.0, 1.0, 1.0), 2.0, DELTA, 200, 20, how="paper")
     assert rule.noise.std == pytest.approx(np.sqrt(2 * 20 * np.log(1 / DELTA)) * 2.0 / 200)
-    assert cw.account(rule, 200, 20, DELTA).claimed == pytest.approx(2.0)
+    assert cs.account(rule, 200, 20, DELTA).claimed == pytest.approx(2.0)
 
 
 class Peeking(NamedTuple):
     """The last update before noise, in the model's place."""
 
 
-cw.implements(summarise, Peeking)(lambda output, t, theta, summary: None)
+cs.implements(summarise, Peeking)(lambda output, t, theta, summary: None)
 
 
-@cw.implements(consider, Peeking)
+@cs.implements(consider, Peeking)
 def _(output, theta, update, summary, rng):
     for j in range(theta.size):
         summary[j] = update[j]
@@ -226,7 +226,7 @@ class Halfway(NamedTuple):
     """Half of the last iterate."""
 
 
-@cw.implements(summarise, Halfway)
+@cs.implements(summarise, Halfway)
 def _(output, t, theta, summary):
     for j in range(theta.size):
         summary[j] = 0.5 * theta[j]
@@ -236,13 +236,13 @@ def test_an_output_of_ones_own_is_certified_only_if_it_sees_iterates_alone():
     peeking, halfway = (
         Rule("mine", STEP, Norm(1.0), Full(), Gaussian(1.0), output=output) for output in (Peeking(), Halfway())
     )
-    statement = cw.account(peeking, 50, 20, DELTA)
+    statement = cs.account(peeking, 50, 20, DELTA)
     assert statement.certified == np.inf
     assert statement.reasons[0] == "Nothing can be certified: the output looks at updates before noise."
-    assert cw.account(halfway, 50, 20, DELTA).certified == cw.account(cw.DPGD(STEP, 1.0, 1.0), 50, 20, DELTA).certified
+    assert cs.account(halfway, 50, 20, DELTA).certified == cs.account(cs.DPGD(STEP, 1.0, 1.0), 50, 20, DELTA).certified
     with pytest.raises(ValueError, match="rule must be one that can be certified: .* looks at updates before noise"):
-        cw.calibrate(peeking, 1.0, DELTA, 50, 20)
+        cs.calibrate(peeking, 1.0, DELTA, 50, 20)
     problem = quadratic([1.0, 3.0])
-    assert cw.run(problem, Rule("mine", STEP, Norm(9.0), Full(), output=Peeking()), 1, seed=0).output[0, 0] == 2.0
-    trace = cw.run(problem, Rule("mine", STEP, Norm(9.0), Full(), output=Halfway()), 1, seed=0)
+    assert cs.run(problem, Rule("mine", STEP, Norm(9.0), Full(), output=Peeking()), 1, seed=0).output[0, 0] == 2.0
+    trace = cs.run(problem, Rule("mine", STEP, Norm(9.0), Full(), output=Halfway()), 1, seed=0)
     assert (trace.theta[0, -1, 0], trace.output[0, 0]) == (-1.0, -0.5)

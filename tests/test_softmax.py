@@ -3,26 +3,26 @@
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.clipping import PerClass
-from clipwise.losses import gradient, value
-from clipwise.theory.curl import softmax_field
+from clipsilon.clipping import PerClass
+from clipsilon.losses import gradient, value
+from clipsilon.theory.curl import softmax_field
 
 
 def test_two_classes_are_logistic():
     rng = np.random.default_rng(0)
     for label in (0.0, 1.0):
         theta, x, out, other = rng.standard_normal(6), rng.standard_normal(3), np.empty(6), np.empty(3)
-        gradient(cw.losses.Softmax(2), theta, x, label, out)
-        gradient(cw.losses.Logistic(), theta[3:] - theta[:3], x, label, other)
+        gradient(cs.losses.Softmax(2), theta, x, label, out)
+        gradient(cs.losses.Logistic(), theta[3:] - theta[:3], x, label, other)
         np.testing.assert_allclose(out, np.concatenate((-other, other)), atol=1e-15)
-        plain = value(cw.losses.Logistic(), theta[3:] - theta[:3], x, label)
-        assert value(cw.losses.Softmax(2), theta, x, label) == pytest.approx(plain, rel=1e-12)
+        plain = value(cs.losses.Logistic(), theta[3:] - theta[:3], x, label)
+        assert value(cs.losses.Softmax(2), theta, x, label) == pytest.approx(plain, rel=1e-12)
 
 
 def test_huge_scores_stay_finite():
-    loss, out = cw.losses.Softmax(3), np.empty(3)
+    loss, out = cs.losses.Softmax(3), np.empty(3)
     for scores in ([1e4, -1e4, 0.0], [-1e4, -1e4, 1e4]):
         gradient(loss, np.array(scores), np.array([1.0]), 0.0, out)
         assert np.isfinite(out).all()
@@ -31,17 +31,17 @@ def test_huge_scores_stay_finite():
 
 def test_clipped_per_class_in_the_engine():
     """The field of `theory.curl`, which is written in NumPy, is what the engine follows."""
-    problem = reference.problem(cw.losses.Softmax(3), records=1)
+    problem = reference.problem(cs.losses.Softmax(3), records=1)
     theta = np.linspace(-1, 1, problem.dimension)
-    rule = cw.Rule("one", cw.steps.Constant(1.0), PerClass(0.3, 3), cw.sampling.Full())
-    moved = cw.run(problem, rule, steps=1, start=theta, seed=0).output[0]
+    rule = cs.Rule("one", cs.steps.Constant(1.0), PerClass(0.3, 3), cs.sampling.Full())
+    moved = cs.run(problem, rule, steps=1, start=theta, seed=0).output[0]
     field = softmax_field(problem.features[0], int(problem.labels[0]), 3, PerClass(0.3, 3))
     np.testing.assert_allclose(theta - moved, field(theta), atol=1e-12)
 
 
 def test_points():
-    problem = reference.problem(cw.losses.Softmax(3, l2=0.05))
-    point = cw.stable_point(problem)
+    problem = reference.problem(cs.losses.Softmax(3, l2=0.05))
+    point = cs.stable_point(problem)
     assert point.converged
     assert problem.dimension == 12
 
@@ -49,10 +49,10 @@ def test_points():
 def test_what_is_refused():
     x, y = reference.data("class")
     with pytest.raises(ValueError, match="labels must hold labels 0 to 3 only, got 4"):
-        cw.Problem(x, np.where(y == 2, 4, y), loss=cw.losses.Softmax(4))
+        cs.Problem(x, np.where(y == 2, 4, y), loss=cs.losses.Softmax(4))
     with pytest.raises(ValueError, match="classes must be a whole number of at least 2"):
-        cw.losses.Softmax(1)
+        cs.losses.Softmax(1)
     with pytest.raises(ValueError, match="response must be your own, or none, for Softmax"):
-        cw.Problem(x, y, loss=cw.losses.Softmax(3), response=cw.responses.LocationShift(0.1))
+        cs.Problem(x, y, loss=cs.losses.Softmax(3), response=cs.responses.LocationShift(0.1))
     with pytest.raises(ValueError, match="loss must be one"):
-        cw.metrics.true_positive_rate(cw.Problem(x, y, loss=cw.losses.Softmax(3)), np.zeros(12))
+        cs.metrics.true_positive_rate(cs.Problem(x, y, loss=cs.losses.Softmax(3)), np.zeros(12))

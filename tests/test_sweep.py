@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-import clipwise as cw
-from clipwise.reproduce.laboratory import Laboratory
-from clipwise.sources import digest_with
+import clipsilon as cs
+from clipsilon.reproduce.laboratory import Laboratory
+from clipsilon.sources import digest_with
 
-PROBLEM = cw.Problem(np.linspace(-1, 1, 50), loss=cw.losses.Quadratic())
-RULE = cw.DiceSGD(cw.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.1)
-module = sys.modules["clipwise.sweep"]
+PROBLEM = cs.Problem(np.linspace(-1, 1, 50), loss=cs.losses.Quadratic())
+RULE = cs.DiceSGD(cs.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.1)
+module = sys.modules["clipsilon.sweep"]
 
 
 def grid(*seeds, **changes):
-    return [cw.Run(PROBLEM, RULE, 1000, replicates=2, seed=seed)._replace(**changes) for seed in seeds]
+    return [cs.Run(PROBLEM, RULE, 1000, replicates=2, seed=seed)._replace(**changes) for seed in seeds]
 
 
 def contents(folder):
@@ -47,25 +47,25 @@ def counted(monkeypatch):
 
 
 def test_a_sweep_is_its_runs(tmp_path):
-    traces = cw.sweep(grid(3, 1, 3, 2), store=tmp_path)
+    traces = cs.sweep(grid(3, 1, 3, 2), store=tmp_path)
     assert [trace.seed for trace in traces] == [3, 1, 3, 2]
-    for trace in [*traces, *cw.sweep(grid(1), store=tmp_path)]:
-        alone = cw.run(PROBLEM, RULE, 1000, replicates=2, seed=trace.seed)
+    for trace in [*traces, *cs.sweep(grid(1), store=tmp_path)]:
+        alone = cs.run(PROBLEM, RULE, 1000, replicates=2, seed=trace.seed)
         np.testing.assert_array_equal(trace.theta, alone.theta)
         np.testing.assert_array_equal(trace.error, alone.error)
     assert len(contents(tmp_path)) == 3
 
 
 def test_no_point_is_run_twice(tmp_path, counted):
-    cw.sweep(grid(0, 1), store=tmp_path)
-    cw.sweep(grid(0, 2, 1, 2), store=tmp_path)
+    cs.sweep(grid(0, 1), store=tmp_path)
+    cs.sweep(grid(0, 2, 1, 2), store=tmp_path)
     assert sorted(counted) == [0, 1, 2]
-    assert cw.sweep([], store=tmp_path) == []
+    assert cs.sweep([], store=tmp_path) == []
 
 
 CHANGES = {
     "problem": PROBLEM.on(PROBLEM.features * 2),
-    "rule": cw.DiceSGD(cw.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.2),
+    "rule": cs.DiceSGD(cs.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.2),
     "steps": 1001,
     "start": 1.0,
     "replicates": 3,
@@ -76,25 +76,25 @@ CHANGES = {
 
 @pytest.mark.parametrize("changed", CHANGES)
 def test_a_changed_point_is_run(tmp_path, counted, changed):
-    cw.sweep(grid(0), store=tmp_path)
-    cw.sweep(grid(0, **{changed: CHANGES[changed]}), store=tmp_path)
+    cs.sweep(grid(0), store=tmp_path)
+    cs.sweep(grid(0, **{changed: CHANGES[changed]}), store=tmp_path)
     assert len(counted) == len(contents(tmp_path)) == 2
 
 
 def test_points_run_again_when_the_sources_change(tmp_path, counted, monkeypatch):
-    cw.sweep(grid(0), store=tmp_path)
-    monkeypatch.setattr("clipwise.engine.checkpoint.SOURCE_DIGEST", "another")
-    cw.sweep(grid(0), store=tmp_path)
+    cs.sweep(grid(0), store=tmp_path)
+    monkeypatch.setattr("clipsilon.engine.checkpoint.SOURCE_DIGEST", "another")
+    cs.sweep(grid(0), store=tmp_path)
     assert counted == [0, 0]
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-300], lambda b: b"", lambda b: b"hello", lambda b: b[:300] + b[301:]])
 def test_a_damaged_file_is_computed_again(tmp_path, counted, damage):
-    cw.sweep(grid(0), store=tmp_path)
+    cs.sweep(grid(0), store=tmp_path)
     whole = contents(tmp_path)
     (name,) = whole
     (tmp_path / name).write_bytes(damage(whole[name]))
-    cw.sweep(grid(0), store=tmp_path)
+    cs.sweep(grid(0), store=tmp_path)
     assert counted == [0, 0]
     assert contents(tmp_path) == whole
 
@@ -103,23 +103,23 @@ class SweptRegion(NamedTuple):
     pass
 
 
-@cw.implements(cw.regions.project, SweptRegion)
+@cs.implements(cs.regions.project, SweptRegion)
 def _(region, theta):
     pass
 
 
 def test_parts_from_outside_are_run_and_not_kept(tmp_path, counted):
-    problem = cw.Problem(PROBLEM.features, loss=PROBLEM.loss, region=SweptRegion())
-    first, second = (cw.sweep(grid(0, problem=problem), store=tmp_path)[0] for _ in range(2))
+    problem = cs.Problem(PROBLEM.features, loss=PROBLEM.loss, region=SweptRegion())
+    first, second = (cs.sweep(grid(0, problem=problem), store=tmp_path)[0] for _ in range(2))
     np.testing.assert_array_equal(first.theta, second.theta)
     assert counted == [0, 0]
     assert contents(tmp_path) == {}
 
 
 def test_a_point_that_diverges_leaves_the_others_kept(tmp_path):
-    bad = cw.Run(PROBLEM, cw.SGD(cw.steps.Constant(1e6)), 1000)
-    with pytest.raises(cw.DivergenceError, match="SGD diverged"):
-        cw.sweep([*grid(0), bad], store=tmp_path, n_jobs=1)
+    bad = cs.Run(PROBLEM, cs.SGD(cs.steps.Constant(1e6)), 1000)
+    with pytest.raises(cs.DivergenceError, match="SGD diverged"):
+        cs.sweep([*grid(0), bad], store=tmp_path, n_jobs=1)
     assert len(contents(tmp_path)) == 1
 
 
@@ -135,23 +135,23 @@ def test_a_point_that_diverges_leaves_the_others_kept(tmp_path):
 )
 def test_wrong_points_are_refused_before_any_is_run(tmp_path, counted, runs, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        cw.sweep([*grid(0), *runs], store=tmp_path)
+        cs.sweep([*grid(0), *runs], store=tmp_path)
     assert counted == []
 
 
 def test_a_store_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="store must be a folder that can be written to"):
-        cw.sweep(grid(0), store=tmp_path / "file")
+        cs.sweep(grid(0), store=tmp_path / "file")
 
 
 SWEEP = textwrap.dedent("""
     import sys
     import numpy as np
-    import clipwise as cw
-    problem = cw.Problem(np.linspace(-1, 1, 50), loss=cw.losses.Quadratic())
-    rule = cw.DiceSGD(cw.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.1)
-    cw.sweep([cw.Run(problem, rule, 1_000_000, seed=seed) for seed in range(12)], store=sys.argv[1])
+    import clipsilon as cs
+    problem = cs.Problem(np.linspace(-1, 1, 50), loss=cs.losses.Quadratic())
+    rule = cs.DiceSGD(cs.steps.InverseTime(1, 10), clip=0.5, error_clip=0.5, noise_std=0.1)
+    cs.sweep([cs.Run(problem, rule, 1_000_000, seed=seed) for seed in range(12)], store=sys.argv[1])
 """)
 
 
@@ -191,7 +191,7 @@ def test_ctrl_c_ends_it_at_once_and_keeps_what_is_complete(tmp_path, n_jobs):
     thread.start()
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        cw.sweep(runs, store=tmp_path, n_jobs=n_jobs)
+        cs.sweep(runs, store=tmp_path, n_jobs=n_jobs)
     thread.join()
     while threading.active_count() > running and time.monotonic() < began + 30:
         time.sleep(0.01)
@@ -202,54 +202,54 @@ def test_ctrl_c_ends_it_at_once_and_keeps_what_is_complete(tmp_path, n_jobs):
 def test_on_dask_and_in_processes_the_files_are_the_same(tmp_path):
     # Time to start on a machine that is busy.
     patient = dask.config.set({"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"})
-    cw.sweep(grid(0, 1, 2), store=tmp_path / "threads")
+    cs.sweep(grid(0, 1, 2), store=tmp_path / "threads")
     many = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
     with patient, LocalCluster(**many) as workers, Client(workers), joblib.parallel_config("dask"):
-        cw.sweep(grid(0, 1, 2), store=tmp_path / "dask")
+        cs.sweep(grid(0, 1, 2), store=tmp_path / "dask")
     with joblib.parallel_config("loky", n_jobs=2):
-        cw.sweep(grid(0, 1, 2), store=tmp_path / "loky")
+        cs.sweep(grid(0, 1, 2), store=tmp_path / "loky")
     assert contents(tmp_path / "threads") == contents(tmp_path / "dask") == contents(tmp_path / "loky")
 
 
 def test_divergence_in_another_process_is_told(tmp_path):
-    bad = cw.Run(PROBLEM, cw.SGD(cw.steps.Constant(1e6)), 1000)
-    with joblib.parallel_config("loky", n_jobs=2), pytest.raises(cw.DivergenceError, match="SGD diverged") as caught:
-        cw.sweep([bad, bad._replace(seed=1)], store=tmp_path)
+    bad = cs.Run(PROBLEM, cs.SGD(cs.steps.Constant(1e6)), 1000)
+    with joblib.parallel_config("loky", n_jobs=2), pytest.raises(cs.DivergenceError, match="SGD diverged") as caught:
+        cs.sweep([bad, bad._replace(seed=1)], store=tmp_path)
     assert caught.value.trace.rule == "SGD"
 
 
 def test_a_laboratory_keeps_what_functions_return(tmp_path, monkeypatch):
     lab = Laboratory(folder=tmp_path)
-    first = lab.keep(cw.clipping_bias, PROBLEM, 0.5)
-    assert first == cw.clipping_bias(PROBLEM, 0.5)
+    first = lab.keep(cs.clipping_bias, PROBLEM, 0.5)
+    assert first == cs.clipping_bias(PROBLEM, 0.5)
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"!")
-    assert lab.keep(cw.clipping_bias, PROBLEM, 0.5) == first  # a damaged file is written anew
+    assert lab.keep(cs.clipping_bias, PROBLEM, 0.5) == first  # a damaged file is written anew
     assert path.read_bytes() == whole
-    monkeypatch.setattr("clipwise.points._point", None)  # any computation would fail
-    assert lab.keep(cw.clipping_bias, PROBLEM, 0.5) == first
+    monkeypatch.setattr("clipsilon.points._point", None)  # any computation would fail
+    assert lab.keep(cs.clipping_bias, PROBLEM, 0.5) == first
     for other in ((PROBLEM.on(PROBLEM.features * 2), 0.5), (PROBLEM, 0.6)):
         with pytest.raises(TypeError):
-            lab.keep(cw.clipping_bias, *other)
-    with pytest.raises(ValueError, match="function must be one at the top of a module of clipwise"):
+            lab.keep(cs.clipping_bias, *other)
+    with pytest.raises(ValueError, match="function must be one at the top of a module of clipsilon"):
         lab.keep(lambda: 1)
 
 
 def test_a_figures_module_counts_for_its_own_results_only(monkeypatch):
     files = {
-        "reproduce/one.py": b"from clipwise.reproduce.shared import x",
-        "reproduce/two.py": b"from clipwise.reproduce import shared",
-        "reproduce/shared.py": b"import clipwise.reproduce.one",
+        "reproduce/one.py": b"from clipsilon.reproduce.shared import x",
+        "reproduce/two.py": b"from clipsilon.reproduce import shared",
+        "reproduce/shared.py": b"import clipsilon.reproduce.one",
         "reproduce/other.py": b"",
     }
-    names = [f"clipwise.reproduce.{name}" for name in ("one", "two", "shared", "other")] + ["clipwise.points"]
+    names = [f"clipsilon.reproduce.{name}" for name in ("one", "two", "shared", "other")] + ["clipsilon.points"]
 
     def changed(file):
         digests = []
         for content in (files[file], files[file] + b"\n# changed"):
             with monkeypatch.context() as patch:
-                patch.setattr("clipwise.sources._FILES", {**files, file: content})
+                patch.setattr("clipsilon.sources._FILES", {**files, file: content})
                 digests.append([digest_with(name) for name in names])
         return [before != after for before, after in zip(*digests, strict=True)]
 

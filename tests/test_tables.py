@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from clipwise import columns
-from clipwise.tables import binary_labels, read_features, read_table, real_labels
+from clipsilon import columns
+from clipsilon.tables import binary_labels, read_features, read_table, real_labels
 
 
 @pytest.fixture
@@ -243,4 +243,4 @@ def test_parquet_without_pyarrow(save, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         read_table(path, "y")
-    assert str(caught.value) == f"{path} needs pyarrow to be read: install clipwise with its extra 'parquet'."
+    assert str(caught.value) == f"{path} needs pyarrow to be read: install clipsilon with its extra 'parquet'."

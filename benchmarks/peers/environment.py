@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from clipwise.storage import cache_folder
+from clipsilon.storage import cache_folder
 
 PEERS = Path(__file__).parent
 

@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from clipwise.estimators import PrivateLogisticRegression
-from clipwise.report.palette import PALETTE
+from clipsilon.estimators import PrivateLogisticRegression
+from clipsilon.report.palette import PALETTE
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(4400, 5))

@@ -10,23 +10,23 @@ costs nothing. All numbers are exact: no run is needed.
 import matplotlib.pyplot as plt
 import numpy as np
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
 records = np.r_[np.zeros(90), np.ones(10)]
 
 
 def reacting(beta):
     """½(θ + 10·z)², where each record moves by −β·θ."""
-    return cw.Problem(records, loss=cw.losses.Quadratic(a=10.0), response=cw.responses.LocationShift(beta))
+    return cs.Problem(records, loss=cs.losses.Quadratic(a=10.0), response=cs.responses.LocationShift(beta))
 
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.9), layout="constrained", sharey=True)
 for clip, colour in zip((1.0, 4.0, 8.0), PALETTE, strict=False):
-    rows = cw.bias_table(reacting, [clip], np.linspace(0.0, 0.09, 19))
+    rows = cs.bias_table(reacting, [clip], np.linspace(0.0, 0.09, 19))
     left.plot([row.beta for row in rows], [row.bias for row in rows], color=colour, linewidth=2, label=f"c = {clip:g}")
 for beta, colour in zip((0.0, 0.05, 0.08), list(PALETTE)[3:], strict=False):
-    rows = sorted(cw.bias_table(reacting, np.linspace(0.5, 8.5, 17), [beta]), key=lambda row: row.clip)
+    rows = sorted(cs.bias_table(reacting, np.linspace(0.5, 8.5, 17), [beta]), key=lambda row: row.clip)
     right.plot([row.clip for row in rows], [row.bias for row in rows], color=colour, linewidth=2, label=f"β = {beta:g}")
 
 left.set(yscale="log", xlabel="strength of the reaction β", ylabel=r"bias $\|\theta_\infty - \theta_{PS}\|^2$")

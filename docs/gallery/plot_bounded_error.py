@@ -12,12 +12,12 @@ import warnings
 import matplotlib.pyplot as plt
 import numpy as np
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
 records = np.r_[np.zeros(900), np.ones(100)]
-problem = cw.Problem(records, loss=cw.losses.Quadratic(a=10.0), response=cw.responses.LocationShift(beta=0.05))
-goal = cw.stable_point(problem).theta[0]
+problem = cs.Problem(records, loss=cs.losses.Quadratic(a=10.0), response=cs.responses.LocationShift(beta=0.05))
+goal = cs.stable_point(problem).theta[0]
 gradients = goal + 10.0 * (records - 0.05 * goal)
 taken = abs(np.clip(gradients, -1.0, 1.0).mean())  # the mean gradient itself is zero at the goal
 
@@ -25,8 +25,8 @@ figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
 for error_clip, colour in zip((0.5, 1.0, 2.0), list(PALETTE)[1:], strict=False):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the library warns of an error_clip below clip, and this picture shows why
-        rule = cw.DiceSGD(cw.steps.InverseTime(10, 100), clip=1.0, error_clip=error_clip, noise_std=1.0)
-    trace = cw.run(problem, rule, steps=100_000, start=5.0, replicates=10, seed=0)
+        rule = cs.DiceSGD(cs.steps.InverseTime(10, 100), clip=1.0, error_clip=error_clip, noise_std=1.0)
+    trace = cs.run(problem, rule, steps=100_000, start=5.0, replicates=10, seed=0)
     size = np.sqrt((trace.error[:, 1:] ** 2).sum(axis=2).mean(axis=0))
     end = trace.gap([goal])[:, -1].mean()
     label = f"$C_2$ = {error_clip:g}; the run ends at a gap of {end:.2g}"

@@ -10,8 +10,8 @@ hundred times the noise. Plain clipping needs far less: the proof for DiceSGD ga
 import matplotlib.pyplot as plt
 import numpy as np
 
-import clipwise as cw
-from clipwise.report.palette import COLOURS, PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import COLOURS, PALETTE
 
 _, _, green, pink, *_ = PALETTE
 about = {"epsilon": 1.0, "delta": 1e-5, "records": 100_000, "steps": 100_000}
@@ -19,12 +19,12 @@ about = {"epsilon": 1.0, "delta": 1e-5, "records": 100_000, "steps": 100_000}
 
 def noise(how="certified", **options):
     """The noise that DiceSGD needs for ε = 1."""
-    rule = cw.DiceSGD(cw.steps.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0, **options)
-    return cw.calibrate(rule, how=how, **about).noise.std
+    rule = cs.DiceSGD(cs.steps.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0, **options)
+    return cs.calibrate(rule, how=how, **about).noise.std
 
 
 caps = np.geomspace(1.01, 1000.0, 13)
-plain = cw.calibrate(cw.PCSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=1.0), **about).noise.std
+plain = cs.calibrate(cs.PCSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=1.0), **about).noise.std
 figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
 blue, dashed = COLOURS["DiceSGD"], {"linestyle": "--", "linewidth": 1.5}
 axes.axhline(noise(), color=blue, label="no cap", **dashed)

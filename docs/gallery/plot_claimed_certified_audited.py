@@ -9,25 +9,25 @@ false. An audit that shows nothing, as in the last row, proves nothing.
 
 import matplotlib.pyplot as plt
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
 blue, vermilion, green, *_ = PALETTE
 about = {"records": 100, "steps": 100, "delta": 1e-3}
-step = cw.steps.Constant(1.0)
-descent = cw.PCSGD(step, clip=1.0, noise_std=1.0, sampling="full")
-dice = cw.DiceSGD(step, clip=1.0, error_clip=1.0, noise_std=1.0)
-capped = cw.DiceSGD(step, clip=1.0, error_clip=1.0, noise_std=1.0, residual_cap=2.0)
+step = cs.steps.Constant(1.0)
+descent = cs.PCSGD(step, clip=1.0, noise_std=1.0, sampling="full")
+dice = cs.DiceSGD(step, clip=1.0, error_clip=1.0, noise_std=1.0)
+capped = cs.DiceSGD(step, clip=1.0, error_clip=1.0, noise_std=1.0, residual_cap=2.0)
 rules = {
-    "gradient descent,\npublished noise for ε = 1": cw.calibrate(descent, 1.0, how="paper", **about),
-    "gradient descent,\ncalibrated to ε = 1": cw.calibrate(descent, 1.0, **about),
-    "DiceSGD,\npublished noise for ε = 1": cw.calibrate(dice, 1.0, how="paper", **about),
-    "DiceSGD with a cap,\ncalibrated to ε = 1": cw.calibrate(capped, 1.0, **about),
+    "gradient descent,\npublished noise for ε = 1": cs.calibrate(descent, 1.0, how="paper", **about),
+    "gradient descent,\ncalibrated to ε = 1": cs.calibrate(descent, 1.0, **about),
+    "DiceSGD,\npublished noise for ε = 1": cs.calibrate(dice, 1.0, how="paper", **about),
+    "DiceSGD with a cap,\ncalibrated to ε = 1": cs.calibrate(capped, 1.0, **about),
 }
 
 figure, axes = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
 for row, rule in enumerate(rules.values()):
-    audit = cw.audit(rule, **about, runs=1000, seed=0, progress=False)
+    audit = cs.audit(rule, **about, runs=1000, seed=0, progress=False)
     lowest, highest, claimed = audit.lower_bound, audit.statement.certified, audit.statement.claimed
     axes.plot([lowest, highest], [row, row], color="#cccccc", linewidth=6, solid_capstyle="butt", zorder=1)
     axes.plot(lowest, row, ">", color=vermilion, markersize=9, label="audited: at least" if row == 0 else None)

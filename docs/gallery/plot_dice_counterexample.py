@@ -12,8 +12,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import ndtr
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
 blue, vermilion, green, pink, *_ = PALETTE
 records, delta = 10_000, 1e-4
@@ -30,18 +30,18 @@ def least_epsilon(claimed, steps):
 
 def published(claimed, steps=records):
     """The rule, with the noise of paper 3's Theorem 3.8."""
-    rule = cw.DiceSGD(cw.steps.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0)
-    return cw.calibrate(rule, claimed, delta, records, steps, how="paper")
+    rule = cs.DiceSGD(cs.steps.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0)
+    return cs.calibrate(rule, claimed, delta, records, steps, how="paper")
 
 
 figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
 claims = np.geomspace(0.001, 0.1, 13)
-certified = [cw.account(published(claim), records, records, delta).certified for claim in claims]
+certified = [cs.account(published(claim), records, records, delta).certified for claim in claims]
 axes.plot(claims, certified, color=green, linewidth=2, label="certified: the true ε is below")
 for steps, colour in ((10**6, vermilion), (10**3, pink)):
     truth = [least_epsilon(claim, steps) for claim in claims]
     axes.plot(claims, truth, color=colour, linewidth=2, label=f"the true ε is above, T = {steps:,}")
-audit = cw.audit(published(0.03), records, records, delta, runs=300, seed=0, progress=False)
+audit = cs.audit(published(0.03), records, records, delta, runs=300, seed=0, progress=False)
 axes.plot(0.03, audit.lower_bound, "X", color="black", markersize=9, label="audit of 300 runs a side, T = 10,000")
 axes.plot(claims, claims, "--", color=blue, linewidth=2, label="claimed: the true ε is below")
 axes.set(xscale="log", yscale="log", xlabel="claimed ε (10,000 records, δ = 0.0001)", ylabel="ε")

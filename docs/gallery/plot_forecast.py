@@ -2,26 +2,26 @@ r"""
 A forecast before the run
 =========================
 
-``cw.tune`` proposes a clip and a step for a budget, and forecasts the gap that is left and what it is made of. A run
+``cs.tune`` proposes a clip and a step for a budget, and forecasts the gap that is left and what it is made of. A run
 was not needed for any of the bars. The dots are means over runs of the proposals.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
-problem = cw.Problem(
-    cw.datasets.bernoulli(1000, p=0.1),
-    loss=cw.losses.Quadratic(a=10.0),
-    response=cw.responses.LocationShift(beta=0.05),
-    region=cw.regions.Box(-10, 10),
+problem = cs.Problem(
+    cs.datasets.bernoulli(1000, p=0.1),
+    loss=cs.losses.Quadratic(a=10.0),
+    response=cs.responses.LocationShift(beta=0.05),
+    region=cs.regions.Box(-10, 10),
 )
-goal = cw.stable_point(problem).theta
+goal = cs.stable_point(problem).theta
 epsilons = [2.0, 8.0]
-proposals = [cw.tune(problem, one, delta=1e-4, steps=1000, preset="PCSGD", start=5.0) for one in epsilons]
-runs = [cw.run(problem, one.rule, steps=1000, start=5.0, replicates=500, seed=0) for one in proposals]
+proposals = [cs.tune(problem, one, delta=1e-4, steps=1000, preset="PCSGD", start=5.0) for one in epsilons]
+runs = [cs.run(problem, one.rule, steps=1000, start=5.0, replicates=500, seed=0) for one in proposals]
 gaps = [trace.gap(goal)[:, -1] for trace in runs]
 
 figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")

@@ -10,20 +10,20 @@ steps the average of all iterates is closer than the last. A mean budget of 1 bu
 import matplotlib.pyplot as plt
 import numpy as np
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
 blue, vermilion, *_ = PALETTE
 users = 20_000
-problem = cw.Problem(*cw.datasets.logistic(users, 3, seed=1), loss=cw.losses.MallowsLogistic())
-goal = cw.stable_point(problem).theta
+problem = cs.Problem(*cs.datasets.logistic(users, 3, seed=1), loss=cs.losses.MallowsLogistic())
+goal = cs.stable_point(problem).theta
 spread = np.random.default_rng(0).uniform(0.5, 1.5, users)  # some users are more cautious than others
 
 means = np.array([1.0, 2.0, 4.0, 8.0])
 last, average = [], []
 for mean in means:
-    rule = cw.LDPASGD(cw.steps.Power(0.2, 1 / 3), budget=mean * spread)
-    trace = cw.run(problem, rule, steps=users, replicates=20, seed=0)
+    rule = cs.LDPASGD(cs.steps.Power(0.2, 1 / 3), budget=mean * spread)
+    trace = cs.run(problem, rule, steps=users, replicates=20, seed=0)
     last.append(trace.gap(goal, of="theta")[:, -1])
     average.append(trace.gap(goal, of="average")[:, -1])
 

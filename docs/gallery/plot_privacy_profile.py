@@ -10,22 +10,22 @@ curve.
 import matplotlib.pyplot as plt
 import numpy as np
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
-step = cw.steps.Constant(0.5)
+step = cs.steps.Constant(0.5)
 about = {"records": 60_000, "steps": 240, "delta": 1e-5}
 rules = {
-    "Gaussian noise, all records in every step": (cw.DPGD(step, lipschitz=1.0, noise_std=1.0), "zero-out"),
-    "Gaussian noise, random batches": (cw.DPSGD(step, clip=1.0, noise_std=1.0, batch=250), "add-remove"),
-    "Gamma noise, random batches": (cw.GammaDPSGD(step, clip=1.0, scale=1.0, batch=250), "add-remove"),
+    "Gaussian noise, all records in every step": (cs.DPGD(step, lipschitz=1.0, noise_std=1.0), "zero-out"),
+    "Gaussian noise, random batches": (cs.DPSGD(step, clip=1.0, noise_std=1.0, batch=250), "add-remove"),
+    "Gamma noise, random batches": (cs.GammaDPSGD(step, clip=1.0, scale=1.0, batch=250), "add-remove"),
 }
 
 figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
 epsilons = np.linspace(0.0, 2.0, 21)
 for (name, (rule, adjacency)), colour in zip(rules.items(), PALETTE, strict=False):
-    private = cw.calibrate(rule, epsilon=1.0, adjacency=adjacency, **about)
-    statement = cw.account(private, adjacency=adjacency, **about)
+    private = cs.calibrate(rule, epsilon=1.0, adjacency=adjacency, **about)
+    statement = cs.account(private, adjacency=adjacency, **about)
     axes.plot(epsilons, [statement.delta_at(one) for one in epsilons], color=colour, linewidth=2, label=name)
 axes.plot(1.0, 1e-5, "o", color="black", markersize=8, label="what all three were calibrated to")
 

@@ -10,13 +10,13 @@ other way hard. Clipping takes most of the hard pull away, and training stops sh
 import matplotlib.pyplot as plt
 import numpy as np
 
-import clipwise as cw
-from clipwise.report.palette import PALETTE
+import clipsilon as cs
+from clipsilon.report.palette import PALETTE
 
 blue, vermilion, green, *_ = PALETTE
 clip, a = 1.0, 10.0
 records = np.r_[np.zeros(90), np.ones(10)]
-problem = cw.Problem(records, loss=cw.losses.Quadratic(a), response=cw.responses.LocationShift(beta=0.0))
+problem = cs.Problem(records, loss=cs.losses.Quadratic(a), response=cs.responses.LocationShift(beta=0.0))
 
 theta = np.linspace(-2.0, 1.0, 301)
 gradients = theta + a * records[:, None]  # of ½(θ + a·z)², a row a record
@@ -28,7 +28,7 @@ for (name, values), colour in zip(curves.items(), (blue, vermilion), strict=True
 axes.axhline(0.0, color="black", linewidth=0.8)
 
 # The two zeros, from the library.
-goal, stop = cw.stable_point(problem).theta[0], cw.clipped_point(problem, clip).theta[0]
+goal, stop = cs.stable_point(problem).theta[0], cs.clipped_point(problem, clip).theta[0]
 axes.plot(goal, 0.0, "o", color=blue, markersize=9)
 axes.plot(stop, 0.0, "o", color=vermilion, markersize=9)
 axes.annotate(r"goal $\theta_{PS}$", (goal, 0), (0, -20), textcoords="offset points", ha="center")

@@ -5,8 +5,8 @@ import pytest
 
 import reference
 import registry
-from clipwise.constants import estimate_sensitivity
-from clipwise.responses import is_random, respond
+from clipsilon.constants import estimate_sensitivity
+from clipsilon.responses import is_random, respond
 
 responses = pytest.mark.parametrize("response", registry.RESPONSES, ids=registry.name)
 

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-import clipwise as cw
+import clipsilon as cs
 import reference
 import registry
-from clipwise.clipping import Norm, Normalise, add_clipped
-from clipwise.outputs import Average
-from clipwise.preconditioning import Plain
-from clipwise.regions import project
-from clipwise.sampling import expected_batch
-from clipwise.steps import size
+from clipsilon.clipping import Norm, Normalise, add_clipped
+from clipsilon.outputs import Average
+from clipsilon.preconditioning import Plain
+from clipsilon.regions import project
+from clipsilon.sampling import expected_batch
+from clipsilon.steps import size
 
 vectors = arrays(np.float64, 4, elements=st.floats(-1e300, 1e300))
 moderate = arrays(np.float64, 4, elements=st.floats(-1e6, 1e6))
@@ -90,7 +90,7 @@ PRIVATE = [preset for preset in registry.rules() if preset != "SGD"]
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_one_step_on_neighbouring_data(preset, scale):
     """Replacing one record moves the first mean update by at most 2·bound/B, however large its gradient."""
-    rule = registry.rules(noise_std=0.0, step=cw.steps.Constant(1.0), sampling="full")[preset]
+    rule = registry.rules(noise_std=0.0, step=cs.steps.Constant(1.0), sampling="full")[preset]
     # What is private is the update before it. (Averages, which are not looked at, let the estimators' kernels serve.)
     rule = replace(rule, preconditioner=Plain(), output=Average())
     x, y = reference.data()
@@ -101,18 +101,18 @@ def test_one_step_on_neighbouring_data(preset, scale):
         labels[record] = 1.0
         runs = []
         for pair in ((x, y), (features, labels)):
-            problem = cw.Problem(*pair, loss=cw.losses.Logistic())
-            runs.append(cw.run(problem, rule, 1, start=0.5, seed=0).theta[0, -1])
+            problem = cs.Problem(*pair, loss=cs.losses.Logistic())
+            runs.append(cs.run(problem, rule, 1, start=0.5, seed=0).theta[0, -1])
         moves.append(np.linalg.norm(runs[0] - runs[1]))
     most = 2 * rule.clip.bound() / expected_batch(rule.sampling, len(x))
     assert 0.3 * most < max(moves) <= most * (1 + 1e-9)
 
 
 def test_the_divisor_is_the_expected_batch_and_not_the_drawn_one():
-    problem = cw.Problem(np.ones((40, 1)), np.zeros(40), loss=cw.losses.SquaredError())
-    rule = cw.DPSGD(cw.steps.Constant(1.0), clip=1.0, noise_std=0.0, batch=10, sampling="poisson")
+    problem = cs.Problem(np.ones((40, 1)), np.zeros(40), loss=cs.losses.SquaredError())
+    rule = cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=0.0, batch=10, sampling="poisson")
     rule = replace(rule, output=Average())  # as the estimators', whose kernel serves
-    thetas = [cw.run(problem, rule, 1, start=50.0, seed=seed).theta[0, -1, 0] for seed in range(30)]
+    thetas = [cs.run(problem, rule, 1, start=50.0, seed=seed).theta[0, -1, 0] for seed in range(30)]
     moves = 50.0 - np.array(thetas)  # each gradient is 50, and clipped to 1
     np.testing.assert_allclose(moves * 10, np.round(moves * 10), atol=1e-12)  # |drawn|/B, B = 10
     assert np.unique(moves).size > 3

@@ -6,8 +6,8 @@ from sklearn.datasets import make_blobs
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
-import clipwise as cw
-from clipwise.estimators import PrivateGLM, PrivateLinearRegression, PrivateLogisticRegression
+import clipsilon as cs
+from clipsilon.estimators import PrivateGLM, PrivateLinearRegression, PrivateLogisticRegression
 
 REPEATED = "Repeating a row is not the same as weighing it: it changes the public number of records, and each copy is clipped by itself."
 IMPOSSIBLE = {
@@ -19,7 +19,7 @@ ESTIMATORS = {
     "logistic": PrivateLogisticRegression(),
     "linear": PrivateLinearRegression(),
     "glm, real labels": PrivateGLM(),
-    "glm, two classes": PrivateGLM(loss=cw.losses.Savage()),
+    "glm, two classes": PrivateGLM(loss=cs.losses.Savage()),
     "dice": PrivateLogisticRegression(method="dice"),
     "linear, huber": PrivateLinearRegression(loss="huber"),
 }
@@ -47,7 +47,7 @@ def failures(estimator, seed, monkeypatch):
     return {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
 
 
-@pytest.mark.filterwarnings("ignore::clipwise.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::clipsilon.PrivacyWarning")
 @pytest.mark.parametrize(("name", "seed"), CASES)
 def test_scikit_learn_is_content(name, seed, monkeypatch):
     found = failures(ESTIMATORS[name], seed, monkeypatch)

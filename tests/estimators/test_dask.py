@@ -23,10 +23,10 @@ from scipy import sparse
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-import clipwise as cw
-from clipwise.engine import chunked
-from clipwise.engine.progress import Progress
-from clipwise.estimators import (
+import clipsilon as cs
+from clipsilon.engine import chunked
+from clipsilon.engine.progress import Progress
+from clipsilon.estimators import (
     METHODS,
     PrivateGLM,
     PrivateLinearRegression,
@@ -34,8 +34,8 @@ from clipwise.estimators import (
     PrivateScaler,
     chunks,
 )
-from clipwise.feedback import NoFeedback
-from clipwise.sampling import Full
+from clipsilon.feedback import NoFeedback
+from clipsilon.sampling import Full
 
 RNG = np.random.default_rng(11)
 N = 1200
@@ -188,9 +188,9 @@ def test_a_run_of_two_parts():
 
 @pytest.mark.verify
 def test_averages():
-    averaged = cw.Rule(
-        "own", cw.steps.Power(0.5, 0.5), cw.clipping.Norm(0.8), cw.sampling.Poisson(50), cw.noise.Gaussian(1.0),
-        output=cw.outputs.Average(),
+    averaged = cs.Rule(
+        "own", cs.steps.Power(0.5, 0.5), cs.clipping.Norm(0.8), cs.sampling.Poisson(50), cs.noise.Gaussian(1.0),
+        output=cs.outputs.Average(),
     )  # fmt: skip
     how = {"method": averaged, "epochs": 1}
     assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
@@ -198,11 +198,11 @@ def test_averages():
 
 @pytest.mark.verify
 def test_lazy_deployment_and_reactions():
-    lazy = cw.DPSGD(cw.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full", deploy_every=3)
-    how = {"method": lazy, "response": cw.responses.BestResponse(0.3)}
+    lazy = cs.DPSGD(cs.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full", deploy_every=3)
+    how = {"method": lazy, "response": cs.responses.BestResponse(0.3)}
     found = logistic(fit_intercept=False, **how).fit(*split(130, X, BINARY))
     assert_same(found, logistic(fit_intercept=False, **how).fit(X, BINARY))
-    how["method"] = cw.DPSGD(cw.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full")
+    how["method"] = cs.DPSGD(cs.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full")
     greedy = logistic(fit_intercept=False, **how).fit(X, BINARY)
     assert np.abs(greedy.theta_ - found.theta_).max() > 1e-4, "deployment makes a difference here"
 
@@ -212,10 +212,10 @@ def test_several_classes_weights_and_balance():
         return logistic(classes=None, class_weight="balanced")
 
     # A class that no weighted record has is unknown, and so refused; here all classes have weight.
-    with pytest.warns(cw.PrivacyWarning) as heard:
+    with pytest.warns(cs.PrivacyWarning) as heard:
         found = make().fit(*split(170, X, WORDS, WEIGHTS))
     assert len(heard) == 2
-    with pytest.warns(cw.PrivacyWarning):
+    with pytest.warns(cs.PrivacyWarning):
         expected = make().fit(X, WORDS, WEIGHTS)
     assert_same(found, expected)
     assert list(found.classes_) == ["high", "low", "middle"]
@@ -226,9 +226,9 @@ def test_a_learnt_range_of_targets():
     def make(**more):
         return PrivateLinearRegression(random_state=3, epochs=STEPS, loss="huber", **more)
 
-    with pytest.warns(cw.PrivacyWarning, match="range of the targets"):
+    with pytest.warns(cs.PrivacyWarning, match="range of the targets"):
         found = make().fit(*split(170, X, REAL))
-    with pytest.warns(cw.PrivacyWarning):
+    with pytest.warns(cs.PrivacyWarning):
         expected = make().fit(X, REAL)
     np.testing.assert_allclose(found.target_range_, expected.target_range_, rtol=1e-12)
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=1e-9)
@@ -241,7 +241,7 @@ def test_a_general_loss_and_a_second_call():
     first, second = split(170, X, BINARY), split(300, X[::-1], BINARY[::-1])
 
     def make():
-        return PrivateGLM(cw.losses.Savage(), random_state=3, epochs=STEPS, classes=[0, 1])
+        return PrivateGLM(cs.losses.Savage(), random_state=3, epochs=STEPS, classes=[0, 1])
 
     found, expected = make().partial_fit(*first), make().partial_fit(X, BINARY)
     assert_same(found, expected)
@@ -298,7 +298,7 @@ def with_one(table, row, value):
         ((X, BINARY[:, np.newaxis]), {}, "y must be a Dask array or series of one dimension"),
         ((X[:0], BINARY[:0]), {}, "at least one row"),
         ((X, BINARY), {"method": "dpsgd", "batch": 5000}, "batch must be at most"),
-        ((X, BINARY), {"method": cw.PCSGD(cw.steps.Constant(0.1), 1.0, 1.0)}, "sampling must be Poisson or Full"),
+        ((X, BINARY), {"method": cs.PCSGD(cs.steps.Constant(0.1), 1.0, 1.0)}, "sampling must be Poisson or Full"),
     ],
 )
 def test_refusals(arguments, more, message):
@@ -315,7 +315,7 @@ def test_more_refusals():
         logistic().fit(dd.from_pandas(pandas.DataFrame(X), npartitions=4), dy)
     with pytest.raises(ValueError, match="finite"):
         PrivateScaler().fit(da.from_array(with_one(X, 900, np.inf), chunks=(250, 3)))
-    local = PrivateGLM(cw.losses.MallowsLogistic(), method="ldpsgd", adjacency="replace-one", classes=[0, 1])
+    local = PrivateGLM(cs.losses.MallowsLogistic(), method="ldpsgd", adjacency="replace-one", classes=[0, 1])
     with pytest.raises(ValueError, match="sampling must be Poisson or Full"):
         local.fit(dX, dy)
 
@@ -337,10 +337,10 @@ def test_a_target_however_large_is_treated_as_in_memory(large):
 
 
 def test_random_reactions_are_refused():
-    problem = chunked.Distant(100, 3, loss=cw.losses.Logistic(), response=cw.responses.Identity())
+    problem = chunked.Distant(100, 3, loss=cs.losses.Logistic(), response=cs.responses.Identity())
     problem.response = type("Drawing", (), {"random": True})()
     with pytest.raises(ValueError, match="response must not draw at random"):
-        chunked.check_chunked(problem, cw.DPGD(cw.steps.Constant(1.0), 1.0, 1.0))
+        chunked.check_chunked(problem, cs.DPGD(cs.steps.Constant(1.0), 1.0, 1.0))
 
 
 class UnknownToWorkers(NamedTuple):
@@ -348,13 +348,13 @@ class UnknownToWorkers(NamedTuple):
 
 
 def test_parts_that_workers_do_not_know_are_refused():
-    job = chunked.Job(UnknownToWorkers(), cw.responses.Identity(), cw.clipping.Norm(1.0), NoFeedback(), Full(), N)
+    job = chunked.Job(UnknownToWorkers(), cs.responses.Identity(), cs.clipping.Norm(1.0), NoFeedback(), Full(), N)
     with pytest.raises(TypeError, match="loss UnknownToWorkers must be defined in a module that Dask's workers"):
         chunked.add_records(job, np.zeros(3), np.zeros(3), X, MARGIN, None, chunked.no_sums(job, 3))
 
 
 def test_divergence_is_told():
-    with pytest.raises(cw.DivergenceError, match="try a smaller step"):
+    with pytest.raises(cs.DivergenceError, match="try a smaller step"):
         logistic(clip=1e200, step=1e200).fit(*split(250, X, BINARY))
 
 
@@ -364,7 +364,7 @@ def test_ctrl_c_keeps_the_trace(monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Progress, "show", press)
-    with pytest.raises(cw.Interrupted) as stopped:
+    with pytest.raises(cs.Interrupted) as stopped:
         logistic().fit(*split(250, X, BINARY))
     assert stopped.value.trace.steps_done.tolist() == [4]
 
@@ -383,7 +383,7 @@ def test_only_sums_come_back(monkeypatch):
 
 
 def test_dask_is_imported_only_where_it_is_used():
-    code = "import sys, clipwise, clipwise.estimators; assert not {'dask', 'distributed'} & sys.modules.keys()"
+    code = "import sys, clipsilon, clipsilon.estimators; assert not {'dask', 'distributed'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -391,10 +391,10 @@ def test_dask_is_imported_only_where_it_is_used():
 
 
 @pytest.mark.parametrize("seed", [5, None])
-@pytest.mark.parametrize("sampling", [cw.sampling.Poisson(30), cw.sampling.Poisson(200), cw.sampling.Full()], ids=str)
+@pytest.mark.parametrize("sampling", [cs.sampling.Poisson(30), cs.sampling.Poisson(200), cs.sampling.Full()], ids=str)
 @pytest.mark.parametrize("sizes", [[200], [1, 0, 150, 49], [2] * 100], ids=lambda sizes: str(len(sizes)))
 def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
-    (streams,) = cw.engine.streams.spawn(seed, 1)
+    (streams,) = cs.engine.streams.spawn(seed, 1)
     copy = streams.copy()
     copy.restore(streams.state())
     job = chunked.Job(None, None, None, None, sampling, 200)
@@ -403,7 +403,7 @@ def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
         begins = chunked._begins(sampling, 200, firsts, streams.records)
         found = [begin.first + chunked.drawn_of(job, begin, size) for begin, size in zip(begins, sizes, strict=True)]
         drawn = np.empty(200, dtype=np.int64)
-        count = cw.sampling.draw(sampling, t, 200, np.empty(0, dtype=np.int64), copy.records, drawn)
+        count = cs.sampling.draw(sampling, t, 200, np.empty(0, dtype=np.int64), copy.records, drawn)
         np.testing.assert_array_equal(np.concatenate(found), drawn[:count])
 
 
@@ -480,7 +480,7 @@ def test_ctrl_c_gives_up_the_tasks(client, monkeypatch):
 
     dX, dy = split(600, X, BINARY)
     monkeypatch.setattr(Progress, "show", show)
-    with pytest.raises(cw.Interrupted) as stopped:
+    with pytest.raises(cs.Interrupted) as stopped:
         logistic().fit(dX.map_blocks(slowly, dtype=dX.dtype), dy)
     assert stopped.value.trace.steps_done.tolist() == [1]
     time.sleep(1.0)  # what has begun is not stopped
@@ -493,7 +493,7 @@ def test_searches_run_on_the_cluster_unchanged(client):
 
     def scores():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cw.PrivacyWarning)
+            warnings.simplefilter("ignore", cs.PrivacyWarning)
             search = GridSearchCV(logistic(), {"clip": [0.5, 1.0]}, cv=2).fit(X, BINARY)
             return [*search.cv_results_["mean_test_score"], *cross_val_score(poisson(), X, BINARY, cv=3)]
 

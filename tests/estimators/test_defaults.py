@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 from sklearn.metrics import r2_score, roc_auc_score
 
-import clipwise as cw
-from clipwise.estimators import PrivateLogisticRegression
-from clipwise.estimators.defaults import defaults
-from clipwise.privacy.gaussian import largest_mu
+import clipsilon as cs
+from clipsilon.estimators import PrivateLogisticRegression
+from clipsilon.estimators.defaults import defaults
+from clipsilon.privacy.gaussian import largest_mu
 
 DELTA = 1e-5
 
 
 def fit(x, y, epsilon, loss=None, seed=0):
     """A private model by the defaults."""
-    loss = loss or cw.losses.Logistic()
-    kind = "logistic" if isinstance(loss, cw.losses.Logistic) else "squared"
+    loss = loss or cs.losses.Logistic()
+    kind = "logistic" if isinstance(loss, cs.losses.Logistic) else "squared"
     settings = defaults(*x.shape, epsilon, DELTA, kind)
     sampling = {"sampling": "full", "batch": 1} if settings.batch is None else {"batch": settings.batch}
-    rule = replace(cw.DPSGD(settings.step, settings.clip, 1.0, **sampling), output=settings.output)
-    rule = cw.calibrate(rule, epsilon, DELTA, len(x), settings.steps, adjacency="zero-out")
-    return cw.run(cw.Problem(x, y, loss=loss), rule, settings.steps, seed=seed, record=[settings.steps]).output[0]
+    rule = replace(cs.DPSGD(settings.step, settings.clip, 1.0, **sampling), output=settings.output)
+    rule = cs.calibrate(rule, epsilon, DELTA, len(x), settings.steps, adjacency="zero-out")
+    return cs.run(cs.Problem(x, y, loss=loss), rule, settings.steps, seed=seed, record=[settings.steps]).output[0]
 
 
 def with_ones(x):
@@ -61,7 +61,7 @@ def test_other_units_cost_little(scale):
     assert roc_auc_score(test_y, test_x @ fit(x, y, 1.0)) > best - 0.02
 
 
-@pytest.mark.parametrize("loss", [cw.losses.SquaredError(), cw.losses.Huber(1.345)])
+@pytest.mark.parametrize("loss", [cs.losses.SquaredError(), cs.losses.Huber(1.345)])
 def test_regression_comes_near_the_best_prediction(loss):
     rng = np.random.default_rng(1)
     x = rng.standard_normal((24_000, 10))
@@ -120,7 +120,7 @@ def test_a_reaction_asks_for_a_larger_clip():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((8_000, 5))
     y = (rng.random(8_000) < 1 / (1 + np.exp(2.5 - x[:, 0] + 0.5 * x[:, 1]))).astype(int)
-    response = cw.responses.BestResponse(0.5)
+    response = cs.responses.BestResponse(0.5)
     model = PrivateLogisticRegression(response=response, l2=0.01, fit_intercept=False, classes=[0, 1], random_state=0)
-    goal = cw.stable_point(cw.Problem(x, y, loss=cw.losses.Logistic(l2=0.01), response=response)).theta
+    goal = cs.stable_point(cs.Problem(x, y, loss=cs.losses.Logistic(l2=0.01), response=response)).theta
     assert np.sum((model.fit(x, y).coef_ - goal) ** 2) < 0.003  # a fixed seed; four gave at most 0.0004

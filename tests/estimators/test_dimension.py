@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import clipwise as cw
-from clipwise.estimators import PrivateLogisticRegression
+import clipsilon as cs
+from clipsilon.estimators import PrivateLogisticRegression
 
 
 def padded(features, columns):
@@ -15,7 +15,7 @@ def padded(features, columns):
 
 
 def accuracy(method, columns, seeds=3):
-    train, test = cw.datasets.generated_codrna()
+    train, test = cs.datasets.generated_codrna()
     mean, spread = train.features.mean(axis=0), train.features.std(axis=0)
     scores = []
     for seed in range(seeds):

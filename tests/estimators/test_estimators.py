@@ -14,10 +14,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-import clipwise as cw
-from clipwise.estimators import METHODS, PrivateGLM, PrivateLinearRegression, PrivateLogisticRegression
-from clipwise.estimators.defaults import defaults
-from clipwise.privacy.statement import SEEDED
+import clipsilon as cs
+from clipsilon.estimators import METHODS, PrivateGLM, PrivateLinearRegression, PrivateLogisticRegression
+from clipsilon.estimators.defaults import defaults
+from clipsilon.privacy.statement import SEEDED
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(400, 3))
@@ -38,17 +38,17 @@ def linear(**more):
 
 
 def direct(problem, rule, steps, epsilon=1.0, adjacency="zero-out"):
-    """What `clipwise.run` releases for the same rule and seed."""
-    calibrated = cw.calibrate(rule, epsilon, 1e-5, problem.records, steps, adjacency=adjacency)
-    return cw.run(problem, calibrated, steps, seed=3).output[0]
+    """What `clipsilon.run` releases for the same rule and seed."""
+    calibrated = cs.calibrate(rule, epsilon, 1e-5, problem.records, steps, adjacency=adjacency)
+    return cs.run(problem, calibrated, steps, seed=3).output[0]
 
 
-OWN = cw.ClippedDPGD(cw.steps.Constant(1.5), clip=0.7, noise_std=1.0)
+OWN = cs.ClippedDPGD(cs.steps.Constant(1.5), clip=0.7, noise_std=1.0)
 
 
 def test_a_fit_is_a_run():
     found = logistic(method=OWN, epochs=20, l2=0.1).fit(X, BINARY)
-    theta = direct(cw.Problem(WITH_ONES, BINARY, loss=cw.losses.Logistic(0.1)), OWN, 20)
+    theta = direct(cs.Problem(WITH_ONES, BINARY, loss=cs.losses.Logistic(0.1)), OWN, 20)
     np.testing.assert_allclose(np.append(found.coef_[0], found.intercept_), theta, rtol=1e-12)
     assert found.coef_.shape == (1, 3)
     assert found.intercept_.shape == (1,)
@@ -59,7 +59,7 @@ def test_a_fit_is_a_run():
 def test_a_multi_class_fit_is_a_softmax_run():
     found = PrivateLogisticRegression(method=OWN, epochs=20, random_state=3, classes=np.unique(THREE)).fit(X, THREE)
     labels = np.searchsorted(["high", "low", "middle"], THREE)
-    theta = direct(cw.Problem(WITH_ONES, labels, loss=cw.losses.Softmax(3)), OWN, 20)
+    theta = direct(cs.Problem(WITH_ONES, labels, loss=cs.losses.Softmax(3)), OWN, 20)
     np.testing.assert_allclose(np.column_stack([found.coef_, found.intercept_]), theta.reshape(3, 4), rtol=1e-12)
     assert list(found.classes_) == ["high", "low", "middle"]
     assert found.score(X, THREE) > 0.75
@@ -67,18 +67,18 @@ def test_a_multi_class_fit_is_a_softmax_run():
 
 def test_a_regression_is_a_run_on_targets_of_unit_order():
     found = linear(method=OWN, epochs=20, loss="huber", l2=0.1).fit(X, REAL)
-    theta = direct(cw.Problem(WITH_ONES, (REAL - 10) / 10, loss=cw.losses.Huber(l2=0.1)), OWN, 20)
+    theta = direct(cs.Problem(WITH_ONES, (REAL - 10) / 10, loss=cs.losses.Huber(l2=0.1)), OWN, 20)
     np.testing.assert_allclose(found.coef_, 10 * theta[:3], rtol=1e-12)
     np.testing.assert_allclose(found.intercept_, 10 + 10 * theta[3], rtol=1e-12)
     np.testing.assert_allclose(found.predict(X), X @ found.coef_ + found.intercept_, rtol=1e-12)
 
 
-@pytest.mark.parametrize("loss", [cw.losses.Savage(), cw.losses.Absolute(), cw.losses.Huber(l2=0.1)])
+@pytest.mark.parametrize("loss", [cs.losses.Savage(), cs.losses.Absolute(), cs.losses.Huber(l2=0.1)])
 def test_a_glm_is_a_run_of_its_loss(loss):
-    labels = BINARY if cw.losses.base.label_kind(loss) == "binary" else REAL / 10
+    labels = BINARY if cs.losses.base.label_kind(loss) == "binary" else REAL / 10
     known = {"classes": [0, 1]} if labels is BINARY else {}
     found = PrivateGLM(loss, method=OWN, epochs=20, random_state=3, fit_intercept=False, **known).fit(X, labels)
-    theta = direct(cw.Problem(X, labels, loss=loss), OWN, 20)
+    theta = direct(cs.Problem(X, labels, loss=loss), OWN, 20)
     np.testing.assert_allclose(found.coef_.ravel(), theta, rtol=1e-12)
     assert not np.any(found.intercept_)
 
@@ -86,8 +86,8 @@ def test_a_glm_is_a_run_of_its_loss(loss):
 def test_the_default_is_the_default_rule():
     settings = defaults(400, 4, 1.0, 1e-5)
     found = logistic().fit(X, BINARY)
-    rule = replace(cw.ClippedDPGD(settings.step, settings.clip, 1.0), output=settings.output)
-    theta = direct(cw.Problem(WITH_ONES, BINARY, loss=cw.losses.Logistic()), rule, settings.steps)
+    rule = replace(cs.ClippedDPGD(settings.step, settings.clip, 1.0), output=settings.output)
+    theta = direct(cs.Problem(WITH_ONES, BINARY, loss=cs.losses.Logistic()), rule, settings.steps)
     np.testing.assert_allclose(found.theta_, theta, rtol=1e-12)
 
 
@@ -103,10 +103,10 @@ def test_every_method_fits_within_its_budget(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "loss"), [("ldpsgd", cw.losses.MallowsLogistic()), ("ldpasgd", cw.losses.HuberRegression())]
+    ("method", "loss"), [("ldpsgd", cs.losses.MallowsLogistic()), ("ldpasgd", cs.losses.HuberRegression())]
 )
 def test_local_methods_are_for_losses_that_know_their_sensitivity(method, loss):
-    binary = isinstance(loss, cw.losses.MallowsLogistic)
+    binary = isinstance(loss, cs.losses.MallowsLogistic)
     model = PrivateGLM(loss, epsilon=5.0, method=method, random_state=0, adjacency="replace-one")
     model.set_params(classes=[0, 1] if binary else None).fit(X, BINARY if binary else REAL / 10)
     assert 0.98 * 5.0 <= model.statement_.certified <= 5.0
@@ -136,7 +136,7 @@ def test_scores_are_accuracy_and_r_squared():
     rest = REAL - line.predict(X)
     assert line.score(X, REAL) == pytest.approx(1 - rest @ rest / (400 * REAL.var()))
     assert line.score(X, REAL) > 0.7
-    real, binary = PrivateGLM(random_state=0), PrivateGLM(cw.losses.Savage(), random_state=0, classes=[0, 1])
+    real, binary = PrivateGLM(random_state=0), PrivateGLM(cs.losses.Savage(), random_state=0, classes=[0, 1])
     assert real.fit(X, REAL / 10).score(X, REAL / 10) < 1
     assert binary.fit(X, BINARY).score(X, BINARY) == np.mean(binary.predict(X) == BINARY)
     assert is_regressor(real)
@@ -204,7 +204,7 @@ def test_cloning_and_pickling():
 def test_weights_are_the_problems_weights():
     weights = RNG.uniform(0, 3, size=400)
     found = logistic(method=OWN, epochs=20).fit(X, BINARY, sample_weight=weights)
-    problem = cw.Problem(WITH_ONES, BINARY, loss=cw.losses.Logistic(), weights=weights)
+    problem = cs.Problem(WITH_ONES, BINARY, loss=cs.losses.Logistic(), weights=weights)
     np.testing.assert_allclose(found.theta_, direct(problem, OWN, 20), rtol=1e-12)
     ones, none = (logistic(method=OWN, epochs=20).fit(X, BINARY, weights) for weights in (np.ones(400), None))
     np.testing.assert_array_equal(ones.theta_, none.theta_)
@@ -226,9 +226,9 @@ def test_records_that_react():
         epochs=20,
         random_state=3,
         fit_intercept=False,
-        response=cw.responses.BestResponse(0.5),
+        response=cs.responses.BestResponse(0.5),
     ).fit(X, BINARY)
-    problem = cw.Problem(X, BINARY, loss=cw.losses.Logistic(), response=cw.responses.BestResponse(0.5))
+    problem = cs.Problem(X, BINARY, loss=cs.losses.Logistic(), response=cs.responses.BestResponse(0.5))
     np.testing.assert_allclose(model.theta_, direct(problem, OWN, 20), rtol=1e-12)
     still = logistic(method=OWN, epochs=20, fit_intercept=False).fit(X, BINARY)
     assert any(model.theta_ != still.theta_)
@@ -247,7 +247,7 @@ def test_statements_say_whether_there_was_a_seed():
     for first, second in ((seeded, None), (fresh, 3)):  # one call with a seed is enough to say so
         first.set_params(random_state=second).partial_fit(X[150:], BINARY[150:])
         assert first.statement_.reasons.count(SEEDED) == 1
-    assert generic in str(cw.account(OWN, 100, 20, 1e-5))  # a rule's statement cannot know
+    assert generic in str(cs.account(OWN, 100, 20, 1e-5))  # a rule's statement cannot know
 
 
 def test_partial_fit_goes_on_with_other_peoples_records():
@@ -257,10 +257,10 @@ def test_partial_fit_goes_on_with_other_peoples_records():
     np.testing.assert_array_equal(first, logistic(method=OWN, epochs=20).fit(X[:150], BINARY[:150]).theta_)
     alone = model.statement_
     model.partial_fit(X[150:], BINARY[150:])
-    problem = cw.Problem(WITH_ONES[150:], BINARY[150:], loss=cw.losses.Logistic())
-    calibrated = cw.calibrate(OWN, 1.0, 1e-5, 250, 20, adjacency="zero-out")
+    problem = cs.Problem(WITH_ONES[150:], BINARY[150:], loss=cs.losses.Logistic())
+    calibrated = cs.calibrate(OWN, 1.0, 1e-5, 250, 20, adjacency="zero-out")
     seed = int(np.random.SeedSequence((3, 20)).generate_state(1)[0])  # other noise than in the first call
-    expected = cw.run(problem, calibrated, 20, start=first, seed=seed).output[0]
+    expected = cs.run(problem, calibrated, 20, start=first, seed=seed).output[0]
     np.testing.assert_allclose(model.theta_, expected, rtol=1e-12)
     assert model.n_iter_ == 40
     assert alone.certified <= model.statement_.certified <= 1.0
@@ -273,7 +273,7 @@ def test_partial_fit_goes_on_with_other_peoples_records():
 
 def test_partial_fit_remembers_what_was_learnt_at_the_first_call():
     model = PrivateLinearRegression(random_state=0)
-    with pytest.warns(cw.PrivacyWarning, match="range of the targets") as caught:
+    with pytest.warns(cs.PrivacyWarning, match="range of the targets") as caught:
         model.partial_fit(X[:10], REAL[:10])
     assert caught[0].filename == __file__  # it points to the caller's line
     model.partial_fit(X[10:], REAL[10:])
@@ -282,7 +282,7 @@ def test_partial_fit_remembers_what_was_learnt_at_the_first_call():
 
 def test_learnt_classes_are_warned_of_and_stated():
     model = PrivateLogisticRegression(random_state=0)
-    with pytest.warns(cw.PrivacyWarning, match="The classes were learnt from y without budget"):
+    with pytest.warns(cs.PrivacyWarning, match="The classes were learnt from y without budget"):
         model.fit(X, THREE)
     assert any("classes were learnt" in reason for reason in model.statement_.reasons)
     known = PrivateLogisticRegression(random_state=0, classes=np.unique(THREE)).fit(X, THREE)
@@ -292,7 +292,7 @@ def test_learnt_classes_are_warned_of_and_stated():
 
 def test_balanced_class_weights_are_warned_of_and_stated():
     model = logistic(class_weight="balanced")
-    with pytest.warns(cw.PrivacyWarning, match="frequencies of the classes without budget"):
+    with pytest.warns(cs.PrivacyWarning, match="frequencies of the classes without budget"):
         model.fit(X, BINARY)
     assert any("frequencies" in reason for reason in model.statement_.reasons)
     share = BINARY.mean()
@@ -302,7 +302,7 @@ def test_balanced_class_weights_are_warned_of_and_stated():
 
 def test_a_learnt_target_range_is_warned_of_and_stated():
     model = PrivateLinearRegression(random_state=0)
-    with pytest.warns(cw.PrivacyWarning, match="The range of the targets was learnt from y without budget"):
+    with pytest.warns(cs.PrivacyWarning, match="The range of the targets was learnt from y without budget"):
         model.fit(X, REAL)
     assert model.target_range_ == pytest.approx((REAL.mean() - 2 * REAL.std(), REAL.mean() + 2 * REAL.std()))
     assert any("range of the targets" in reason for reason in model.statement_.reasons)
@@ -343,7 +343,7 @@ WRONG = {
     "loss": (linear, {"loss": "cubic"}, "loss must be one of 'squared', 'huber', got 'cubic'"),
     "range": (linear, {"target_range": (3, 1)}, "target_range must be a low and a high number, got \\(3, 1\\)"),
     "no range": (linear, {"target_range": "wide"}, "target_range must hold numbers only"),
-    "glm loss": (PrivateGLM, {"loss": cw.losses.Quadratic()}, "loss must be a loss of the margin"),
+    "glm loss": (PrivateGLM, {"loss": cs.losses.Quadratic()}, "loss must be a loss of the margin"),
     "glm name": (PrivateGLM, {"loss": "logistic"}, "loss must be a loss of the margin .*, got 'logistic'"),
     "glm classes": (PrivateGLM, {"classes": [0, 1]}, "classes must be left out for a loss of real targets"),
 }  # fmt: skip
@@ -364,7 +364,7 @@ def test_wrong_data_gets_one_sentence():
     with pytest.raises(ValueError, match="classes must be passed on the first call to partial_fit"):
         PrivateLogisticRegression().partial_fit(X, BINARY)
     with pytest.raises(ValueError, match="Only binary classification is supported"):
-        PrivateGLM(cw.losses.Savage(), classes=[0, 1, 2]).fit(X, BINARY)
+        PrivateGLM(cs.losses.Savage(), classes=[0, 1, 2]).fit(X, BINARY)
     with pytest.raises(NotFittedError):
         logistic().predict(X)
     with pytest.raises(ValueError, match="X has 2 features"):
@@ -420,14 +420,14 @@ def test_partial_fit_keeps_its_terms(change, message):
 
 
 def test_partial_fit_keeps_to_a_loss_of_its_targets():
-    glm = PrivateGLM(cw.losses.Logistic(), classes=[0, 1], method=OWN, epochs=5, random_state=3).fit(
+    glm = PrivateGLM(cs.losses.Logistic(), classes=[0, 1], method=OWN, epochs=5, random_state=3).fit(
         X[:150], BINARY[:150]
     )
     with pytest.raises(ValueError, match=r"^loss must stay one for two classes .*, got SquaredError\(l2=0\.0\)\.$"):
-        glm.set_params(loss=cw.losses.SquaredError(), classes=None).partial_fit(X[150:], REAL[150:])
+        glm.set_params(loss=cs.losses.SquaredError(), classes=None).partial_fit(X[150:], REAL[150:])
     line = PrivateGLM(method=OWN, epochs=5, random_state=3).fit(X[:150], REAL[:150])
     with pytest.raises(ValueError, match=r"^loss must stay one for real targets .*, got Logistic\("):
-        line.set_params(loss=cw.losses.Logistic()).partial_fit(X[150:], BINARY[150:], classes=[0, 1])
+        line.set_params(loss=cs.losses.Logistic()).partial_fit(X[150:], BINARY[150:], classes=[0, 1])
 
 
 def test_partial_fit_states_the_worse_of_two_curves():
@@ -451,8 +451,8 @@ def test_a_refused_fit_leaves_the_model_as_it_was():
 
 def refused_with_a_warning(model, y):
     with warnings.catch_warnings():
-        warnings.simplefilter("error", cw.PrivacyWarning)
-        with pytest.raises(cw.PrivacyWarning, match="learnt from y without budget"):
+        warnings.simplefilter("error", cs.PrivacyWarning)
+        with pytest.raises(cs.PrivacyWarning, match="learnt from y without budget"):
             model.fit(X[:, :2], y)
 
 
@@ -484,10 +484,10 @@ def test_an_interrupted_fit_counts(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("clipwise.estimators.base.run", interrupted)
+        patch.setattr("clipsilon.estimators.base.run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, BINARY)
-    with pytest.warns(cw.PrivacyWarning, match="2 fits"):
+    with pytest.warns(cs.PrivacyWarning, match="2 fits"):
         model.fit(X, BINARY)
 
 

@@ -12,8 +12,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-import clipwise as cw
-from clipwise.estimators import PrivateLogisticRegression, PrivateScaler
+import clipsilon as cs
+from clipsilon.estimators import PrivateLogisticRegression, PrivateScaler
 
 X = np.random.default_rng(0).normal(size=(120, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -29,7 +29,7 @@ def spending(action):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()
-    assert all(warning.category is cw.PrivacyWarning for warning in caught)
+    assert all(warning.category is cs.PrivacyWarning for warning in caught)
     return [str(warning.message) for warning in caught]
 
 

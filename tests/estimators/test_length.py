@@ -6,10 +6,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-import clipwise as cw
-from clipwise.estimators import PrivateLogisticRegression, length
-from clipwise.estimators.methods import Budget, Choices, plan
-from clipwise.sampling import expected_batch
+import clipsilon as cs
+from clipsilon.estimators import PrivateLogisticRegression, length
+from clipsilon.estimators.methods import Budget, Choices, plan
+from clipsilon.sampling import expected_batch
 
 BUDGET = Budget(1.0, 1e-5, "zero-out")
 
@@ -34,7 +34,7 @@ def test_all_steps_are_one_mechanism(records, intercept):
     assert made.closing.sampling == made.rule.sampling
     assert type(made.closing.sampling) is type(made.rule.sampling)
     np.testing.assert_allclose(multiplier(made.closing, records), multiplier(made.rule, records), rtol=1e-12)
-    statement = cw.account(made.rule, records, made.all_steps, budget.delta, budget.adjacency)
+    statement = cs.account(made.rule, records, made.all_steps, budget.delta, budget.adjacency)
     assert 0.97 * budget.epsilon < statement.certified <= budget.epsilon
 
 
@@ -115,7 +115,7 @@ def test_an_intercept_is_no_larger_beside_the_slopes_than_it_was(found):
     np.testing.assert_allclose(length.leaning(theta, np.array(found)), expected, atol=0.01)
 
 
-@pytest.mark.parametrize("more", [{"l2": 0.1}, {"response": cw.responses.BestResponse(0.1), "fit_intercept": False}])
+@pytest.mark.parametrize("more", [{"l2": 0.1}, {"response": cs.responses.BestResponse(0.1), "fit_intercept": False}])
 def test_a_penalty_or_a_reaction_has_a_say_in_the_length(more):
     model = PrivateLogisticRegression(classes=[0, 1], random_state=0, **more).fit(*weak_signal(5_000))
     assert not any("length" in reason for reason in model.statement_.reasons)

@@ -17,11 +17,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-import clipwise as cw
-from clipwise.estimators import PrivateScaler, quantiles, scaler
-from clipwise.privacy import gaussian
-from clipwise.privacy.inference import clopper_pearson_bound
-from clipwise.privacy.statement import SEEDED
+import clipsilon as cs
+from clipsilon.estimators import PrivateScaler, quantiles, scaler
+from clipsilon.privacy import gaussian
+from clipsilon.privacy.inference import clopper_pearson_bound
+from clipsilon.privacy.statement import SEEDED
 
 ADJACENCIES = ["zero-out", "add-remove", "replace-one"]
 
@@ -363,7 +363,7 @@ def test_in_a_pipeline(frame):
 
 def test_what_the_statement_says(frame):
     statement = PrivateScaler(epsilon=1.0, random_state=None).fit(frame).statement_
-    assert isinstance(statement, cw.Statement)
+    assert isinstance(statement, cs.Statement)
     assert (statement.rule, statement.records, statement.steps) == ("PrivateScaler", 4000, scaler.QUESTIONS)
     assert statement.claimed is None
     assert f"μ = {statement.gaussian_mu:.4g}" in str(statement)
@@ -417,8 +417,8 @@ def test_a_fit_that_fails_leaves_the_scaler_as_it_was():
     with pytest.raises(ValueError, match="epsilon must be a number above 0"):
         found.set_params(epsilon=-1.0).fit(X[:, :2])
     with warnings.catch_warnings():
-        warnings.simplefilter("error", cw.PrivacyWarning)
-        with pytest.raises(cw.PrivacyWarning, match="2 fits"):
+        warnings.simplefilter("error", cs.PrivacyWarning)
+        with pytest.raises(cs.PrivacyWarning, match="2 fits"):
             found.set_params(epsilon=1.0).fit(X[:, :2])
     assert found.n_features_in_ == 3
     assert found.transform(X).shape == X.shape

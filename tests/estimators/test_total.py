@@ -12,10 +12,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 
-import clipwise as cw
-from clipwise.estimators import PrivacyWarning, PrivateLogisticRegression, PrivateScaler, total_privacy
-from clipwise.privacy import profiles
-from clipwise.privacy.certificate import Certificate
+import clipsilon as cs
+from clipsilon.estimators import PrivacyWarning, PrivateLogisticRegression, PrivateScaler, total_privacy
+from clipsilon.privacy import profiles
+from clipsilon.privacy.certificate import Certificate
 
 X = np.random.default_rng(0).standard_normal((5000, 4))
 
@@ -27,8 +27,8 @@ class Sampled(BaseEstimator):
         self.adjacency = adjacency
 
     def fit(self, X, y=None):
-        rule = cw.DPSGD(cw.steps.Constant(0.5), clip=1.0, noise_std=0.01, batch=250)
-        self.statement_ = cw.account(rule, records=5000, steps=50, delta=1e-5, adjacency=self.adjacency)
+        rule = cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=0.01, batch=250)
+        self.statement_ = cs.account(rule, records=5000, steps=50, delta=1e-5, adjacency=self.adjacency)
         return self
 
 
@@ -81,7 +81,7 @@ def test_steps_within_steps_count():
     mus = [PrivateScaler(epsilon, random_state=0).fit(X).statement_.gaussian_mu for epsilon in (1.0, 2.0, 0.5)]
     level = total_privacy(pipeline).delta
     assert level == pytest.approx(3e-6)
-    assert total_privacy(pipeline).epsilon == pytest.approx(cw.privacy.gaussian.epsilon(math.hypot(*mus), level))
+    assert total_privacy(pipeline).epsilon == pytest.approx(cs.privacy.gaussian.epsilon(math.hypot(*mus), level))
 
 
 def test_what_was_learnt_without_budget_is_named_and_nothing_certified():
@@ -112,8 +112,8 @@ def test_what_cannot_be_added_up_is_refused():
 def test_a_step_that_certifies_nothing_makes_the_total_infinite():
     step = scaler(1.0).fit(X)
     other = Sampled()
-    rule = cw.DPSGD(cw.steps.Constant(0.5), clip=1.0, noise_std=0.0, batch=250)
-    other.statement_ = cw.account(rule, records=5000, steps=50, delta=1e-5, adjacency="zero-out")
+    rule = cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=0.0, batch=250)
+    other.statement_ = cs.account(rule, records=5000, steps=50, delta=1e-5, adjacency="zero-out")
     assert total_privacy([step, other]).epsilon == math.inf
 
 

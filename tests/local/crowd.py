@@ -11,8 +11,8 @@ import numpy as np
 
 
 def main(url: str, name: str, users: int) -> None:
-    import clipwise as cw
-    from clipwise.local import client
+    import clipsilon as cs
+    from clipsilon.local import client
 
     made, make = [], client.report
 
@@ -27,7 +27,7 @@ def main(url: str, name: str, users: int) -> None:
     for k in range(users):
         record, mu = (rng.standard_normal(3), float(rng.integers(2))), float(rng.uniform(0.5, 2.0))
         user = f"{name}-{k}"
-        sequence, stated = device.take_part(user, record, cw.losses.MallowsLogistic(), mu)
+        sequence, stated = device.take_part(user, record, cs.losses.MallowsLogistic(), mu)
         digest = hashlib.sha256(made[-1].astype("<f8").tobytes()).hexdigest()
         print(json.dumps({"user": user, "mu": mu, "sequence": sequence, "digest": digest}), flush=True)
         assert stated == mu

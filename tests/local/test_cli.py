@@ -1,4 +1,4 @@
-"""`clipwise serve` and `clipwise ledger`, as they are typed."""
+"""`clipsilon serve` and `clipsilon ledger`, as they are typed."""
 
 import json
 import signal
@@ -8,11 +8,11 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-import clipwise as cw
-from clipwise import cli
-from clipwise.local import service
+import clipsilon as cs
+from clipsilon import cli
+from clipsilon.local import service
 
-STEP = cw.steps.Power(0.2, 0.5)
+STEP = cs.steps.Power(0.2, 0.5)
 
 
 def run(*words):
@@ -22,7 +22,7 @@ def run(*words):
 @pytest.fixture
 def ledger(tmp_path):
     path = tmp_path / "ledger.db"
-    with cw.local.Server(path, start=[0.0, 0.0], step=STEP, repeats="compose") as server:
+    with cs.local.Server(path, start=[0.0, 0.0], step=STEP, repeats="compose") as server:
         for user, mu in [("ann", 3.0), ("bob", 1.0), ("ann", 4.0)]:
             server.apply(user, mu, server.version, [0.1, 0.2])
     return path
@@ -46,7 +46,7 @@ def test_ledger_in_one_sentence(ledger, tmp_path):
     done = run("ledger", tmp_path / "missing.db", "--delta", "1e-5")
     assert (done.exit_code, done.output.count("\n")) == (1, 1)
     assert "cannot be opened as a ledger: No such file or directory." in done.output
-    with cw.local.Server(ledger, start=[0.0, 0.0], step=STEP, repeats="compose"):
+    with cs.local.Server(ledger, start=[0.0, 0.0], step=STEP, repeats="compose"):
         assert "is in use" in run("ledger", ledger, "--delta", "1e-5").output
 
 
@@ -73,13 +73,13 @@ def test_serve_says_that_it_was_stopped(tmp_path):
     """As by Ctrl-C in a terminal; what was started in the background may have been told to ignore it."""
     script = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from clipwise.cli import main; main(sys.argv[1:])"
+        "from clipsilon.cli import main; main(sys.argv[1:])"
     )
     words = ["serve", str(tmp_path / "ledger.db"), "--dimension", "2", "--step-size", "0.2", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", script, *words], **pipes) as process:
         url = process.stdout.readline().split()[-1]
-        cw.local.Client(url).model()  # it serves
+        cs.local.Client(url).model()  # it serves
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
         assert process.stderr.read() == (
@@ -93,25 +93,25 @@ def test_serve_on_a_port_that_is_taken(tmp_path):
         done = run("serve", tmp_path / "ledger.db", *words, listener.getsockname()[1])
     assert done.exit_code == 1
     assert "Address already in use" in done.output
-    cw.local.Server(tmp_path / "ledger.db", start=[0.0, 0.0], step=STEP).close()  # it was left unlocked
+    cs.local.Server(tmp_path / "ledger.db", start=[0.0, 0.0], step=STEP).close()  # it was left unlocked
 
 
 def test_without_the_extra(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "clipwise.local.service", raising=False)
-    monkeypatch.delattr(cw.local, "service", raising=False)
+    monkeypatch.delitem(sys.modules, "clipsilon.local.service", raising=False)
+    monkeypatch.delattr(cs.local, "service", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = run("serve", tmp_path / "l", "--dimension", "2", "--step-size", "0.2")
     assert (done.exit_code, done.output) == (
         1,
-        "Error: serve needs starlette and uvicorn: install clipwise with its extra 'serve'.\n",
+        "Error: serve needs starlette and uvicorn: install clipsilon with its extra 'serve'.\n",
     )
 
 
 def test_the_rest_needs_no_web_framework():
     """Devices and servers in Python work where neither is installed."""
     script = (
-        "import sys; sys.modules |= dict.fromkeys(['starlette', 'uvicorn', 'anyio', 'h11']); import clipwise as cw; "
-        "print(cw.local.report([0.0], ([1.0], 1), cw.losses.MallowsLogistic(), 1.0).shape, cw.local.Server, cw.local.Client)"
+        "import sys; sys.modules |= dict.fromkeys(['starlette', 'uvicorn', 'anyio', 'h11']); import clipsilon as cs; "
+        "print(cs.local.report([0.0], ([1.0], 1), cs.losses.MallowsLogistic(), 1.0).shape, cs.local.Server, cs.local.Client)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("(1,)")

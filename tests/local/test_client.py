@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-import clipwise as cw
-from clipwise.local import Client, service
+import clipsilon as cs
+from clipsilon.local import Client, service
 
-LOSS, STEP, RECORD = cw.losses.MallowsLogistic(), cw.steps.Power(0.2, 0.5), ([0.3, -0.7], 1)
+LOSS, STEP, RECORD = cs.losses.MallowsLogistic(), cs.steps.Power(0.2, 0.5), ([0.3, -0.7], 1)
 
 
 class Lossy(Client):
@@ -31,7 +31,7 @@ class Lossy(Client):
 
 @pytest.fixture
 def server(tmp_path):
-    with cw.local.Server(tmp_path / "ledger.db", start=[0.0, 0.5], step=STEP, turn_seconds=3600) as opened:
+    with cs.local.Server(tmp_path / "ledger.db", start=[0.0, 0.5], step=STEP, turn_seconds=3600) as opened:
         yield opened
 
 
@@ -62,9 +62,9 @@ def test_taking_part(server, url):
 def test_the_record_reacts_to_the_published_model(server, url, monkeypatch):
     server.apply("first", 1.0, 0, [-3.0, 1.0])
     seen = []
-    module = importlib.import_module("clipwise.local.client")
+    module = importlib.import_module("clipsilon.local.client")
     monkeypatch.setattr(module, "report", lambda *arguments: seen.append(arguments) or np.array([0.5, 0.5]))
-    response = cw.responses.BestResponse(beta=0.3)
+    response = cs.responses.BestResponse(beta=0.3)
     before = server.theta
     Client(url).take_part("ann", RECORD, LOSS, 1.5, response)
     ((theta, *rest),) = seen
@@ -88,10 +88,10 @@ def test_who_took_part_is_stopped_before_anything_leaves(server, url, monkeypatc
     client.take_part("ann", RECORD, LOSS, mu=2.0)
     with pytest.raises(ValueError, match="again must be True for a second release of user 'ann', got False"):
         client.take_part("ann", RECORD, LOSS, mu=2.0)  # the device does not leave that to the server
-    module = importlib.import_module("clipwise.local.client")
+    module = importlib.import_module("clipsilon.local.client")
     monkeypatch.setattr(module, "report", lambda *_: pytest.fail("a report was made"))
     for other, again in [(client, True), (Client(url), False)]:
-        with pytest.raises(cw.local.TurnError, match="before anything left the device: user 'ann' has taken part"):
+        with pytest.raises(cs.local.TurnError, match="before anything left the device: user 'ann' has taken part"):
             other.take_part("ann", RECORD, LOSS, mu=2.0, again=again)
 
 
@@ -100,7 +100,7 @@ def test_a_report_that_came_too_late_is_spent(server, url, monkeypatch):
     with monkeypatch.context() as patch:
         turn = Client._turn
         patch.setattr(Client, "_turn", lambda self, user: (turn(self, user)[0], "a token that has passed"))
-        with pytest.raises(cw.local.BudgetSpentError, match="left the device, so μ = 2 is spent.*must have the turn"):
+        with pytest.raises(cs.local.BudgetSpentError, match="left the device, so μ = 2 is spent.*must have the turn"):
             client.take_part("ann", RECORD, LOSS, mu=2.0)
     assert server.version == 0
     server._until = 0.0  # her turn is over
@@ -112,7 +112,7 @@ def test_a_report_that_came_too_late_is_spent(server, url, monkeypatch):
 
 def test_taking_part_again_where_that_is_composed(tmp_path):
     with (
-        cw.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, repeats="compose") as server,
+        cs.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, repeats="compose") as server,
         service.running(server) as url,
     ):
         client = Client(url)
@@ -124,12 +124,12 @@ def test_taking_part_again_where_that_is_composed(tmp_path):
 
 def test_a_turn_that_may_have_passed_is_not_used(tmp_path):
     with (
-        cw.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, turn_seconds=1e-9) as server,
+        cs.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, turn_seconds=1e-9) as server,
         service.running(server) as url,
     ):
         client = Lossy(url)
         client.patience = 0.05
-        with pytest.raises(cw.local.NoAnswerError, match="nothing has left the device"):
+        with pytest.raises(cs.local.NoAnswerError, match="nothing has left the device"):
             client.take_part("ann", RECORD, LOSS, mu=2.0)
         assert {path for path, _ in client.bodies} == {"/turn"}
         server.turn_seconds = 3600.0
@@ -140,9 +140,9 @@ def test_without_an_answer_the_same_report_is_sent_later(server):
     with service.running(server) as url:
         client = Lossy(url, report=10**9)
         client.patience = 0.05
-        with pytest.raises(cw.local.NoAnswerError, match="may have been applied. Call take_part again"):
+        with pytest.raises(cs.local.NoAnswerError, match="may have been applied. Call take_part again"):
             client.take_part("ann", RECORD, LOSS, mu=2.0)
-    with pytest.raises(cw.local.NoAnswerError, match="may have been applied"):  # the server is gone
+    with pytest.raises(cs.local.NoAnswerError, match="may have been applied"):  # the server is gone
         client.take_part("ann", RECORD, LOSS, mu=2.0)
     with service.running(server, port=client._port):
         client.lost = {}
@@ -155,9 +155,9 @@ def test_without_a_server_nothing_leaves(tmp_path):
     with service.listen("127.0.0.1", 0) as listener:
         url = service.address(listener)
     client = Client(url, patience=0.05)
-    with pytest.raises(cw.local.NoAnswerError, match="No turn for user 'ann' within 0.05 seconds; nothing has left"):
+    with pytest.raises(cs.local.NoAnswerError, match="No turn for user 'ann' within 0.05 seconds; nothing has left"):
         client.take_part("ann", RECORD, LOSS, mu=2.0)
-    with pytest.raises(cw.local.NoAnswerError, match="No answer to /model"):
+    with pytest.raises(cs.local.NoAnswerError, match="No answer to /model"):
         client.model()
 
 
@@ -166,7 +166,7 @@ class Scripted(Client):
 
     def __init__(self, *answers):
         super().__init__("http://nowhere")
-        self.answers = [importlib.import_module("clipwise.local.client")._Answer(*answer) for answer in answers]
+        self.answers = [importlib.import_module("clipsilon.local.client")._Answer(*answer) for answer in answers]
 
     def _ask(self, method, path, body=None):
         return self.answers.pop(0)
@@ -194,7 +194,7 @@ def test_a_server_that_says_stale_again_and_again():
     stale = 409, {"code": "stale", "error": "Too late."}
     client = Scripted(turn, stale, turn, (422, {}), turn, done, turn, done)
     for again in (False, True):
-        with pytest.raises(cw.local.BudgetSpentError, match="With again=True another one is sent"):
+        with pytest.raises(cs.local.BudgetSpentError, match="With again=True another one is sent"):
             client.take_part("ann", RECORD, LOSS, 1.0, again=again)
         with pytest.raises(ValueError, match="again must be True"):
             client.take_part("ann", RECORD, LOSS, 1.0)
@@ -208,12 +208,12 @@ def test_an_answer_without_a_number_forgets_nothing():
     client = Scripted(
         turn, stale, turn, (200, {"sequence": None}), (409, {"code": "applied"}), stale, turn, (200, {"sequence": 1})
     )
-    with pytest.raises(cw.local.BudgetSpentError):
+    with pytest.raises(cs.local.BudgetSpentError):
         client.take_part("ann", RECORD, LOSS, 1.0)
     for _ in range(2):
         with pytest.raises(ValueError, match="sequence must be a whole number"):
             client.take_part("ann", RECORD, LOSS, 1.0, again=True)
-    with pytest.raises(cw.local.BudgetSpentError):
+    with pytest.raises(cs.local.BudgetSpentError):
         client.take_part("ann", RECORD, LOSS, 1.0, again=True)
     assert client.take_part("ann", RECORD, LOSS, 1.0, again=True) == (1, pytest.approx(math.sqrt(3)))
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import clipwise as cw
-from clipwise.local import Client
+import clipsilon as cs
+from clipsilon.local import Client
 
 CROWD = Path(__file__).with_name("crowd.py")
-COMMAND = [sys.executable, "-c", "from clipwise.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from clipsilon.cli import main; main()"]
 SETTINGS = ["--dimension", "3", "--step-size", "0.2", "--decay", "0.5", "--turn-seconds", "600"]
 DEADLINE = 120.0  # seconds, after which a test gives up; nothing is expected to take so long
 
@@ -111,7 +111,7 @@ def test_killed_in_the_middle_every_report_is_applied_once(start, tmp_path):
     theta, average = replayed(rows)
     np.testing.assert_allclose(model.theta, theta, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(model.average, average, rtol=1e-12, atol=1e-12)
-    with cw.local.Server(ledger, start=[0.0] * 3, step=cw.steps.Power(0.2, 0.5)) as again:
+    with cs.local.Server(ledger, start=[0.0] * 3, step=cs.steps.Power(0.2, 0.5)) as again:
         assert again.theta.tobytes() == model.theta.tobytes()
         assert again.average.tobytes() == model.average.tobytes()
         assert again.statement(1e-5).summary() == statement
@@ -127,7 +127,7 @@ def test_killed_between_turn_and_report(start, tmp_path):
     service.wait()
     serve(start, ledger, port)
     impatient = Client(f"http://127.0.0.1:{port}", patience=0.01)
-    with pytest.raises(cw.local.NoAnswerError, match="nothing has left the device"):
-        impatient.take_part("bob", ([1.0, 2.0, 3.0], 1), cw.losses.MallowsLogistic(), mu=1.0)
+    with pytest.raises(cs.local.NoAnswerError, match="nothing has left the device"):
+        impatient.take_part("bob", ([1.0, 2.0, 3.0], 1), cs.losses.MallowsLogistic(), mu=1.0)
     body = {"user": "ann", "token": token, "version": turn["version"], "mu": 1.0, "report": [0.1, 0.2, 0.3]}
     assert client._ask("POST", "/report", json.dumps(body).encode()) == (200, {"sequence": 1})

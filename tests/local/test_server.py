@@ -10,14 +10,14 @@ import sys
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.engine.streams import spawn
-from clipwise.local.ledger import Ledger
-from clipwise.privacy import gaussian
+from clipsilon.engine.streams import spawn
+from clipsilon.local.ledger import Ledger
+from clipsilon.privacy import gaussian
 
-STEP = cw.steps.Power(0.2, 0.5)
-LOSS = cw.losses.MallowsLogistic()
+STEP = cs.steps.Power(0.2, 0.5)
+LOSS = cs.losses.MallowsLogistic()
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def opened(tmp_path):
         for server in servers:
             server.close()
         arguments = {"start": [0.0, 0.5], "step": STEP, **changes}
-        servers.append(cw.local.Server(tmp_path / "ledger.db", **arguments))
+        servers.append(cs.local.Server(tmp_path / "ledger.db", **arguments))
         return servers[-1]
 
     yield open_server
@@ -47,25 +47,25 @@ def same(state, other):
 
 
 @pytest.mark.parametrize(
-    ("loss", "region"), [(LOSS, cw.regions.Ball(0.8)), (cw.losses.HuberRegression(c=1.2), None)], ids=["ball", "free"]
+    ("loss", "region"), [(LOSS, cs.regions.Ball(0.8)), (cs.losses.HuberRegression(c=1.2), None)], ids=["ball", "free"]
 )
 def test_fed_by_devices_it_is_the_engines_run(tmp_path, loss, region):
     """The same users in the same order with the same noise: θ and the average as in LDPSGD and LDPASGD."""
-    response, seed = cw.responses.BestResponse(beta=0.3), 4
+    response, seed = cs.responses.BestResponse(beta=0.3), 4
     problem = reference.problem(loss, response, region, records=40)
     budgets = np.random.default_rng(1).uniform(1, 3, problem.records)
     streams = spawn(seed, 1)[0]
-    sampler = reference.Sampler(cw.sampling.SinglePass(1), problem.records, streams.records)
+    sampler = reference.Sampler(cs.sampling.SinglePass(1), problem.records, streams.records)
     order = [sampler.batch(t)[0] for t in range(problem.records)]
-    thetas = reference.run(problem, cw.LDPSGD(STEP, budgets), problem.records, 0.1, seed)[0]
-    with cw.local.Server(tmp_path / "l", start=np.full(problem.dimension, 0.1), step=STEP, region=region) as server:
+    thetas = reference.run(problem, cs.LDPSGD(STEP, budgets), problem.records, 0.1, seed)[0]
+    with cs.local.Server(tmp_path / "l", start=np.full(problem.dimension, 0.1), step=STEP, region=region) as server:
         for t, i in enumerate(order):
             np.testing.assert_allclose(server.theta, thetas[t], rtol=1e-12, atol=1e-12)
             record = problem.features[i], problem.labels[i]
-            sent = cw.local.report(server.theta, record, loss, budgets[i], response, streams.noise)
+            sent = cs.local.report(server.theta, record, loss, budgets[i], response, streams.noise)
             server.apply(f"user {i}", budgets[i], server.version, sent)
         last, average = server.theta, server.average
-    trace = cw.run(problem, cw.LDPASGD(STEP, budgets), steps=problem.records, start=0.1, seed=seed)
+    trace = cs.run(problem, cs.LDPASGD(STEP, budgets), steps=problem.records, start=0.1, seed=seed)
     np.testing.assert_allclose(last, trace.theta[0, -1], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(average, trace.output[0], rtol=1e-12, atol=1e-12)
 
@@ -79,11 +79,11 @@ def test_closed_and_opened_again_nothing_is_lost_or_doubled(opened):
             assert same(before, server.state)
         assert server.apply(f"user {k}", 1.0, k, sent) == k + 1
     assert same(server.state, server.replay())
-    assert same(server.state, cw.local.replay(reports, [0.0, 0.5], STEP))
+    assert same(server.state, cs.local.replay(reports, [0.0, 0.5], STEP))
 
 
 def test_theta_by_hand(opened):
-    server = opened(step=cw.steps.Constant(0.5), region=cw.regions.Box(-1, 1))
+    server = opened(step=cs.steps.Constant(0.5), region=cs.regions.Box(-1, 1))
     server.apply("ann", 1.0, 0, [1.0, 1.0])
     server.apply("bob", 1.0, 1, [4.0, -1.0])
     assert server.theta.tolist() == [-1.0, 0.5]  # −0.5 − 2 is outside
@@ -122,7 +122,7 @@ REFUSED = {
 def test_refused_reports_change_nothing(opened, case):
     changes, message = REFUSED[case]
     changes = dict(changes)
-    server = opened(step=cw.steps.Constant(changes.pop("step", 0.5)))
+    server = opened(step=cs.steps.Constant(changes.pop("step", 0.5)))
     server.apply("ann", 1.0, 0, [1.0, 1.0])
     before = server.state
     arguments = {"user": "bob", "mu": 1.0, "version": 1, "report": [0.1, 0.2], **changes}
@@ -135,11 +135,11 @@ def test_refused_reports_change_nothing(opened, case):
 def test_a_replayed_report_is_told_apart(opened):
     opened().apply("ann", 1.0, 0, [1.0, 1.0])
     server = opened()
-    with pytest.raises(cw.local.RefusalError, match="applied already, as number 1") as caught:
+    with pytest.raises(cs.local.RefusalError, match="applied already, as number 1") as caught:
         server.apply("ann", 1.0, 0, [1.0, 1.0])
     assert (caught.value.code, caught.value.sequence) == ("applied", 1)
     for other in ({"report": [1.0, 1.0 + 1e-15]}, {"mu": 1.5}, {"user": "bob"}):  # not the same report
-        with pytest.raises(cw.local.RefusalError) as caught:
+        with pytest.raises(cs.local.RefusalError) as caught:
             server.apply(**{"user": "ann", "mu": 1.0, "version": 0, "report": [1.0, 1.0], **other})
         assert caught.value.code == "stale"
     assert server.version == 1
@@ -166,7 +166,7 @@ def test_statement_of_single_reports(opened):
     budgets = [0.5, 1.0, 2.0]
     for user, mu in zip("abc", budgets, strict=True):
         server.apply(user, mu, server.version, [0.1, 0.1])
-    statement, alone = server.statement(delta=1e-5), cw.account_users(budgets, delta=1e-5)
+    statement, alone = server.statement(delta=1e-5), cs.account_users(budgets, delta=1e-5)
     assert [statement.of(user)["epsilon"] for user in "abc"] == alone.epsilons.tolist()
     assert {name: statement.summary()[name] for name in alone.summary()} == alone.summary()
     assert json.loads(statement.to_json())["each"]["b"] == {"reports": 1, "mu": 1.0, "epsilon": alone.epsilons[1]}
@@ -183,12 +183,12 @@ def test_turns(opened):
     assert server.turn("ann", "another device") is None
     assert server.turn("ann", "secret").version == 0  # the answer was lost: she asks again
     for wrong in ({"token": "other"}, {"token": None}, {"user": "bob", "token": "secret"}):
-        with pytest.raises(cw.local.RefusalError, match="must have the turn") as caught:
+        with pytest.raises(cs.local.RefusalError, match="must have the turn") as caught:
             server.apply(**{"user": "ann", "mu": 1.0, "version": 0, "report": [1.0, 1.0], **wrong})
         assert caught.value.code == "stale"
     assert server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret") == 1
     assert server.turn("bob", "other").version == 1
-    with pytest.raises(cw.local.RefusalError, match="has taken part already") as caught:
+    with pytest.raises(cs.local.RefusalError, match="has taken part already") as caught:
         server.turn("ann", "new")
     assert caught.value.code == "repeated"
 
@@ -206,11 +206,11 @@ def test_a_turn_that_took_too_long_passes_on(opened):
     server.turn("ann", "secret")
     assert server.turn_left() == 0.0
     assert server.turn("bob", "other").version == 0
-    with pytest.raises(cw.local.RefusalError, match="must have the turn"):
+    with pytest.raises(cs.local.RefusalError, match="must have the turn"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
     assert server.version == 0
     assert server.apply("bob", 1.0, 0, [1.0, 1.0], token="other") == 1  # late, but nobody asked since
-    with pytest.raises(cw.local.RefusalError, match="version must be that of θ"):
+    with pytest.raises(cs.local.RefusalError, match="version must be that of θ"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
 
 
@@ -219,24 +219,24 @@ def test_a_turn_that_took_too_long_passes_on(opened):
     [
         ({"start": [0.0, 0.6]}, "start"),
         ({"start": [0.0, 0.5, 0.0]}, "start"),
-        ({"step": cw.steps.Power(0.2, 0.6)}, "step"),
-        ({"step": cw.steps.Constant(0.2)}, "step"),
-        ({"region": cw.regions.Ball(1.0)}, "region"),
+        ({"step": cs.steps.Power(0.2, 0.6)}, "step"),
+        ({"step": cs.steps.Constant(0.2)}, "step"),
+        ({"region": cs.regions.Ball(1.0)}, "region"),
         ({"repeats": "compose"}, "repeats"),
     ],
 )
 def test_a_ledger_of_another_run_is_refused(opened, changes, name):
     opened().apply("ann", 1.0, 0, [1.0, 1.0])
-    with pytest.raises(cw.local.LedgerError, match=f"is the ledger of another run: its {name} is"):
+    with pytest.raises(cs.local.LedgerError, match=f"is the ledger of another run: its {name} is"):
         opened(**changes)
     assert opened().version == 1
 
 
 def test_one_server_at_a_time(opened, tmp_path):
     server = opened()
-    with pytest.raises(cw.local.LedgerError, match="is in use"):
-        cw.local.Server(tmp_path / "ledger.db", start=[0.0, 0.5], step=STEP)
-    elsewhere = "import sys; from clipwise.local.ledger import Ledger; Ledger(sys.argv[1])"
+    with pytest.raises(cs.local.LedgerError, match="is in use"):
+        cs.local.Server(tmp_path / "ledger.db", start=[0.0, 0.5], step=STEP)
+    elsewhere = "import sys; from clipsilon.local.ledger import Ledger; Ledger(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", elsewhere, tmp_path / "ledger.db"], capture_output=True, text=True, check=False
     )
@@ -266,12 +266,12 @@ def test_what_is_not_a_ledger_is_left_alone(tmp_path):
     database.close()
     for path in (text, other):
         before = path.read_bytes()
-        with pytest.raises(cw.local.LedgerError, match="a ledger"):
-            cw.local.Server(path, start=[0.0], step=STEP)
+        with pytest.raises(cs.local.LedgerError, match="a ledger"):
+            cs.local.Server(path, start=[0.0], step=STEP)
         assert path.read_bytes() == before
-    with pytest.raises(cw.local.LedgerError, match="No such file"):
-        cw.local.Server(tmp_path / "nowhere" / "ledger.db", start=[0.0], step=STEP)
-    with pytest.raises(cw.local.LedgerError, match="No such file"):
+    with pytest.raises(cs.local.LedgerError, match="No such file"):
+        cs.local.Server(tmp_path / "nowhere" / "ledger.db", start=[0.0], step=STEP)
+    with pytest.raises(cs.local.LedgerError, match="No such file"):
         Ledger(tmp_path / "missing.db")
     assert not (tmp_path / "missing.db").exists()
 
@@ -294,7 +294,7 @@ def test_a_damaged_ledger_is_refused(opened, tmp_path, damage):
     with sqlite3.connect(tmp_path / "ledger.db") as database:
         database.execute(DAMAGE[damage])
     database.close()
-    with pytest.raises(cw.local.LedgerError, match="is damaged"):
+    with pytest.raises(cs.local.LedgerError, match="is damaged"):
         opened()
 
 
@@ -306,10 +306,10 @@ def test_a_ledger_that_cannot_be_written_stops_the_server(opened, tmp_path):
     server._ledger._database.execute(
         "CREATE TEMP TRIGGER full BEFORE INSERT ON report BEGIN SELECT RAISE(ABORT, 'disk full'); END"
     )
-    with pytest.raises(cw.local.LedgerError, match="could not be written \\(disk full\\)"):
+    with pytest.raises(cs.local.LedgerError, match="could not be written \\(disk full\\)"):
         server.apply("bob", 1.0, 1, [1.0, 1.0])
     for call in (lambda: server.apply("bob", 1.0, 1, [1.0, 1.0]), lambda: server.turn("bob", "t"), server.replay):
-        with pytest.raises(cw.local.LedgerError):
+        with pytest.raises(cs.local.LedgerError):
             call()
     assert server.state is before
     assert same(before, opened().state)
@@ -333,6 +333,6 @@ def test_wrong_settings(opened, tmp_path, changes, message):
 
 def test_parts_of_the_wrong_kind(tmp_path):
     with pytest.raises(TypeError, match="step must be a part"):
-        cw.local.Server(tmp_path / "l", start=[0.0], step=0.1)
+        cs.local.Server(tmp_path / "l", start=[0.0], step=0.1)
     with pytest.raises(TypeError, match="region Power does not implement project"):
-        cw.local.Server(tmp_path / "l", start=[0.0], step=STEP, region=STEP)
+        cs.local.Server(tmp_path / "l", start=[0.0], step=STEP, region=STEP)

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import clipwise as cw
-from clipwise.local import service
+import clipsilon as cs
+from clipsilon.local import service
 
-START, STEP = [0.0, 0.5], cw.steps.Power(0.2, 0.5)
+START, STEP = [0.0, 0.5], cs.steps.Power(0.2, 0.5)
 
 
 @pytest.fixture
 def server(tmp_path):
-    with cw.local.Server(tmp_path / "ledger.db", start=START, step=STEP, turn_seconds=3600) as opened:
+    with cs.local.Server(tmp_path / "ledger.db", start=START, step=STEP, turn_seconds=3600) as opened:
         yield opened
 
 
@@ -178,7 +178,7 @@ def test_a_body_that_ends_early(server, url):
 def waiting(tmp_path_factory):
     """An application in which bob has the turn."""
     path = tmp_path_factory.mktemp("fuzz") / "ledger.db"
-    with cw.local.Server(path, start=START, step=STEP, turn_seconds=3600) as server:
+    with cs.local.Server(path, start=START, step=STEP, turn_seconds=3600) as server:
         server.apply("ann", 1.0, 0, [0.1, 0.2])
         server.turn("bob", "t")
         yield server, service.application(server)
@@ -273,7 +273,7 @@ def test_who_took_part_need_not_stand_in_line(server, url, monkeypatch):
 def test_a_turn_that_is_not_used_passes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 60.0)
     with (
-        cw.local.Server(tmp_path / "l", start=START, step=STEP, turn_seconds=0.05) as server,
+        cs.local.Server(tmp_path / "l", start=START, step=STEP, turn_seconds=0.05) as server,
         service.running(server) as url,
     ):
         assert call(url, "POST", "/turn", {"user": "ann", "token": "t"})[1]["version"] == 0
@@ -300,7 +300,7 @@ def test_the_logging_of_others_is_left_alone(tmp_path):
             super().close()
 
     handler = Closing(stream)
-    step = cw.steps.Power(0.2, 0.5)
-    with cw.local.Server(tmp_path / "ledger.db", start=[0.0], step=step) as server, service.running(server):
+    step = cs.steps.Power(0.2, 0.5)
+    with cs.local.Server(tmp_path / "ledger.db", start=[0.0], step=step) as server, service.running(server):
         assert not stream.closed
     handler.close()

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import clipwise as cw
-from clipwise.local import Client, service
+import clipsilon as cs
+from clipsilon.local import Client, service
 
-LOSS = cw.losses.HuberRegression()
+LOSS = cs.losses.HuberRegression()
 FEATURES, LABEL = (0.7390851332151607, -1.2020569031595942, 0.9159655941772190), 2.685452001065306
-DEVICE = str(Path(cw.local.__file__).with_name("report.py"))
+DEVICE = str(Path(cs.local.__file__).with_name("report.py"))
 
 
 class Spy(tuple):
@@ -62,7 +62,7 @@ def test_only_the_device_touches_a_record(tmp_path, wire):
     """From the client through the service to the disk."""
     SEEN.clear()
     path = tmp_path / "ledger.db"
-    with cw.local.Server(path, start=np.zeros(4), step=cw.steps.Constant(0.1)) as server:
+    with cs.local.Server(path, start=np.zeros(4), step=cs.steps.Constant(0.1)) as server:
         with service.running(server) as url:
             Client(url).take_part("ann", Spy((FEATURES, LABEL)), LOSS, mu=4.0)
         assert server.version == 1
@@ -82,10 +82,10 @@ def test_only_the_device_touches_a_record(tmp_path, wire):
 
 def test_without_the_device_the_rest_gets_along_with_no_record_at_all(tmp_path, monkeypatch):
     """With `report` and its preparation replaced, an object that can do nothing passes for a record."""
-    module = importlib.import_module("clipwise.local.client")
+    module = importlib.import_module("clipsilon.local.client")
     monkeypatch.setattr(module, "prepare", lambda *_: None)
     monkeypatch.setattr(module, "report", lambda *_: np.ones(4))
-    with cw.local.Server(tmp_path / "l", start=np.zeros(4), step=cw.steps.Constant(0.1)) as server:
+    with cs.local.Server(tmp_path / "l", start=np.zeros(4), step=cs.steps.Constant(0.1)) as server:
         with service.running(server) as url:
             Client(url).take_part("ann", object(), LOSS, mu=4.0)
         assert server.theta.tolist() == [-0.1] * 4
@@ -93,7 +93,7 @@ def test_without_the_device_the_rest_gets_along_with_no_record_at_all(tmp_path, 
 
 def test_nothing_on_the_servers_side_takes_a_record():
     for name in ("ledger", "server", "service", "statement"):
-        module = importlib.import_module(f"clipwise.local.{name}")
+        module = importlib.import_module(f"clipsilon.local.{name}")
         for _, thing in inspect.getmembers(module, lambda one: inspect.isfunction(one) or inspect.isclass(one)):
             if thing.__module__ != module.__name__:
                 continue
@@ -105,4 +105,4 @@ def test_nothing_on_the_servers_side_takes_a_record():
             for member in members:
                 taken = set(inspect.signature(member).parameters)
                 assert not taken & {"record", "records", "features", "label", "labels"}, member
-    assert {module.name for module in pkgutil.iter_modules(cw.local.__path__)} >= {"ledger", "server", "service"}
+    assert {module.name for module in pkgutil.iter_modules(cs.local.__path__)} >= {"ledger", "server", "service"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import registry
 
 RECORDS, STEPS = 200, 20
@@ -18,66 +18,66 @@ def test_calibrated_rules_certify_just_what_was_asked(preset, sampling):
     adjacencies = ["replace-one", "zero-out"] + ["add-remove"] * (sampling == "poisson")
     for adjacency in adjacencies:
         for target in TARGETS:
-            found = cw.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
-            certified = cw.account(found, RECORDS, STEPS, 1e-5, adjacency).certified
+            found = cs.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
+            certified = cs.account(found, RECORDS, STEPS, 1e-5, adjacency).certified
             assert 0.98 * target <= certified <= target, (adjacency, target, certified)
             assert (found.clip, found.sampling, found.feedback) == (rule.clip, rule.sampling, rule.feedback)
 
 
 @pytest.mark.parametrize("preset", ["PCSGD", "DPSGD", "DiceSGD", "AutoDiceSGD"])
 def test_the_papers_noise_makes_the_papers_claim(preset):
-    found = cw.calibrate(registry.rules()[preset], 0.7, 1e-5, RECORDS, STEPS, how="paper")
-    assert cw.account(found, RECORDS, STEPS, 1e-5).claimed == pytest.approx(0.7)
+    found = cs.calibrate(registry.rules()[preset], 0.7, 1e-5, RECORDS, STEPS, how="paper")
+    assert cs.account(found, RECORDS, STEPS, 1e-5).claimed == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "epochs", "single-pass", "full"])
 def test_longest_run(sampling):
-    rule = cw.DPSGD(cw.steps.Constant(1.0), 1.0, 0.3, batch=1 if sampling == "full" else 10, sampling=sampling)
-    longest = cw.longest_run(rule, 3.0, 1e-5, RECORDS, most=1000)
+    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 0.3, batch=1 if sampling == "full" else 10, sampling=sampling)
+    longest = cs.longest_run(rule, 3.0, 1e-5, RECORDS, most=1000)
     assert 0 < longest <= 1000
-    assert cw.account(rule, RECORDS, longest, 1e-5).certified <= 3.0
+    assert cs.account(rule, RECORDS, longest, 1e-5).certified <= 3.0
     if longest < min(1000, rule.longest_run(RECORDS)):
-        assert cw.account(rule, RECORDS, longest + 1, 1e-5).certified > 3.0
-    assert cw.longest_run(rule, 1e-3, 1e-5, RECORDS, most=1000) == 0
+        assert cs.account(rule, RECORDS, longest + 1, 1e-5).certified > 3.0
+    assert cs.longest_run(rule, 1e-3, 1e-5, RECORDS, most=1000) == 0
 
 
 def test_noise_falls_with_epsilon_and_rises_with_steps():
     rule = registry.rules()["DiceSGD"]
-    noises = [cw.calibrate(rule, target, 1e-5, RECORDS, STEPS).noise.std for target in TARGETS]
+    noises = [cs.calibrate(rule, target, 1e-5, RECORDS, STEPS).noise.std for target in TARGETS]
     assert (np.diff(noises) < 0).all()
-    assert cw.calibrate(rule, 1.0, 1e-5, RECORDS, 10 * STEPS).noise.std > noises[2]
+    assert cs.calibrate(rule, 1.0, 1e-5, RECORDS, 10 * STEPS).noise.std > noises[2]
 
 
 @pytest.mark.parametrize("batch", [20, RECORDS])
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 def test_gamma_noise_is_calibrated_too(batch, adjacency):
-    rule = cw.GammaDPSGD(cw.steps.Constant(1.0), clip=0.8, scale=1.0, batch=batch)
+    rule = cs.GammaDPSGD(cs.steps.Constant(1.0), clip=0.8, scale=1.0, batch=batch)
     for target in TARGETS:
-        found = cw.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
-        assert 0.98 * target <= cw.account(found, RECORDS, STEPS, 1e-5, adjacency).certified <= target
+        found = cs.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
+        assert 0.98 * target <= cs.account(found, RECORDS, STEPS, 1e-5, adjacency).certified <= target
     with pytest.raises(ValueError, match="rule must be one that can be certified: .* not for replace-one"):
-        cw.calibrate(rule, 1.0, 1e-5, RECORDS, STEPS, adjacency="replace-one")
+        cs.calibrate(rule, 1.0, 1e-5, RECORDS, STEPS, adjacency="replace-one")
 
 
 def test_gamma_noise_that_nearly_vanishes_is_calibrated_without_overflow():
-    rule = cw.GammaDPSGD(cw.steps.Constant(0.1), clip=1.0, scale=1.0, batch=10)
+    rule = cs.GammaDPSGD(cs.steps.Constant(0.1), clip=1.0, scale=1.0, batch=10)
     with np.errstate(all="raise", under="ignore"):
-        found = cw.calibrate(rule, 100.0, 1e-12, 100, 10**5, adjacency="add-remove")
-    assert 98.0 <= cw.account(found, 100, 10**5, 1e-12, "add-remove").certified <= 100.0
+        found = cs.calibrate(rule, 100.0, 1e-12, 100, 10**5, adjacency="add-remove")
+    assert 98.0 <= cs.account(found, 100, 10**5, 1e-12, "add-remove").certified <= 100.0
 
 
 @pytest.mark.parametrize("name", ["DPSGD", "GammaDPSGD"])
 def test_where_no_noise_is_needed_the_right_argument_is_blamed(name):
-    rule = registry.rules()[name] if name == "DPSGD" else cw.GammaDPSGD(cw.steps.Constant(1.0), 1.0, 1.0, batch=2)
+    rule = registry.rules()[name] if name == "DPSGD" else cs.GammaDPSGD(cs.steps.Constant(1.0), 1.0, 1.0, batch=2)
     with pytest.raises(ValueError, match=r"^epsilon must be below .*e\+\d\d here, .* got 1e\+60"):
-        cw.calibrate(rule, 1e60, 1e-5, RECORDS, 1, adjacency="zero-out")
+        cs.calibrate(rule, 1e60, 1e-5, RECORDS, 1, adjacency="zero-out")
     with pytest.raises(ValueError, match="^delta must be below the chance that a record takes part at all"):
-        cw.calibrate(rule, 1.0, 0.5, RECORDS, 1, adjacency="zero-out")
+        cs.calibrate(rule, 1.0, 0.5, RECORDS, 1, adjacency="zero-out")
 
 
 def test_local_budgets_are_calibrated_too():
     for target in TARGETS:
-        found = cw.calibrate(cw.LDPSGD(cw.steps.Constant(1.0), 1.0), target, 1e-5, RECORDS, RECORDS)
-        assert 0.98 * target <= cw.account(found, RECORDS, RECORDS, 1e-5).certified <= target * (1 + 1e-9)
+        found = cs.calibrate(cs.LDPSGD(cs.steps.Constant(1.0), 1.0), target, 1e-5, RECORDS, RECORDS)
+        assert 0.98 * target <= cs.account(found, RECORDS, RECORDS, 1e-5).certified <= target * (1 + 1e-9)
     with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
-        cw.calibrate(found, 1.0, 1e-5, RECORDS, RECORDS, adjacency="zero-out")
+        cs.calibrate(found, 1.0, 1e-5, RECORDS, RECORDS, adjacency="zero-out")

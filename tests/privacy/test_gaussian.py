@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clipwise.privacy import gaussian
+from clipsilon.privacy import gaussian
 
 
 def exact_log_delta(mu, epsilon):

@@ -12,8 +12,8 @@ from scipy import stats
 from scipy.optimize import linprog
 from scipy.sparse import lil_array
 
-from clipwise.privacy import gaussian
-from clipwise.privacy.inference import (
+from clipsilon.privacy import gaussian
+from clipsilon.privacy.inference import (
     Counts,
     _shift_limit,
     clopper_pearson_bound,
@@ -22,7 +22,7 @@ from clipwise.privacy.inference import (
     tradeoff_points,
     upper_limit,
 )
-from clipwise.privacy.one_run import one_run_bound, one_run_p_value
+from clipsilon.privacy.one_run import one_run_bound, one_run_p_value
 
 BOUNDS = [clopper_pearson_bound, gaussian_bound]
 FALSE_ALARM = 1e-6

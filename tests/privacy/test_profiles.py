@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from clipwise.privacy import composition, gaussian, losses, profiles
-from clipwise.privacy.sampled import likely, participations, sampled_delta, sampled_epsilon
+from clipsilon.privacy import composition, gaussian, losses, profiles
+from clipsilon.privacy.sampled import likely, participations, sampled_delta, sampled_epsilon
 
 SAMPLED = [profiles.poisson, profiles.subset]
 

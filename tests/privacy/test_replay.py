@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import reference
 import registry
-from clipwise.engine.streams import spawn
-from clipwise.feedback import NoFeedback
-from clipwise.privacy.certificate import certify, dice_shift
-from clipwise.privacy.release import release
+from clipsilon.engine.streams import spawn
+from clipsilon.feedback import NoFeedback
+from clipsilon.privacy.certificate import certify, dice_shift
+from clipsilon.privacy.release import release
 
 RECORDS, STEPS, DIMENSION = 12, 10, 2
 

@@ -7,8 +7,8 @@ import pytest
 
 import made_up
 from browser import Browser
-from clipwise.reproduce import runner
-from clipwise.reproduce.laboratory import Laboratory
+from clipsilon.reproduce import runner
+from clipsilon.reproduce.laboratory import Laboratory
 
 pytestmark = pytest.mark.verify
 

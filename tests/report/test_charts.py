@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import made_up
-from clipwise.report.charts import Chart, Series, Table, band
-from clipwise.report.drawing import draw, picture
-from clipwise.report.files import as_csv, chart_rows, result_files, table_rows, write_files
-from clipwise.report.palette import COLOURS, PALETTE, colours
-from clipwise.report.text import exact, marked_up, shown, typeset
+from clipsilon.report.charts import Chart, Series, Table, band
+from clipsilon.report.drawing import draw, picture
+from clipsilon.report.files import as_csv, chart_rows, result_files, table_rows, write_files
+from clipsilon.report.palette import COLOURS, PALETTE, colours
+from clipsilon.report.text import exact, marked_up, shown, typeset
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def luminance(colour):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_colours_stand_out_from_the_card(dark):
-    style = files("clipwise.report").joinpath("assets", "page.css").read_text(encoding="utf-8")
+    style = files("clipsilon.report").joinpath("assets", "page.css").read_text(encoding="utf-8")
     card = luminance(re.findall(r"--card: (#\w+)", style)[dark])
     for colour in PALETTE.values() if dark else PALETTE:
         low, high = sorted((luminance(colour), card))

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from clipwise.reproduce import runner
-from clipwise.reproduce.paper3_networks import (
+from clipsilon.reproduce import runner
+from clipsilon.reproduce.paper3_networks import (
     Scale,
     best,
     image,
@@ -21,7 +21,7 @@ from clipwise.reproduce.paper3_networks import (
     privacy,
     spread,
 )
-from clipwise.reproduce.paper3_texts import Written, text_scale, write
+from clipsilon.reproduce.paper3_texts import Written, text_scale, write
 
 IMAGES = ("paper3-table2", "paper3-table2-certified", "paper3-fig1", "paper3-fig2")
 TEXTS = ("paper3-fig3", "paper3-table3", "paper3-fig4")
@@ -47,7 +47,7 @@ class Shelf:
 
 
 def made(name, worth, monkeypatch):
-    for variable in ("CLIPWISE_CIFAR", "CLIPWISE_E2E", "CLIPWISE_GPT2"):
+    for variable in ("CLIPSILON_CIFAR", "CLIPSILON_E2E", "CLIPSILON_GPT2"):
         monkeypatch.delenv(variable, raising=False)
     return KNOWN[name].make(Shelf(worth))
 
@@ -68,7 +68,7 @@ def test_without_pytorch_they_are_listed_and_say_what_they_need():
         "        if name.split('.')[0] in ('torch', 'opacus', 'transformers'):\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from clipwise.reproduce import runner\n"
+        "from clipsilon.reproduce import runner\n"
         "print([each.name for each in runner.catalogue() if each.name.startswith('paper3-')])\n"
     )
     listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -86,7 +86,7 @@ def test_without_pytorch_they_are_listed_and_say_what_they_need():
 def test_what_is_missing_is_named(monkeypatch, name, missing, extra):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == missing else found(each))
-    message = rf"{name} needs {missing}, which is not installed: install clipwise with its extra '{extra}'."
+    message = rf"{name} needs {missing}, which is not installed: install clipsilon with its extra '{extra}'."
     with pytest.raises(ValueError, match=message):
         runner.check_extras([KNOWN[name]])
 
@@ -217,7 +217,7 @@ def test_cifar_in_the_place_of_digits(torch, tmp_path, monkeypatch):
     for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
         rows = np.hstack([rng.integers(10, size=(4, 1)), rng.integers(256, size=(4, 3072))])
         (tmp_path / name).write_bytes(rows.astype(np.uint8).tobytes())
-    monkeypatch.setenv("CLIPWISE_CIFAR", str(tmp_path))
+    monkeypatch.setenv("CLIPSILON_CIFAR", str(tmp_path))
     scale = image_scale(Shelf(None))
     assert scale[:6] == (str(tmp_path), 20, 1000, 150, 2.0, 1e-5)
     plan = scale._replace(batch=5, steps=2).plan("dice", 0.1, 0, clip=0.1, noise_multiplier=1.0)
@@ -227,7 +227,7 @@ def test_cifar_in_the_place_of_digits(torch, tmp_path, monkeypatch):
 
 def test_a_pretrained_body_has_a_new_head(torch):
     start = pretrained("ViT", 2)
-    from clipwise.torch.examples.models import Shape, image_model
+    from clipsilon.torch.examples.models import Shape, image_model
 
     model, untouched = (image_model("ViT", Shape(1, 8, 10), seed=7) for _ in range(2))
     load(model, start)
@@ -241,8 +241,8 @@ def test_e2e_in_the_place_of_made_up_restaurants(language, tmp_path, monkeypatch
     row = '"name[Aromi], food[Indian]",Aromi serves Indian food.\n'
     (tmp_path / "trainset.csv").write_text("mr,ref\n" + 7 * row, encoding="utf-8")
     (tmp_path / "testset_w_refs.csv").write_text("mr,ref\n" + row + "name[Zizzi],Zizzi.\n", encoding="utf-8")
-    monkeypatch.setenv("CLIPWISE_E2E", str(tmp_path))
-    monkeypatch.delenv("CLIPWISE_GPT2", raising=False)
+    monkeypatch.setenv("CLIPSILON_E2E", str(tmp_path))
+    monkeypatch.delenv("CLIPSILON_GPT2", raising=False)
     scale = text_scale(Shelf(None), steps=60)
     assert scale[:6] == (str(tmp_path), 7, 1000, 420, 8.0, 8e-6)
     plan = scale._replace(batch=3, steps=40, warm_up=2).plan("sgd", 2e-2, 0)

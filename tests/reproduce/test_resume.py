@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-import clipwise as cw
-from clipwise.report.charts import Chart, band
-from clipwise.reproduce import runner
-from clipwise.reproduce.base import Experiment, Finding, Result
-from clipwise.reproduce.laboratory import Laboratory
+import clipsilon as cs
+from clipsilon.report.charts import Chart, band
+from clipsilon.reproduce import runner
+from clipsilon.reproduce.base import Experiment, Finding, Result
+from clipsilon.reproduce.laboratory import Laboratory
 
 JOB = """
 import sys
 from pathlib import Path
-from clipwise.reproduce import runner
-from clipwise.reproduce.laboratory import Laboratory
+from clipsilon.reproduce import runner
+from clipsilon.reproduce.laboratory import Laboratory
 runner.reproduce(runner.choose(sys.argv[3:]), Laboratory(True, Path(sys.argv[1]), n_jobs=1), Path(sys.argv[2]))
 """
 
@@ -30,12 +30,12 @@ def contents(folder):
 
 def small(lab):
     """A run that takes no time."""
-    problem = cw.Problem(cw.datasets.bernoulli(100, p=0.1), loss=cw.losses.Quadratic(a=10.0))
-    rule = cw.PCSGD(cw.steps.InverseTime(10, 100), clip=1.0, noise_std=0.1)
-    (trace,) = lab.sweep([cw.Run(problem, rule, 500, 5.0, 4)])
-    bias = lab.keep(cw.clipping_bias, problem, 1.0)
+    problem = cs.Problem(cs.datasets.bernoulli(100, p=0.1), loss=cs.losses.Quadratic(a=10.0))
+    rule = cs.PCSGD(cs.steps.InverseTime(10, 100), clip=1.0, noise_std=0.1)
+    (trace,) = lab.sweep([cs.Run(problem, rule, 500, 5.0, 4)])
+    bias = lab.keep(cs.clipping_bias, problem, 1.0)
     chart = Chart(
-        "", "iteration t", "gap", [band("PCSGD", trace.iterations, trace.gap(cw.stable_point(problem).theta))]
+        "", "iteration t", "gap", [band("PCSGD", trace.iterations, trace.gap(cs.stable_point(problem).theta))]
     )
     return Result([Finding("It ends.", f"{bias}", True)], [chart])
 
@@ -47,8 +47,8 @@ def test_made_again_nothing_is_run(tmp_path, monkeypatch):
     def refuse(*arguments, **settings):
         raise AssertionError("this was computed already")
 
-    monkeypatch.setattr(sys.modules["clipwise.sweep"], "run", refuse)  # the name is also a function's
-    monkeypatch.setattr("clipwise.points.clipped_point", refuse)
+    monkeypatch.setattr(sys.modules["clipsilon.sweep"], "run", refuse)  # the name is also a function's
+    monkeypatch.setattr("clipsilon.points.clipped_point", refuse)
     runner.reproduce([experiment], lab, tmp_path / "second")
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
 

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 import made_up
-from clipwise import cli
-from clipwise.report.terminal import teller
-from clipwise.reproduce import runner
-from clipwise.reproduce.base import Experiment, Result
-from clipwise.reproduce.page import page
+from clipsilon import cli
+from clipsilon.report.terminal import teller
+from clipsilon.reproduce import runner
+from clipsilon.reproduce.base import Experiment, Result
+from clipsilon.reproduce.page import page
 
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -73,7 +73,7 @@ def test_everything_is_on_the_page(report):
         assert (folder / address).is_file() if not address.startswith("#") else address[1:] in ids
     for each in done:
         assert each.result.verdict in text
-        assert f"clipwise reproduce {each.experiment.name}" in text
+        assert f"clipsilon reproduce {each.experiment.name}" in text
     assert "Only in a made-up world." in text
     assert "0.1, 0.2" in text
 
@@ -131,7 +131,7 @@ def test_choose(shelf):
     assert runner.choose(["made-up-n", "made-up"]) == [first, second]
     with pytest.raises(ValueError, match="got 'made-up-curve5'; did you mean made-up-curves"):
         runner.choose(["made-up-curve5"])
-    with pytest.raises(ValueError, match="got 'xyz'; clipwise reproduce --list shows all."):
+    with pytest.raises(ValueError, match="got 'xyz'; clipsilon reproduce --list shows all."):
         runner.choose(["xyz"])
 
 
@@ -166,8 +166,8 @@ def command(*words):
 
 
 def test_command(shelf, tmp_path, monkeypatch):
-    monkeypatch.setenv("CLIPWISE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("clipwise.reproduce.laboratory.Laboratory.keep", lambda lab, make, *about: make(*about))
+    monkeypatch.setenv("CLIPSILON_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("clipsilon.reproduce.laboratory.Laboratory.keep", lambda lab, make, *about: make(*about))
     out = tmp_path / "out"
     done = command("--quick", "--output", str(out))
     assert done.exit_code == 0, done.output
@@ -177,14 +177,14 @@ def test_command(shelf, tmp_path, monkeypatch):
     ]
     assert "│ does not hold " in done.stdout  # no mark-up is left
     assert done.stdout.endswith(f"wrote {out / 'index.html'}\n")
-    assert "clipwise reproduce made-up-curves --quick" in (out / "index.html").read_text(encoding="utf-8")
+    assert "clipsilon reproduce made-up-curves --quick" in (out / "index.html").read_text(encoding="utf-8")
     assert command("made-up-nothing", "--quiet", "--output", str(out)).stderr == ""
     assert 'id="made-up-curves"' not in (out / "index.html").read_text(encoding="utf-8")
 
 
 def test_time_left_is_guessed_from_some_experiments(monkeypatch, capsys, report):
     now = iter([0.0, 100.0, 200.0, 300.0, 400.0, 500.0])
-    monkeypatch.setattr("clipwise.report.terminal.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("clipsilon.report.terminal.time.monotonic", lambda: next(now))
     tell = teller(5)
     for _ in range(5):
         tell(report[1][0])

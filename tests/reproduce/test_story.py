@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from clipwise.report.charts import Chart, Series, Table
-from clipwise.reproduce import story
-from clipwise.reproduce.base import Finding, Result
-from clipwise.reproduce.laboratory import Laboratory
-from clipwise.reproduce.runner import catalogue
+from clipsilon.report.charts import Chart, Series, Table
+from clipsilon.reproduce import story
+from clipsilon.reproduce.base import Finding, Result
+from clipsilon.reproduce.laboratory import Laboratory
+from clipsilon.reproduce.runner import catalogue
 
 HELD = Finding("It stays bounded.", "The largest is 12.5.", True)
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import clipwise
-from clipwise.privacy.settings import ClaimRow
-from clipwise.reproduce import ours_claims, paper4_dimensions
-from clipwise.reproduce.numbers import listed, slope
+import clipsilon
+from clipsilon.privacy.settings import ClaimRow
+from clipsilon.reproduce import ours_claims, paper4_dimensions
+from clipsilon.reproduce.numbers import listed, slope
 
-PACKAGE = Path(clipwise.__file__).parent
+PACKAGE = Path(clipsilon.__file__).parent
 
 
 def row(experiment, paper, claimed, certified, audited):

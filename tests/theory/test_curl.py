@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.clipping import Norm, PerClass, Unclipped
-from clipwise.engine.means import mean_gradient
-from clipwise.theory.curl import circulation, curl, softmax_field, witness
+from clipsilon.clipping import Norm, PerClass, Unclipped
+from clipsilon.engine.means import mean_gradient
+from clipsilon.theory.curl import circulation, curl, softmax_field, witness
 
 X = np.array([1.0, -0.5, 2.0])
 CASES = [(3, 0, 0.5), (3, 2, 1.5), (5, 1, 0.2), (4, 3, 0.05)]  # classes, label, clip
@@ -99,7 +99,7 @@ def test_where_the_other_classes_tie_the_joint_curl_vanishes():
 
 
 @pytest.mark.parametrize(
-    "loss", [cw.losses.Logistic(), cw.losses.SquaredError(), cw.losses.Logistic(positive_weight=3.0)]
+    "loss", [cs.losses.Logistic(), cs.losses.SquaredError(), cs.losses.Logistic(positive_weight=3.0)]
 )
 def test_clipped_margin_losses_have_none(loss):
     """Lemma 5.1: the mean of clipped gradients is a gradient, at points where it is smooth."""
@@ -110,7 +110,7 @@ def test_clipped_margin_losses_have_none(loss):
 
 def test_a_clipped_penalty_has_curl():
     """Why `clipped_loss` refuses l2 > 0."""
-    problem = reference.problem(cw.losses.Logistic(l2=0.5), records=20)
+    problem = reference.problem(cs.losses.Logistic(l2=0.5), records=20)
 
     def field(model):
         return mean_gradient(problem, model, model, 1, Norm(0.2))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.theory import dice
+from clipsilon.theory import dice
 
 MARGIN = 6.0  # standard errors; see `exceeds`
 
@@ -169,9 +169,9 @@ def test_a_run_breaks_the_printed_bound():
     )
     steps = 10**6
     step = dice.printed_step(case, steps)
-    rule = cw.DiceSGD(step=cw.steps.Constant(step), clip=1.0, error_clip=1.1, noise_std=0.0)
-    problem = cw.Problem([0.0], loss=cw.losses.Quadratic())
-    trace = cw.run(problem, rule, steps=steps + 1, start=1000.0, seed=0, record=1000, n_jobs=1)
+    rule = cs.DiceSGD(step=cs.steps.Constant(step), clip=1.0, error_clip=1.1, noise_std=0.0)
+    problem = cs.Problem([0.0], loss=cs.losses.Quadratic())
+    trace = cs.run(problem, rule, steps=steps + 1, start=1000.0, seed=0, record=1000, n_jobs=1)
     assert np.abs(trace.theta).max() <= 1000.0
     assert trace.error is not None
     virtual, released = 0.5 * (trace.theta - step * trace.error)[0, -1, 0] ** 2, 0.5 * trace.theta[0, -1, 0] ** 2
@@ -187,7 +187,7 @@ def test_a_run_breaks_the_printed_bound():
 
 def quadratic():
     """A tenth of the records pulls hard: gradients up to 10 times what clipping leaves of them."""
-    problem = cw.Problem(np.r_[np.zeros(9), 1.0], loss=cw.losses.Quadratic(10.0))
+    problem = cs.Problem(np.r_[np.zeros(9), 1.0], loss=cs.losses.Quadratic(10.0))
     return problem, 1.0, 1.0, 0.0
 
 
@@ -195,7 +195,7 @@ def logistic():
     rng = np.random.default_rng(1)
     x = rng.standard_normal((40, 3))
     y = (x[:, 0] + rng.standard_normal(40) > 0.5).astype(float)
-    problem = cw.Problem(x, y, loss=cw.losses.Logistic(l2=0.2))
+    problem = cs.Problem(x, y, loss=cs.losses.Logistic(l2=0.2))
     return problem, 0.2, 0.2 + np.linalg.eigvalsh(x.T @ x / 40)[-1] / 4, np.sqrt(np.mean((x**2).sum(axis=1) ** 2)) / 4
 
 
@@ -207,7 +207,7 @@ def squared_error(rank_deficient=False):
     y = x @ np.ones(x.shape[1]) + rng.standard_normal(30)
     eigenvalues = np.linalg.eigvalsh(x.T @ x / 30)
     turn = np.sqrt(np.mean((x**2).sum(axis=1) ** 2))
-    return cw.Problem(x, y, loss=cw.losses.SquaredError()), eigenvalues[eigenvalues > 1e-9].min(), eigenvalues[-1], turn
+    return cs.Problem(x, y, loss=cs.losses.SquaredError()), eigenvalues[eigenvalues > 1e-9].min(), eigenvalues[-1], turn
 
 
 # Each with μ, L, and how fast the deviations g_i − ∇f change with the model, in root mean square
@@ -240,10 +240,10 @@ def spread_at(problem, theta):
 def runs(name, clip, error_clip, step, batch, steps=2000, start=1.0):
     """The bounds of a case beside the gaps of its runs: (case, virtual, released, bounds of each)."""
     problem, least, most, turn = PROBLEMS[name]()
-    minimum = cw.stable_point(problem).theta
+    minimum = cs.stable_point(problem).theta
     first = minimum + start
-    rule = cw.DiceSGD(step=cw.steps.Constant(step), clip=clip, error_clip=error_clip, noise_std=0.2, batch=batch)
-    trace = cw.run(
+    rule = cs.DiceSGD(step=cs.steps.Constant(step), clip=clip, error_clip=error_clip, noise_std=0.2, batch=batch)
+    trace = cs.run(
         problem, rule, steps=steps, start=first, replicates=200, seed=3, record=np.arange(steps + 1), n_jobs=1
     )
     around = np.sqrt(trace.gap(minimum)).max()  # no run, at no step, was further away
@@ -252,7 +252,7 @@ def runs(name, clip, error_clip, step, batch, steps=2000, start=1.0):
         spread_at(problem, minimum) + turn * around, problem.dimension, clip, error_clip, 0.2, batch, most * around,
     )  # fmt: skip
     at = np.unique(np.geomspace(1, steps, 20).round().astype(int))
-    risk = cw.metrics.performative_risk
+    risk = cs.metrics.performative_risk
     virtual, released = (
         risk(problem, models[:, at]) - risk(problem, minimum)
         for models in (trace.theta - step * trace.error, trace.theta)
@@ -293,7 +293,7 @@ def test_bounds_hold_over_runs_that_drift_back():
     assert case.clip + case.mean_gradient_bound < case.error_clip
     assert not exceeds(virtual, bounds[0])
     assert not exceeds(released, bounds[1])
-    bias = 0.5 * cw.clipping_bias(PROBLEMS["quadratic"]()[0], 1.0)
+    bias = 0.5 * cs.clipping_bias(PROBLEMS["quadratic"]()[0], 1.0)
     assert bounds[1][-1] < bias / 10
     assert dice.released_gap(case, 0.001, 10**9, 1.0) < bias / 10
 
@@ -307,10 +307,10 @@ def test_claimed_noise_is_theorem_3_8s(batch):
     spread = 1.0**2 + 2 * (batch * 2.0) ** 2
     formula = np.sqrt(32 * 500 * spread * np.log(1e5)) / (1000 * 0.7)
     assert dice.claimed_noise(case, 1000, 500, 0.7, 1e-5) == pytest.approx(formula)
-    rule = cw.DiceSGD(step=cw.steps.Constant(0.1), clip=1.0, error_clip=2.0, noise_std=1.0, batch=batch)
-    noisy = cw.calibrate(rule, epsilon=0.7, delta=1e-5, records=1000, steps=500, how="paper")
+    rule = cs.DiceSGD(step=cs.steps.Constant(0.1), clip=1.0, error_clip=2.0, noise_std=1.0, batch=batch)
+    noisy = cs.calibrate(rule, epsilon=0.7, delta=1e-5, records=1000, steps=500, how="paper")
     assert noisy.noise.std == pytest.approx(formula)
-    assert not cw.account(noisy, records=1000, steps=500, delta=1e-5).claim_holds
+    assert not cs.account(noisy, records=1000, steps=500, delta=1e-5).claim_holds
 
 
 @pytest.mark.parametrize(("bound", "least"), [(1.0, 0.0), (3.0, 2.0), (7.0, 6.0), (7.1, 6.0)])
@@ -354,11 +354,11 @@ def test_table_1():
 @pytest.mark.parametrize("clip", [0.01, 0.5, 1.0, 1.5, 3.0, 6.2])
 def test_constant_bias_is_attained(clip):
     example = dice.constant_bias(clip)
-    assert cw.stable_point(example.problem).theta == pytest.approx(example.stable, abs=1e-8)
-    assert cw.clipped_point(example.problem, clip).theta == pytest.approx(example.clipped, abs=1e-8)
+    assert cs.stable_point(example.problem).theta == pytest.approx(example.stable, abs=1e-8)
+    assert cs.clipped_point(example.problem, clip).theta == pytest.approx(example.clipped, abs=1e-8)
     assert abs(example.clipped) >= (0.5 if clip <= 1 else 1 / (clip + 2))
     assert (
-        abs(cw.clipped_point(example.problem, clip).theta - example.problem.records / (example.problem.records + clip))
+        abs(cs.clipped_point(example.problem, clip).theta - example.problem.records / (example.problem.records + clip))
         > 0.5
     )
 

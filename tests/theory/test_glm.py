@@ -6,32 +6,32 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.engine.means import mean_gradient
-from clipwise.losses.base import margin_value, slope
-from clipwise.theory import glm
+from clipsilon.engine.means import mean_gradient
+from clipsilon.losses.base import margin_value, slope
+from clipsilon.theory import glm
 
 
 class Signed(NamedTuple):
     """A user's loss that is convex for labels above zero only."""
 
 
-@cw.implements(margin_value, Signed)
+@cs.implements(margin_value, Signed)
 def _(loss, margin, label):
     return label * np.sqrt(1.0 + margin * margin)
 
 
-@cw.implements(slope, Signed)
+@cs.implements(slope, Signed)
 def _(loss, margin, label):
     return label * margin / np.sqrt(1.0 + margin * margin)
 
 
 LOSSES = {
-    "logistic": cw.losses.Logistic(),
-    "weighted": cw.losses.Logistic(positive_weight=2.0),
-    "huber": cw.losses.Huber(),
-    "absolute": cw.losses.Absolute(),
+    "logistic": cs.losses.Logistic(),
+    "weighted": cs.losses.Logistic(positive_weight=2.0),
+    "huber": cs.losses.Huber(),
+    "absolute": cs.losses.Absolute(),
 }
 each = pytest.mark.parametrize("name", LOSSES)
 
@@ -50,15 +50,15 @@ def table(kind, records=150, rank=5, columns=5, seed=0):
 def problem_of(name, region=None, **sizes):
     loss = LOSSES[name]
     x, y = table("real" if name in ("huber", "absolute") else "binary", **sizes)
-    return cw.Problem(x, y, loss=loss, region=region)
+    return cs.Problem(x, y, loss=loss, region=region)
 
 
 def minimiser(problem):
     """Of the absolute loss by linear programming, whose solution is exact; of the others the stable point."""
-    if not isinstance(problem.loss, cw.losses.Absolute):
+    if not isinstance(problem.loss, cs.losses.Absolute):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # rank-deficient: not isolated
-            return cw.stable_point(problem).theta
+            return cs.stable_point(problem).theta
     from scipy.optimize import linprog
 
     n, d = problem.features.shape
@@ -70,8 +70,8 @@ def minimiser(problem):
 
 def excesses(problem, rule, steps, best, replicates, start=0.0, seed=0):
     """L(released) − L(best) for each replicate."""
-    trace = cw.run(problem, rule, steps, start=start, replicates=replicates, seed=seed, record=[steps])
-    risk = cw.metrics.performative_risk
+    trace = cs.run(problem, rule, steps, start=start, replicates=replicates, seed=seed, record=[steps])
+    risk = cs.metrics.performative_risk
     return risk(problem, trace.output) - risk(problem, best)
 
 
@@ -104,11 +104,11 @@ def test_theorem_3_1_holds(name, noise_std, steps, factor):
 
 
 REGIONS = {
-    "logistic": lambda: problem_of("logistic", cw.regions.Ball(1.0)),
-    "huber": lambda: problem_of("huber", cw.regions.Box(-0.4, 0.6)),
-    "absolute": lambda: problem_of("absolute", cw.regions.Ball(10.0)),
-    "squared": lambda: cw.Problem(*table("real"), loss=cw.losses.SquaredError(0.1), region=cw.regions.Ball(2.0)),
-    "quadratic": lambda: cw.Problem([0.0] * 9 + [1.0], loss=cw.losses.Quadratic(10.0), region=cw.regions.Box(-10, 10)),
+    "logistic": lambda: problem_of("logistic", cs.regions.Ball(1.0)),
+    "huber": lambda: problem_of("huber", cs.regions.Box(-0.4, 0.6)),
+    "absolute": lambda: problem_of("absolute", cs.regions.Ball(10.0)),
+    "squared": lambda: cs.Problem(*table("real"), loss=cs.losses.SquaredError(0.1), region=cs.regions.Ball(2.0)),
+    "quadratic": lambda: cs.Problem([0.0] * 9 + [1.0], loss=cs.losses.Quadratic(10.0), region=cs.regions.Box(-10, 10)),
 }
 
 
@@ -142,8 +142,8 @@ def test_corollary_5_2_holds(name, clip):
     assert geometry.distance == pytest.approx(np.linalg.norm(glm.row_basis(problem.features) @ best), rel=1e-6)
     for noise_std, steps in ((0.02, 60), (0.1, 100)):
         step = glm.best_step(geometry, noise_std, steps)
-        trace = cw.run(problem, reference.descent(step, noise_std, clip), steps, replicates=40, seed=0, record=[steps])
-        risk = cw.metrics.performative_risk
+        trace = cs.run(problem, reference.descent(step, noise_std, clip), steps, replicates=40, seed=0, record=[steps])
+        risk = cs.metrics.performative_risk
         found = risk(clipped, trace.output) - risk(clipped, best)
         assert holds(found, glm.excess_risk(geometry, noise_std, steps))
 
@@ -151,7 +151,7 @@ def test_corollary_5_2_holds(name, clip):
 @pytest.mark.parametrize("steps", [1, 3, 5])
 def test_eq_6_as_printed_fails_for_the_average_that_is_released(steps):
     """|θ| from 0.01 with steps of 1: θ_1 = −0.99, θ_2 = 0.01, … The proof's average has θ_0 in the place of θ_T."""
-    problem = cw.Problem([1.0], [0.0], loss=cw.losses.Absolute())
+    problem = cs.Problem([1.0], [0.0], loss=cs.losses.Absolute())
     geometry = glm.row_space(problem, start=0.01, minimiser=0.0)
     found = excesses(problem, reference.descent(1.0, 0.0), steps, np.zeros(1), 1, start=0.01)[0]
     printed = 0.01**2 / (2 * steps) + 0.5
@@ -168,14 +168,14 @@ def test_columns_of_zeros_cost_nothing(loss):
     All means are of one law. Six standard errors of a difference: a false alarm in 10⁷ (t with 78 degrees).
     """
     small = problem_of(loss)
-    best = cw.stable_point(small).theta
+    best = cs.stable_point(small).theta
     geometry = glm.row_space(small)
     step = glm.best_step(geometry, 0.3, 50)
     means, errors, ambient = [], [], []
     for columns in (10, 100, 1000, 10_000):
         padded = np.zeros((small.records, columns))
         padded[:, :5] = small.features
-        problem = cw.Problem(padded, small.labels, loss=small.loss)
+        problem = cs.Problem(padded, small.labels, loss=small.loss)
         target = np.r_[best, np.zeros(columns - 5)]
         wide = glm.row_space(problem, minimiser=target)
         assert wide == pytest.approx(geometry, rel=1e-9)
@@ -200,7 +200,7 @@ def test_excess_risk_grows_like_the_root_of_the_rank():
     ranks, steps, found, bounds = [2, 4, 8, 16, 32], 40_000, [], []
     for rank in ranks:
         best = np.full(rank, 1 / np.sqrt(rank))
-        problem = cw.Problem(np.eye(rank), best, loss=cw.losses.Absolute())
+        problem = cs.Problem(np.eye(rank), best, loss=cs.losses.Absolute())
         geometry = glm.row_space(problem, minimiser=best)
         assert geometry == pytest.approx((rank, 1.0, 1.0))
         step = glm.best_step(geometry, 1.0, steps)
@@ -251,7 +251,7 @@ def test_the_printed_form_of_theorem_3_1():
 def test_private_noise_is_certified():
     noise = glm.private_noise(1.0, 0.7, 1e-6, 500, 40)
     rule = reference.descent(1.0, noise, clip=1.0)
-    assert 0.98 * 0.7 <= cw.account(rule, records=500, steps=40, delta=1e-6).certified <= 0.7
+    assert 0.98 * 0.7 <= cs.account(rule, records=500, steps=40, delta=1e-6).certified <= 0.7
     paper = glm.private_noise(1.0, 0.7, 1e-6, 500, 40, how="paper")
     assert paper == pytest.approx(np.sqrt(2 * 40 * np.log(1e6)) / (500 * 0.7), rel=1e-12)  # Theorem 2.6
 
@@ -270,9 +270,9 @@ def test_theorem_3_2_holds(name):
         for seed in range(120):
             rows = rng.integers(population.records, size=records)
             sample = population.on(population.features[rows], population.labels[rows])
-            output = cw.run(sample, reference.descent(step, noise_std), steps, seed=seed, record=[steps]).output
-            found.append(cw.metrics.performative_risk(population, output[0]))
-        excess = np.array(found) - cw.metrics.performative_risk(population, best)
+            output = cs.run(sample, reference.descent(step, noise_std), steps, seed=seed, record=[steps]).output
+            found.append(cs.metrics.performative_risk(population, output[0]))
+        excess = np.array(found) - cs.metrics.performative_risk(population, best)
         assert holds(excess, glm.population_risk(geometry, records, noise_std, steps, step))
     least = glm.population_risk(geometry, records, noise_std, steps)
     assert least == pytest.approx(glm.population_risk(geometry, records, noise_std, steps, best_step), rel=1e-12)
@@ -303,7 +303,7 @@ def test_lemma_a_2_holds_on_neighbouring_data(name, steps):
         if name not in ("logistic", "weighted"):
             labels[record] = 50.0
         runs = [
-            cw.run(data, reference.descent(0.5, 0.2), steps, seed=1, record=[steps]).output[0]
+            cs.run(data, reference.descent(0.5, 0.2), steps, seed=1, record=[steps]).output[0]
             for data in (problem, problem.on(features, labels))
         ]
         longest = max(longest, np.linalg.norm(runs[0] - runs[1]))
@@ -314,8 +314,8 @@ def test_lemma_a_2_is_nearly_attained():
     """One record, far to one side or to the other: the averages part by step·(T + 1), and the bound is 2.2 times that."""
     runs = []
     for label in (1e6, -1e6):
-        problem = cw.Problem([1.0], [label], loss=cw.losses.Absolute())
-        runs.append(cw.run(problem, reference.descent(0.5, 0.2), 200, seed=1, record=[200]).output[0, 0])
+        problem = cs.Problem([1.0], [label], loss=cs.losses.Absolute())
+        runs.append(cs.run(problem, reference.descent(0.5, 0.2), 200, seed=1, record=[200]).output[0, 0])
     assert runs[0] - runs[1] == pytest.approx(0.5 * 201)
     assert runs[0] - runs[1] <= glm.stability(1.0, 0.5, 200, 1) <= 2.2 * (runs[0] - runs[1])
 
@@ -334,7 +334,7 @@ def test_a_column_in_large_units_hides_no_other():
     """Without care for the units the second column is lost in rounding, and with it half of the distance and the rank."""
     for unit in (1.0, 1e18, 1e-18):
         x = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1e9, 0.0]]) * [unit, 1.0]
-        problem = cw.Problem(x, [0.0, 3.0, 0.0, 0.0], loss=cw.losses.Absolute())
+        problem = cs.Problem(x, [0.0, 3.0, 0.0, 0.0], loss=cs.losses.Absolute())
         geometry = glm.row_space(problem, minimiser=[0.0, 3.0])
         assert geometry.dimension == 2
         assert geometry.distance == pytest.approx(3.0, rel=1e-12)
@@ -349,9 +349,9 @@ def test_any_model_may_be_compared_with():
     worse = 0
     for _ in range(200):
         n, steps = rng.integers(1, 4), int(rng.integers(1, 6))
-        problem = cw.Problem(rng.standard_normal(n) + 0.01, rng.standard_normal(n), loss=cw.losses.Absolute())
+        problem = cs.Problem(rng.standard_normal(n) + 0.01, rng.standard_normal(n), loss=cs.losses.Absolute())
         start, other, step = rng.standard_normal(), 3 * rng.standard_normal(), 10 ** rng.uniform(-2, 1)
-        risk = cw.metrics.performative_risk
+        risk = cs.metrics.performative_risk
         found = excesses(problem, reference.descent(step, 0.0), steps, np.array([other]), 1, start=start)[0]
         worse += risk(problem, np.array([other])) > risk(problem, np.array([start]))
         geometry = glm.row_space(problem, start=start, minimiser=other)
@@ -360,7 +360,7 @@ def test_any_model_may_be_compared_with():
 
 
 def test_without_features_nothing_is_lost():
-    problem = cw.Problem(np.zeros((3, 2)), [0, 1, 1], loss=cw.losses.Logistic())
+    problem = cs.Problem(np.zeros((3, 2)), [0, 1, 1], loss=cs.losses.Logistic())
     geometry = glm.row_space(problem, start=1.0, minimiser=0.0)
     assert geometry == (0, 0.0, 0.0)
     assert glm.excess_risk(geometry, 0.3, 5) == 0.0
@@ -368,34 +368,34 @@ def test_without_features_nothing_is_lost():
 
 REFUSED = {
     "reacts": (
-        lambda: glm.row_space(reference.problem(cw.losses.Logistic(), cw.responses.BestResponse(0.1))),
+        lambda: glm.row_space(reference.problem(cs.losses.Logistic(), cs.responses.BestResponse(0.1))),
         "records that do not react",
     ),
-    "not convex": (lambda: glm.row_space(reference.problem(cw.losses.Savage())), "problem must have a convex loss"),
+    "not convex": (lambda: glm.row_space(reference.problem(cs.losses.Savage())), "problem must have a convex loss"),
     "concave for its labels": (
-        lambda: glm.row_space(cw.Problem([1.0, 1.0], [-1.0, -2.0], loss=Signed()), lipschitz=2.0),
+        lambda: glm.row_space(cs.Problem([1.0, 1.0], [-1.0, -2.0], loss=Signed()), lipschitz=2.0),
         "problem must have a convex loss",
     ),
-    "penalty": (lambda: glm.row_space(reference.problem(cw.losses.Logistic(0.1))), "without penalty"),
-    "not linear": (lambda: glm.row_space(reference.problem(cw.losses.Quadratic())), "loss of the margin"),
+    "penalty": (lambda: glm.row_space(reference.problem(cs.losses.Logistic(0.1))), "without penalty"),
+    "not linear": (lambda: glm.row_space(reference.problem(cs.losses.Quadratic())), "loss of the margin"),
     "region": (
-        lambda: glm.row_space(reference.problem(cw.losses.Logistic(), region=cw.regions.Ball(1.0))),
+        lambda: glm.row_space(reference.problem(cs.losses.Logistic(), region=cs.regions.Ball(1.0))),
         "problem must have no region",
     ),
     "no bound": (
-        lambda: glm.row_space(reference.problem(cw.losses.SquaredError())),
+        lambda: glm.row_space(reference.problem(cs.losses.SquaredError())),
         "lipschitz must be given, or the loss be clipped",
     ),
     "no minimum": (
-        lambda: glm.row_space(cw.Problem([1.0, 2.0], [1, 1], loss=cw.losses.Logistic())),
+        lambda: glm.row_space(cs.Problem([1.0, 2.0], [1, 1], loss=cs.losses.Logistic())),
         "minimiser must be given: none was found",
     ),
     "outside": (  # clipped to 1, a run loses 4 against the model 5, and would be bounded by 0.05 at T = 10,000
-        lambda: glm.ambient(cw.Problem([1.0], [5.0], loss=cw.losses.Absolute(), region=cw.regions.Ball(1.0)), 0.0, 5.0),
+        lambda: glm.ambient(cs.Problem([1.0], [5.0], loss=cs.losses.Absolute(), region=cs.regions.Ball(1.0)), 0.0, 5.0),
         "minimiser must lie in the region",
     ),
     "start outside": (
-        lambda: glm.ambient(reference.problem(cw.losses.Logistic(), region=cw.regions.Ball(1.0)), 7.0, 0.0),
+        lambda: glm.ambient(reference.problem(cs.losses.Logistic(), region=cs.regions.Ball(1.0)), 7.0, 0.0),
         "start must lie in the region",
     ),
     "no best step": (lambda: glm.best_step(glm.Geometry(0, 0.0, 0.0), 0.1, 5), "geometry must have gradients or noise"),

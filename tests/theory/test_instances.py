@@ -7,15 +7,15 @@ import pytest
 from scipy.optimize import linprog
 from scipy.special import betaln, gammaln
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.theory import glm, instances
+from clipsilon.theory import glm, instances
 
 RECORDS, RANK, EPSILON, DELTA = 200, 10, 0.01, 1e-7
 
 
 def risks(problem, *models):
-    return [float(cw.metrics.performative_risk(problem, model)) for model in models]
+    return [float(cs.metrics.performative_risk(problem, model)) for model in models]
 
 
 def test_the_instance_is_as_described():
@@ -52,7 +52,7 @@ def descents(step_of, noise_std, steps, count=200):
     for seed in range(count):
         drawn = instances.hard_instance(RECORDS, RANK, EPSILON, seed=seed)
         rule = reference.descent(step_of(drawn), noise_std)
-        output = cw.run(drawn.problem, rule, steps, seed=seed, record=[steps]).output[0]
+        output = cs.run(drawn.problem, rule, steps, seed=seed, record=[steps]).output[0]
         ahead, best = risks(drawn.problem, output, drawn.minimiser)
         found.append(ahead - best)
     return np.array(found)
@@ -175,9 +175,9 @@ def test_theorem_d_4_in_closed_form(clip):
     """The point holds up to ½, and not only below ¼ as printed."""
     found = instances.aggressive_clipping(clip, copies=4)
     assert found.problem.records == 12
-    assert cw.stable_point(found.problem).theta == pytest.approx(found.stable, abs=1e-8)
+    assert cs.stable_point(found.problem).theta == pytest.approx(found.stable, abs=1e-8)
     if clip != 0.5:  # there the field has a kink
-        assert cw.clipped_point(found.problem, clip).theta == pytest.approx(found.clipped, abs=1e-7)
+        assert cs.clipped_point(found.problem, clip).theta == pytest.approx(found.clipped, abs=1e-7)
     high, low = risks(found.problem, np.array([found.clipped]), np.array([0.0]))
     assert high - low == pytest.approx(found.excess_risk, abs=1e-12)
 
@@ -192,7 +192,7 @@ def test_theorem_d_4s_rate():
 def test_clipped_private_descent_ends_there():
     """Not fitted: the run's excess is that of the closed form, to 1 %."""
     found = instances.aggressive_clipping(0.1)
-    last = cw.run(found.problem, reference.descent(5.0, 1e-4, clip=0.1), 3000, seed=0).theta[0, -1]
+    last = cs.run(found.problem, reference.descent(5.0, 1e-4, clip=0.1), 3000, seed=0).theta[0, -1]
     high, low = risks(found.problem, last, np.zeros(1))
     assert high - low == pytest.approx(found.excess_risk, rel=0.01)
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
-import clipwise as cw
-from clipwise.clipping import Unclipped
-from clipwise.noise import Gaussian
-from clipwise.outputs import Average
-from clipwise.rule import Rule
-from clipwise.sampling import SinglePass, Uniform
-from clipwise.steps import Power, size
-from clipwise.theory import local
-from clipwise.theory.local import Setting
+import clipsilon as cs
+from clipsilon.clipping import Unclipped
+from clipsilon.noise import Gaussian
+from clipsilon.outputs import Average
+from clipsilon.rule import Rule
+from clipsilon.sampling import SinglePass, Uniform
+from clipsilon.steps import Power, size
+from clipsilon.theory import local
+from clipsilon.theory.local import Setting
 
 ALPHAS = [0.0, 0.25, 0.4, 0.5, 0.6, 2 / 3, 0.8, 0.95]
 MARGIN = 6.0  # standard errors; see `exceeds`
@@ -280,7 +280,7 @@ def huber():
     rng = np.random.default_rng(5)
     x = np.column_stack([np.ones(30), rng.uniform(-1, 1, 30)])
     y = x @ [0.5, -0.7] + rng.standard_normal(30) ** 3
-    return cw.Problem(x, y, loss=cw.losses.Huber(c=1.0, l2=0.5)), 0.5, None
+    return cs.Problem(x, y, loss=cs.losses.Huber(c=1.0, l2=0.5)), 0.5, None
 
 
 def logistic():
@@ -288,14 +288,14 @@ def logistic():
     x = rng.uniform(-1, 1, (40, 5))
     y = (x.sum(axis=1) + rng.standard_normal(40) > 0.5).astype(float)
     third = np.mean((x**2).sum(axis=1) ** 1.5) / (6 * np.sqrt(3))  # |φ'''| ≤ 1/(6√3)
-    return cw.Problem(x, y, loss=cw.losses.Logistic(l2=0.5)), 0.5, third
+    return cs.Problem(x, y, loss=cs.losses.Logistic(l2=0.5)), 0.5, third
 
 
 def squared_error():
     rng = np.random.default_rng(7)
     x = rng.uniform(0.5, 1.5, (25, 1))
     y = 0.4 * x[:, 0] + rng.uniform(-1, 1, 25)
-    return cw.Problem(x, y, loss=cw.losses.SquaredError()), np.mean(x**2), 0.0
+    return cs.Problem(x, y, loss=cs.losses.SquaredError()), np.mean(x**2), 0.0
 
 
 STRONGLY_CONVEX = {"huber": huber, "logistic": logistic, "squared error": squared_error}
@@ -322,7 +322,7 @@ def replicates(problem, step, bound, budget, start, users=1000, count=150):
     for k in range(count):
         drawn = rng.integers(0, problem.records, users)
         fresh = problem.on(problem.features[drawn], problem.labels[drawn])
-        traces.append(cw.run(fresh, rule, steps=users, start=start, seed=k, record=np.arange(users + 1), n_jobs=1))
+        traces.append(cs.run(fresh, rule, steps=users, start=start, seed=k, record=np.arange(users + 1), n_jobs=1))
     models = np.concatenate([trace.theta for trace in traces])
     averages = np.cumsum(models[:, 1:], axis=1) / np.arange(1, users + 1)[:, np.newaxis]
     assert np.allclose(averages[:, -1], np.concatenate([trace.output for trace in traces]))
@@ -341,7 +341,7 @@ AT = np.unique(np.geomspace(1, 1000, 15).round().astype(int))
 def test_distances_hold_over_runs(name, alpha):
     """Theorems 3 and 4. C_0 is that of a ball which no run leaves."""
     problem, least, third = STRONGLY_CONVEX[name]()
-    minimum, radius, step, budget = cw.stable_point(problem).theta, 2.5, Power(0.1, alpha), 4.0
+    minimum, radius, step, budget = cs.stable_point(problem).theta, 2.5, Power(0.1, alpha), 4.0
     bound = within(problem, minimum, radius)
     models, averages = replicates(problem, step, bound, budget, minimum + 0.5)
     assert ((models - minimum) ** 2).sum(axis=2).max() < radius**2
@@ -365,17 +365,17 @@ def test_distances_hold_over_runs(name, alpha):
 
 def flat_huber():
     problem, _, _ = huber()
-    return cw.Problem(problem.features, problem.labels, loss=cw.losses.Huber(c=1.0)), 1.0
+    return cs.Problem(problem.features, problem.labels, loss=cs.losses.Huber(c=1.0)), 1.0
 
 
 def flat_logistic():
     problem, _, _ = logistic()
-    return cw.Problem(problem.features, problem.labels, loss=cw.losses.Logistic()), 1.0
+    return cs.Problem(problem.features, problem.labels, loss=cs.losses.Logistic()), 1.0
 
 
 def single_logistic():
     x = np.array([-2.0, -1.0, 0.5, 1.0, 3.0])
-    return cw.Problem(x, [0, 1, 1, 0, 1], loss=cw.losses.Logistic(positive_weight=2.0)), 2.0
+    return cs.Problem(x, [0, 1, 1, 0, 1], loss=cs.losses.Logistic(positive_weight=2.0)), 2.0
 
 
 CONVEX = {"huber": flat_huber, "logistic": flat_logistic, "one feature": single_logistic}
@@ -387,10 +387,10 @@ def test_losses_hold_over_runs(name, alpha):
     """Theorems 5 and 6. These gradients are bounded everywhere, by the largest slope times the longest record."""
     problem, steepest = CONVEX[name]()
     lengths = np.sqrt((problem.features**2).sum(axis=1))
-    minimum, step, budget, bound = cw.stable_point(problem).theta, Power(0.1, alpha), 2.0, steepest * lengths.max()
+    minimum, step, budget, bound = cs.stable_point(problem).theta, Power(0.1, alpha), 2.0, steepest * lengths.max()
     models, averages = replicates(problem, step, bound, budget, minimum + 1.0)
     case = Setting(bound, budget, problem.dimension, problem.dimension, problem.constants(1.0).smoothness)
-    risk = cw.metrics.performative_risk
+    risk = cs.metrics.performative_risk
     last, average = (risk(problem, chosen) - risk(problem, minimum) for chosen in (models[:, AT], averages[:, AT - 1]))
     assert not exceeds(last, local.last_loss(case, step, AT))
     assert not exceeds(average, local.average_loss(case, step, AT))
@@ -401,13 +401,13 @@ def test_losses_hold_over_runs(name, alpha):
 def test_projected_runs_keep_to_theorems_3_and_6():
     """On a region both conditions of Theorem 3 can hold: a bounded gradient, and strong convexity."""
     free, least, _ = squared_error()
-    problem = cw.Problem(free.features, free.labels, loss=free.loss, region=cw.regions.Box(-0.2, 1.0))
-    known, minimum, step, budget = problem.constants(), cw.stable_point(problem).theta, Power(0.3, 0.5), 1.0
+    problem = cs.Problem(free.features, free.labels, loss=free.loss, region=cs.regions.Box(-0.2, 1.0))
+    known, minimum, step, budget = problem.constants(), cs.stable_point(problem).theta, Power(0.3, 0.5), 1.0
     models, averages = replicates(problem, step, known.gradient_bound, budget, np.array([1.0]))
     assert np.mean((models == 1.0) | (models == -0.2)) > 0.05  # the borders are met
     case = Setting(known.gradient_bound, budget, 1, float((1.0 - minimum[0]) ** 2), known.smoothness, least)
     assert not exceeds(((models[:, AT] - minimum) ** 2).sum(axis=2), local.last_distance(case, step, AT))
-    risk = cw.metrics.performative_risk
+    risk = cs.metrics.performative_risk
     assert not exceeds(risk(problem, averages[:, AT - 1]) - risk(problem, minimum), local.average_loss(case, step, AT))
 
 
@@ -458,12 +458,12 @@ def test_averages_are_slower_than_printed_below_one_half():
     400 runs a point. Their means have relative standard errors of 0.06 and 0.03, and their ratio, near 3.5, is six of
     its own above 2: a chance of 1e-9.
     """
-    problem = cw.Problem(np.ones(10), np.r_[np.ones(9), 0.0], loss=cw.losses.Logistic(l2=0.02))
-    minimum = cw.stable_point(problem).theta
+    problem = cs.Problem(np.ones(10), np.r_[np.ones(9), 0.0], loss=cs.losses.Logistic(l2=0.02))
+    minimum = cs.stable_point(problem).theta
     scaled = []
     for n in (4_000, 64_000):
         rule = Rule("LDP-ASGD", Power(0.5, 0.25), Unclipped(), Uniform(1), Gaussian(3.0), output=Average())
-        output = cw.run(problem, rule, steps=n, start=minimum, replicates=400, seed=9, record=2, n_jobs=1).output
+        output = cs.run(problem, rule, steps=n, start=minimum, replicates=400, seed=9, record=2, n_jobs=1).output
         scaled.append(n * ((output - minimum) ** 2).sum(axis=1))
     assert scaled[1].mean() > 2 * scaled[0].mean()
 
@@ -507,4 +507,4 @@ def test_wrong_input_is_refused_in_one_sentence(call, words):
 
 def test_only_power_steps_are_taken():
     with pytest.raises(TypeError, match="step must be a Power"):
-        local.last_loss(setting(), cw.steps.Constant(0.1), 10)
+        local.last_loss(setting(), cs.steps.Constant(0.1), 10)

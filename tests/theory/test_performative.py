@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-import clipwise as cw
-from clipwise.constants import Constants
-from clipwise.responses import respond
-from clipwise.steps import Constant, InverseTime, Power, size
-from clipwise.theory import performative as theory
+import clipsilon as cs
+from clipsilon.constants import Constants
+from clipsilon.responses import respond
+from clipsilon.steps import Constant, InverseTime, Power, size
+from clipsilon.theory import performative as theory
 
 QUADRATIC = Constants(1.0, 1.0, 10.0, sensitivity=0.05, gradient_bound=15.0, radius=10.0)
 
@@ -20,7 +20,7 @@ QUADRATIC = Constants(1.0, 1.0, 10.0, sensitivity=0.05, gradient_bound=15.0, rad
 def quadratic(beta, region, a=10.0, share=0.1, records=1000):
     data = np.zeros(records)
     data[: round(share * records)] = 1.0
-    return cw.Problem(data, loss=cw.losses.Quadratic(a), response=cw.responses.LocationShift(beta), region=region)
+    return cs.Problem(data, loss=cs.losses.Quadratic(a), response=cs.responses.LocationShift(beta), region=region)
 
 
 def rows(kind):
@@ -36,19 +36,19 @@ def rows(kind):
 def problems(region):
     """Name → problem, with constants that satisfy β < μ/L over ‖θ‖ ≤ 10 or 2."""
     return {
-        "quadratic, β = 0.01": quadratic(0.01, region and cw.regions.Box(-10, 10)),
-        "quadratic, β = 0.05": quadratic(0.05, region and cw.regions.Box(-10, 10)),
-        "logistic": cw.Problem(
+        "quadratic, β = 0.01": quadratic(0.01, region and cs.regions.Box(-10, 10)),
+        "quadratic, β = 0.05": quadratic(0.05, region and cs.regions.Box(-10, 10)),
+        "logistic": cs.Problem(
             *rows("binary"),
-            loss=cw.losses.Logistic(1.0, 2.0),
-            response=cw.responses.BestResponse(0.3),
-            region=region and cw.regions.Ball(2.0),
+            loss=cs.losses.Logistic(1.0, 2.0),
+            response=cs.responses.BestResponse(0.3),
+            region=region and cs.regions.Ball(2.0),
         ),
-        "squared error": cw.Problem(
+        "squared error": cs.Problem(
             *rows("real"),
-            loss=cw.losses.SquaredError(1.0),
-            response=cw.responses.LinearShift(0.1, [0, 1]),
-            region=region and cw.regions.Ball(2.0),
+            loss=cs.losses.SquaredError(1.0),
+            response=cs.responses.LinearShift(0.1, [0, 1]),
+            region=region and cs.regions.Ball(2.0),
         ),
     }
 
@@ -75,9 +75,9 @@ def assert_bounds(bound, samples):
 @pytest.mark.parametrize("name", NAMES)
 def test_clipped_sgd_stays_below_both_bounds(name, clip):
     problem, step = problems(True)[name], InverseTime(10, 100)
-    constants, point = problem.constants(), cw.stable_point(problem).theta
+    constants, point = problem.constants(), cs.stable_point(problem).theta
     assert constants.estimated == ()
-    trace = cw.run(problem, cw.PCSGD(step, clip, 0.3), 5000, START[name], replicates=200, seed=1, record=40)
+    trace = cs.run(problem, cs.PCSGD(step, clip, 0.3), 5000, START[name], replicates=200, seed=1, record=40)
     gaps = trace.gap(point)
     given = (constants, step, clip, 0.3, gaps[0, 0], problem.dimension, trace.iterations)
     printed, sharp = theory.clipped_sgd_bound(*given), theory.sharp_clipped_sgd_bound(*given)
@@ -90,9 +90,9 @@ def test_clipped_sgd_stays_below_both_bounds(name, clip):
 @pytest.mark.parametrize("step", [Constant(0.02), Power(2.5, 0.5), InverseTime(10, 100)])
 def test_how_loose_the_bounds_are(step, clip, most):
     """Nearly all of it is G: see `test_the_looseness_is_that_of_the_largest_gradient`."""
-    problem = quadratic(0.05, cw.regions.Box(-10, 10))
-    trace = cw.run(problem, cw.PCSGD(step, clip, 0.3), 10_000, 5.0, replicates=200, seed=2, record=[0, 10_000])
-    gap = trace.gap(cw.stable_point(problem).theta).mean(axis=0)
+    problem = quadratic(0.05, cs.regions.Box(-10, 10))
+    trace = cs.run(problem, cs.PCSGD(step, clip, 0.3), 10_000, 5.0, replicates=200, seed=2, record=[0, 10_000])
+    gap = trace.gap(cs.stable_point(problem).theta).mean(axis=0)
     given = (problem.constants(), step, clip, 0.3, gap[0], 1, 10_000)
     for bound, limit in zip((theory.clipped_sgd_bound, theory.sharp_clipped_sgd_bound), most, strict=True):
         assert 1 < bound(*given) / gap[1] < limit
@@ -154,7 +154,7 @@ class Stepped(NamedTuple):
     first: float
 
 
-@cw.implements(size, Stepped)
+@cs.implements(size, Stepped)
 def _(step, t):
     return step.first if t <= 10 else step.first / 2
 
@@ -302,9 +302,9 @@ def test_passes_over_the_data_can_exceed_the_bound():
 def test_the_exact_bias_is_attained(a, scale, share, clip, strength):
     given = (a, scale, share, strength / a, clip)
     problem = theory.lower_bound_problem(*given)
-    assert cw.clipping_bias(problem, clip) == pytest.approx(theory.lower_bound_bias(*given), abs=1e-8)
+    assert cs.clipping_bias(problem, clip) == pytest.approx(theory.lower_bound_bias(*given), abs=1e-8)
     edge = problem.region.high
-    for point in (cw.stable_point(problem), cw.clipped_point(problem, clip)):
+    for point in (cs.stable_point(problem), cs.clipped_point(problem, clip)):
         assert abs(point.theta[0]) < 0.99 * edge
     sharp = theory.sharp_clipped_sgd_bound(problem.constants(), InverseTime(1e3, 1e5), clip, 0.0, 0.0, 1, 10**5)
     assert theory.lower_bound_bias(*given) <= sharp
@@ -313,11 +313,11 @@ def test_the_exact_bias_is_attained(a, scale, share, clip, strength):
 def test_the_looseness_is_that_of_the_largest_gradient():
     """With the mean excess at the clipped point in place of G − c, the end of the sharp bound is the exact bias."""
     problem = theory.lower_bound_problem(10.0, 1.0, 0.1, 0.05, 1.0)
-    gradients = 0.5 * cw.clipped_point(problem, 1.0).theta + 10.0 * problem.features[:, 0]
+    gradients = 0.5 * cs.clipped_point(problem, 1.0).theta + 10.0 * problem.features[:, 0]
     excess = np.mean(np.maximum(np.abs(gradients) - 1.0, 0.0))
     constants = problem.constants()._replace(gradient_bound=1.0 + excess)
     end = theory.sharp_clipped_sgd_bound(constants, InverseTime(10, 100), 1.0, 0.0, 0.0, 1, 10**6)
-    assert end == pytest.approx(cw.clipping_bias(problem, 1.0), rel=1e-4)
+    assert end == pytest.approx(cs.clipping_bias(problem, 1.0), rel=1e-4)
 
 
 def test_the_reaction_amplifies_the_bias():
@@ -325,9 +325,9 @@ def test_the_reaction_amplifies_the_bias():
     products = []
     for beta in np.linspace(0, 0.095, 6):
         problem = theory.lower_bound_problem(10.0, 1.0, 0.1, beta, 1.0)
-        products.append(cw.clipping_bias(problem, 1.0) * theory.effective_convexity(problem.constants()) ** 2)
+        products.append(cs.clipping_bias(problem, 1.0) * theory.effective_convexity(problem.constants()) ** 2)
     np.testing.assert_allclose(products, products[0], rtol=0.01)
-    assert cw.clipping_bias(problem, 1.0) > 300 * products[0]
+    assert cs.clipping_bias(problem, 1.0) > 300 * products[0]
 
 
 # Tuning
@@ -453,17 +453,17 @@ def growth(beta):
 
 def measured_error(problem, rule, steps, start):
     """M of Assumption 4.1, which nothing proves: the largest mean square of other runs, with half as much on top."""
-    trace = cw.run(problem, rule, steps, start, replicates=100, seed=99, record=np.arange(0, steps + 1, 10))
+    trace = cs.run(problem, rule, steps, start, replicates=100, seed=99, record=np.arange(0, steps + 1, 10))
     return 1.5 * np.sqrt((trace.error_norm() ** 2).mean(axis=0).max())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dice_stays_below_its_bound(name):
     problem, step, steps = problems(None)[name], InverseTime(10, 100), 4000
-    rule = cw.DiceSGD(step, 1.0, 1.0, 0.5)
+    rule = cs.DiceSGD(step, 1.0, 1.0, 0.5)
     error = measured_error(problem, rule, steps, START[name])
-    trace = cw.run(problem, rule, steps, START[name], replicates=1000, seed=3, record=40)
-    gaps = trace.gap(cw.stable_point(problem).theta)
+    trace = cs.run(problem, rule, steps, START[name], replicates=1000, seed=3, record=40)
+    gaps = trace.gap(cs.stable_point(problem).theta)
     constants = problem.constants(RADIUS[name])
     # The constants hold where the run went: G at θ, the others at θ − γe, too (those of the quadratic problem everywhere).
     reached = np.linalg.norm(trace.theta, axis=2) + (0.0 if "quadratic" in name else 0.1 * trace.error_norm())
@@ -478,10 +478,10 @@ def test_dice_stays_below_its_bound(name):
 @pytest.mark.parametrize("beta", [0.01, 0.05])
 def test_how_loose_the_dice_bound_is(beta):
     problem, step = quadratic(beta, None), InverseTime(10, 100)
-    rule = cw.DiceSGD(step, 1.0, 1.0, 3.3)  # about the noise of paper 1's first experiment
+    rule = cs.DiceSGD(step, 1.0, 1.0, 3.3)  # about the noise of paper 1's first experiment
     error = measured_error(problem, rule, 20_000, 5.0)
-    trace = cw.run(problem, rule, 20_000, 5.0, replicates=400, seed=4, record=[0, 20_000])
-    gap = trace.gap(cw.stable_point(problem).theta).mean(axis=0)
+    trace = cs.run(problem, rule, 20_000, 5.0, replicates=400, seed=4, record=[0, 20_000])
+    gap = trace.gap(cs.stable_point(problem).theta).mean(axis=0)
     constants, slope = growth(beta)
     given = (constants, step, 3.3, error, gap[0], 1, 20_000, slope)
     assert 1 < theory.dice_sgd_bound(*given) / gap[1] < 5
@@ -558,7 +558,7 @@ class Switch(NamedTuple):
     random = True
 
 
-@cw.implements(respond, Switch)
+@cs.implements(respond, Switch)
 def _(response, deployed, features, label, moved, rng):
     sign = -1.0 if rng.random() < 0.25 * (1.0 + np.tanh(response.rate * deployed[0])) else 1.0
     for j in range(features.size):
@@ -569,7 +569,7 @@ def _(response, deployed, features, label, moved, rng):
 class Case(NamedTuple):
     """A non-convex problem and what is known of it: G and L for rows in the unit ball, R and β."""
 
-    problem: cw.Problem
+    problem: cs.Problem
     constants: Constants
     loss_range: float
     variation: float
@@ -580,15 +580,15 @@ def case(loss, bound, smoothness, loss_range, rate):
     y = np.arange(60) % 2
     x = np.column_stack([2.0 * y - 1, 0.5 * rng.standard_normal((60, 3))])
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    problem = cw.Problem(x, y, loss=loss, response=Switch(rate) if rate else None)
+    problem = cs.Problem(x, y, loss=loss, response=Switch(rate) if rate else None)
     return Case(problem, Constants(-smoothness, smoothness, np.inf, np.inf, bound, np.inf), loss_range, rate / 4)
 
 
 # |φ'| and |φ''| at most; the ranges of 1/(1 + e^v), its square, and (2·arctan v − 1)².
 CASES = {
-    "sigmoid": case(cw.losses.Sigmoid(), 1 / 4, 1 / (6 * np.sqrt(3)), 1.0, rate=0.02),
-    "savage": case(cw.losses.Savage(), 8 / 27, 0.1545, 1.0, rate=0.01),
-    "tangent": case(cw.losses.Tangent(), 6.1686, 8.4847, (np.pi + 1) ** 2, rate=0.0),
+    "sigmoid": case(cs.losses.Sigmoid(), 1 / 4, 1 / (6 * np.sqrt(3)), 1.0, rate=0.02),
+    "savage": case(cs.losses.Savage(), 8 / 27, 0.1545, 1.0, rate=0.01),
+    "tangent": case(cs.losses.Tangent(), 6.1686, 8.4847, (np.pi + 1) ** 2, rate=0.0),
 }
 
 
@@ -618,7 +618,7 @@ def exact_stationarity(problem, thetas):
 
 def mean_stationarity(problem, rule, steps):
     """One number a replicate: the mean of ‖∇f(θ_t; θ_t)‖² over t < T."""
-    trace = cw.run(problem, rule, steps, replicates=50, seed=5, record=np.arange(steps))
+    trace = cs.run(problem, rule, steps, replicates=50, seed=5, record=np.arange(steps))
     return np.array([exact_stationarity(problem, thetas).mean() for thetas in trace.theta[:, :steps]])
 
 
@@ -627,7 +627,7 @@ def test_clipped_sgd_becomes_stationary(name):
     problem, constants, loss_range, variation = CASES[name]
     steps, gamma, clip = 1500, 0.03 / constants.smoothness, 0.8 * constants.gradient_bound
     noise = 0.1 * clip
-    samples = mean_stationarity(problem, cw.PCSGD(Constant(gamma), clip, noise), steps)
+    samples = mean_stationarity(problem, cs.PCSGD(Constant(gamma), clip, noise), steps)
     bound = theory.clipped_sgd_stationarity(constants, gamma, clip, noise, loss_range, variation, 4, steps)
     assert_bounds(bound, samples)
     assert bound < constants.gradient_bound**2  # or it would say nothing
@@ -639,12 +639,12 @@ def test_dice_becomes_stationary(name):
     problem, constants, loss_range, variation = CASES[name]
     clip = 0.6 * constants.gradient_bound
     steps, gamma, noise, error = 1500, 0.03 / constants.smoothness, 0.1 * clip, constants.gradient_bound - clip
-    rule = cw.DiceSGD(Constant(gamma), clip, clip, noise)
+    rule = cs.DiceSGD(Constant(gamma), clip, clip, noise)
     samples = mean_stationarity(problem, rule, steps)
     bound = theory.dice_sgd_stationarity(constants, gamma, clip, clip, noise, error, loss_range, variation, 4, steps)
     assert_bounds(bound, samples)
     assert bound < constants.gradient_bound**2
-    trace = cw.run(problem, rule, steps, replicates=10, seed=6, record=np.arange(steps))
+    trace = cs.run(problem, rule, steps, replicates=10, seed=6, record=np.arange(steps))
     assert trace.error_norm().max() <= error * (1 + 1e-12)
 
 
@@ -669,7 +669,7 @@ def test_the_case_of_a_switching_population_is_what_it_says():
     theta = np.array([3.0, -1.0, 2.0, 0.5])
     exact = exact_stationarity(problem, theta[np.newaxis])[0]
     # 60 · 20,000 draws: ∇f is within 6·G/√1,200,000 of its mean in norm with a chance above 1 − 1e-6, and G = 1/4.
-    assert cw.metrics.stationarity(problem, theta, draws=20_000) == pytest.approx(exact, abs=2 * 0.25 * 6 * 0.25 / 1095)
+    assert cs.metrics.stationarity(problem, theta, draws=20_000) == pytest.approx(exact, abs=2 * 0.25 * 6 * 0.25 / 1095)
 
 
 # Wrong input

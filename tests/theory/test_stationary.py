@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.engine.means import mean_gradient
-from clipwise.theory import glm, stationary
+from clipsilon.engine.means import mean_gradient
+from clipsilon.theory import glm, stationary
 
-NONCONVEX = [cw.losses.Sigmoid(), cw.losses.Savage(), cw.losses.Tangent()]
-each = pytest.mark.parametrize("loss", [*NONCONVEX, cw.losses.Logistic()], ids=lambda loss: type(loss).__name__)
+NONCONVEX = [cs.losses.Sigmoid(), cs.losses.Savage(), cs.losses.Tangent()]
+each = pytest.mark.parametrize("loss", [*NONCONVEX, cs.losses.Logistic()], ids=lambda loss: type(loss).__name__)
 
 
 def problem_of(loss):
@@ -18,7 +18,7 @@ def problem_of(loss):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 3)) @ rng.standard_normal((3, 5))
     y = (x @ np.ones(5) + rng.standard_normal(60) > 0).astype(float)
-    return cw.Problem(x, y, loss=loss)
+    return cs.Problem(x, y, loss=loss)
 
 
 def gradients(problem, models):
@@ -43,7 +43,7 @@ def test_the_smoothness_holds_and_is_not_far_off(loss):
 
 
 def test_the_landscape_in_closed_form():
-    problem = cw.Problem(np.repeat(np.eye(3), 2, axis=0), np.tile([0.0, 1.0], 3), loss=cw.losses.Logistic())
+    problem = cs.Problem(np.repeat(np.eye(3), 2, axis=0), np.tile([0.0, 1.0], 3), loss=cs.losses.Logistic())
     place = stationary.landscape(problem)
     assert place == pytest.approx((np.log(2), 1 / 12, 3))
     assert stationary.landscape(problem, floor=0.1).excess == pytest.approx(np.log(2) - 0.1)
@@ -60,7 +60,7 @@ def test_the_bounds_hold_over_runs(loss, noise_std):
     problem, steps, runs, failure = problem_of(loss), 40, 150, 0.05
     place = stationary.landscape(problem)
     rule = reference.descent(1 / place.smoothness, noise_std)
-    trace = cw.run(problem, rule, steps, replicates=runs, seed=0, record=np.arange(steps))
+    trace = cs.run(problem, rule, steps, replicates=runs, seed=0, record=np.arange(steps))
     norms = gradients(problem, trace.theta)
     squares = (norms**2).mean(axis=1)
     bound = stationary.mean_square_gradient(place, noise_std, steps)
@@ -75,12 +75,12 @@ def test_the_bounds_hold_over_runs(loss, noise_std):
 
 def test_the_bound_holds_for_the_preset():
     """150 runs of `NoisySelection`; the bound fails with probability 0.05, so a false alarm once in 10⁷."""
-    problem, steps, runs, failure, noise_std, epsilon = problem_of(cw.losses.Savage()), 40, 150, 0.05, 0.02, 20.0
+    problem, steps, runs, failure, noise_std, epsilon = problem_of(cs.losses.Savage()), 40, 150, 0.05, 0.02, 20.0
     place, lipschitz = stationary.landscape(problem), glm.data_lipschitz(problem)
-    rule = cw.NoisySelection(cw.steps.Constant(1 / place.smoothness), lipschitz, noise_std, epsilon)
+    rule = cs.NoisySelection(cs.steps.Constant(1 / place.smoothness), lipschitz, noise_std, epsilon)
     scale = stationary.selection_scale(lipschitz, problem.records, epsilon)
     assert rule.on(problem).output.scale == scale == 4 * lipschitz / (60 * epsilon)
-    selected = gradients(problem, cw.run(problem, rule, steps, replicates=runs, seed=0).output)
+    selected = gradients(problem, cs.run(problem, rule, steps, replicates=runs, seed=0).output)
     limit = stationary.selected_gradient(place, noise_std, steps, scale, failure)
     assert (selected > limit).sum() <= binom.isf(1e-7, runs, failure)
     assert limit < 30 * selected.mean()
@@ -94,8 +94,8 @@ def test_the_printed_bound_fails():
     records change no mean, so 40 records stand for n. Under the other T that the theorem allows noise is larger.)
     """
     rank, epsilon, delta, failure = 10, 1.0, 1e-5, 0.01
-    problem = cw.Problem(
-        np.repeat(np.eye(rank), 4, axis=0), np.tile([0.0, 1.0, 1.0, 1.0], rank), loss=cw.losses.Logistic()
+    problem = cs.Problem(
+        np.repeat(np.eye(rank), 4, axis=0), np.tile([0.0, 1.0, 1.0, 1.0], rank), loss=cs.losses.Logistic()
     )
     place = stationary.landscape(problem)
     shortest = []
@@ -104,7 +104,7 @@ def test_the_printed_bound_fails():
         noise_std = glm.private_noise(1.0, epsilon, delta, n, steps, how="paper")
         assert noise_std**2 == pytest.approx(2 * place.smoothness * place.excess, rel=1e-3)
         rule = reference.descent(1 / place.smoothness, noise_std)
-        models = cw.run(problem, rule, steps, seed=0, record=np.arange(steps)).theta[0]
+        models = cs.run(problem, rule, steps, seed=0, record=np.arange(steps)).theta[0]
         lengths = np.linalg.norm(1 / (1 + np.exp(-models)) - 0.75, axis=1) / rank  # ∇L in closed form
         np.testing.assert_allclose(lengths[:50], gradients(problem, models[:50]), rtol=1e-9)
         shortest.append(lengths.min())
@@ -146,20 +146,20 @@ def test_the_right_number_of_few_steps():
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
-        (lambda: stationary.landscape(reference.problem(cw.losses.Absolute())), "problem must have a smooth loss"),
-        (lambda: stationary.landscape(reference.problem(cw.losses.Logistic(0.1))), "without penalty"),
-        (lambda: stationary.landscape(reference.problem(cw.losses.Quadratic())), "loss of the margin"),
+        (lambda: stationary.landscape(reference.problem(cs.losses.Absolute())), "problem must have a smooth loss"),
+        (lambda: stationary.landscape(reference.problem(cs.losses.Logistic(0.1))), "without penalty"),
+        (lambda: stationary.landscape(reference.problem(cs.losses.Quadratic())), "loss of the margin"),
         (
-            lambda: stationary.landscape(reference.problem(cw.losses.Savage(), region=cw.regions.Ball(1.0))),
+            lambda: stationary.landscape(reference.problem(cs.losses.Savage(), region=cs.regions.Ball(1.0))),
             "no region",
         ),
         (
-            lambda: stationary.landscape(reference.problem(cw.losses.Savage(), cw.responses.LocationShift(0.1))),
+            lambda: stationary.landscape(reference.problem(cs.losses.Savage(), cs.responses.LocationShift(0.1))),
             "records that do not react",
         ),
-        (lambda: stationary.landscape(reference.problem(cw.losses.Savage()), floor=1.0), "floor must be"),
+        (lambda: stationary.landscape(reference.problem(cs.losses.Savage()), floor=1.0), "floor must be"),
         (
-            lambda: stationary.landscape(cw.Problem(np.zeros((3, 2)), [0, 1, 1], loss=cw.losses.Savage())),
+            lambda: stationary.landscape(cs.Problem(np.zeros((3, 2)), [0, 1, 1], loss=cs.losses.Savage())),
             "problem must have features, got zeros only",
         ),
         (

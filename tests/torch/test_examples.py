@@ -13,11 +13,11 @@ pytest.importorskip("opacus")
 from opacus.validators import ModuleValidator  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
-from clipwise.torch import PrivacyEngine  # noqa: E402
-from clipwise.torch.examples import images  # noqa: E402
-from clipwise.torch.examples.images import Images  # noqa: E402
-from clipwise.torch.examples.models import MODELS, Shape, image_model  # noqa: E402
-from clipwise.torch.examples.training import Plan, _schedule, accuracy, prepared, stops, train_images  # noqa: E402
+from clipsilon.torch import PrivacyEngine  # noqa: E402
+from clipsilon.torch.examples import images  # noqa: E402
+from clipsilon.torch.examples.images import Images  # noqa: E402
+from clipsilon.torch.examples.models import MODELS, Shape, image_model  # noqa: E402
+from clipsilon.torch.examples.training import Plan, _schedule, accuracy, prepared, stops, train_images  # noqa: E402
 
 torch.set_num_threads(1)
 

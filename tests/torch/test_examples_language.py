@@ -10,8 +10,8 @@ for package in ("opacus", "transformers", "sacrebleu", "rouge_score"):
 
 from opacus.validators import ModuleValidator  # noqa: E402
 
-from clipwise.torch.examples import gpt2, language  # noqa: E402
-from clipwise.torch.examples.training import Plan  # noqa: E402
+from clipsilon.torch.examples import gpt2, language  # noqa: E402
+from clipsilon.torch.examples.training import Plan  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -111,7 +111,7 @@ def test_scores_look_back_only(words, records):
 
 @pytest.mark.parametrize("algorithm", ["dpsgd", "dice"])
 def test_ghost_and_hooks_agree_on_gpt2(words, records, algorithm):
-    from clipwise.torch import PrivacyEngine
+    from clipsilon.torch import PrivacyEngine
 
     rows = gpt2.texts(records[:12], words, 30)
     criterion = torch.nn.CrossEntropyLoss()

@@ -9,9 +9,9 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
-from clipwise import PrivacyWarning
-from clipwise.torch import PrivacyEngine
-from clipwise.torch.processes import Processes
+from clipsilon import PrivacyWarning
+from clipsilon.torch import PrivacyEngine
+from clipsilon.torch.processes import Processes
 from private_training import Training, flat, network, records
 
 MODES = ("hooks", "ghost")

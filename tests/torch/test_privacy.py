@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import clipwise as cw
-from clipwise.privacy.statement import SEEDED
-from clipwise.torch import PrivacyEngine
+import clipsilon as cs
+from clipsilon.privacy.statement import SEEDED
+from clipsilon.torch import PrivacyEngine
 from private_training import Training, flat, network, records
 
 MODES = ("hooks", "ghost")
@@ -85,15 +85,15 @@ def test_the_certificate_covers_what_a_run_reveals(mode, passes):
 def test_statements_are_those_of_the_rule():
     settings = {"algorithm": "dice", "clip": 0.5, "error_clip": 0.6, "residual_cap": 0.7, "noise_multiplier": 3.0}
     training = Training("ghost", **settings).run(2)
-    rule = cw.DiceSGD(cw.steps.Constant(1.0), 0.5, 0.6, 3.0 * 0.5 / 5, 0.7, batch=5, sampling="poisson")
-    expected = cw.account(rule, 40, 16, 1e-5)
+    rule = cs.DiceSGD(cs.steps.Constant(1.0), 0.5, 0.6, 3.0 * 0.5 / 5, 0.7, batch=5, sampling="poisson")
+    expected = cs.account(rule, 40, 16, 1e-5)
     stated = training.engine.statement()
     assert training.engine.steps == stated.steps == 16
     assert stated.certified == training.engine.get_epsilon(1e-5) == expected.certified
     assert stated.claimed == expected.claimed
     assert stated.claim_holds == expected.claim_holds
     assert stated.rule == "DiceSGD with SGD"
-    assert training.engine.get_epsilon(1e-3) == cw.account(rule, 40, 16, 1e-3).certified < stated.certified
+    assert training.engine.get_epsilon(1e-3) == cs.account(rule, 40, 16, 1e-3).certified < stated.certified
     assert training.engine.statement(delta=1e-3, steps=5).steps == 5
 
 
@@ -125,17 +125,17 @@ def test_nothing_is_spent_before_the_first_step():
 
 def test_a_single_pass_is_one_pass():
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0).run(1)
-    rule = cw.DPSGD(cw.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "single-pass")
-    assert training.engine.statement().certified == cw.account(rule, 40, 8, 1e-5).certified
+    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "single-pass")
+    assert training.engine.statement().certified == cs.account(rule, 40, 8, 1e-5).certified
 
 
 def test_unfinished_passes_count_as_participations():
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0)
     for _ in range(3):
         training.step(next(iter(training.loader)))
-    rule = cw.DPSGD(cw.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
+    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
     assert training.engine.steps == 3
-    assert training.engine.statement().certified == cw.account(rule, 40, 3 * 8, 1e-5).certified
+    assert training.engine.statement().certified == cs.account(rule, 40, 3 * 8, 1e-5).certified
 
 
 def test_a_look_at_a_batch_is_no_pass(tmp_path):
@@ -159,8 +159,8 @@ def test_with_workers_a_pass_counts_from_its_first_batch():
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0, workers=1)
     for batch in [next(iter(training.loader)) for _ in range(2)]:
         training.step(batch)
-    rule = cw.DPSGD(cw.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
-    assert training.engine.statement().certified == cw.account(rule, 40, 2 * 8, 1e-5).certified
+    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
+    assert training.engine.statement().certified == cs.account(rule, 40, 2 * 8, 1e-5).certified
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])

@@ -1,4 +1,4 @@
-"""Wrong input to clipwise.torch gets one clear sentence, before anything changes."""
+"""Wrong input to clipsilon.torch gets one clear sentence, before anything changes."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from clipwise import PrivacyWarning
-from clipwise.engine.checkpoint import CheckpointError
-from clipwise.torch import PrivacyEngine
+from clipsilon import PrivacyWarning
+from clipsilon.engine.checkpoint import CheckpointError
+from clipsilon.torch import PrivacyEngine
 from private_training import Training, network, records
 
 
@@ -194,21 +194,21 @@ class Missing(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-import clipwise
+import clipsilon
 try:
-    import clipwise.torch
+    import clipsilon.torch
 except ImportError as error:
     print(error)
 """
 
 
-def test_clipwise_does_not_need_torch():
+def test_clipsilon_does_not_need_torch():
     shown = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
-    assert shown.stdout == "clipwise.torch needs PyTorch and Opacus: install clipwise with its extra 'torch'.\n"
+    assert shown.stdout == "clipsilon.torch needs PyTorch and Opacus: install clipsilon with its extra 'torch'.\n"
 
 
-def test_clipwise_alone_does_not_import_torch():
-    code = "import sys, clipwise; print('torch' in sys.modules)"
+def test_clipsilon_alone_does_not_import_torch():
+    code = "import sys, clipsilon; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import private_training as pt
-from clipwise.torch import generators
-from clipwise.torch.sampling import Batches, Collate
+from clipsilon.torch import generators
+from clipsilon.torch.sampling import Batches, Collate
 from private_training import Training
 
 MODES = ("hooks", "ghost")

@@ -7,31 +7,31 @@ import pytest
 import torch
 from torch import nn
 
-import clipwise as cw
+import clipsilon as cs
 import reference
-from clipwise.engine.streams import spawn
+from clipsilon.engine.streams import spawn
 from private_training import Training
 
 STEPS, BATCH, CLIP, START = 200, 4, 0.4, 0.3
-STEP = {"step": cw.steps.Constant(0.2), "noise_std": 0.0, "batch": BATCH, "sampling": "poisson"}
+STEP = {"step": cs.steps.Constant(0.2), "noise_std": 0.0, "batch": BATCH, "sampling": "poisson"}
 ADAM = partial(torch.optim.Adam, eps=1e-15)  # paper 3 has ε₁ under the root: both are made too small to tell
 
 RULES = {
-    "dpsgd": (cw.DPSGD(clip=CLIP, **STEP), {"algorithm": "dpsgd", "clip": CLIP}),
-    "dice": (cw.DiceSGD(clip=CLIP, error_clip=0.5, **STEP), {"clip": CLIP, "error_clip": 0.5}),
+    "dpsgd": (cs.DPSGD(clip=CLIP, **STEP), {"algorithm": "dpsgd", "clip": CLIP}),
+    "dice": (cs.DiceSGD(clip=CLIP, error_clip=0.5, **STEP), {"clip": CLIP, "error_clip": 0.5}),
     "adam": (
-        cw.AdamDiceSGD(clip=CLIP, error_clip=0.5, stability=1e-30, **{**STEP, "step": cw.steps.Constant(0.02)}),
+        cs.AdamDiceSGD(clip=CLIP, error_clip=0.5, stability=1e-30, **{**STEP, "step": cs.steps.Constant(0.02)}),
         {"clip": CLIP, "error_clip": 0.5, "optimizer": ADAM, "lr": 0.02},
     ),
     # Small steps: normalising magnifies differences near zero.
-    "automatic": (cw.AutoDiceSGD(**{**STEP, "step": cw.steps.Constant(0.01)}), {"clipping": "automatic", "lr": 0.01}),
+    "automatic": (cs.AutoDiceSGD(**{**STEP, "step": cs.steps.Constant(0.01)}), {"clipping": "automatic", "lr": 0.01}),
 }
 LOSSES = {
-    "linear": (cw.losses.SquaredError(0.0), nn.MSELoss(), 0.5),  # ½(⟨x, θ⟩ − y)²
-    "logistic": (cw.losses.Logistic(0.0), nn.BCEWithLogitsLoss(), 1.0),
+    "linear": (cs.losses.SquaredError(0.0), nn.MSELoss(), 0.5),  # ½(⟨x, θ⟩ − y)²
+    "logistic": (cs.losses.Logistic(0.0), nn.BCEWithLogitsLoss(), 1.0),
 }
 CAPPED = (
-    cw.DiceSGD(clip=CLIP, error_clip=0.5, residual_cap=0.9, **STEP),
+    cs.DiceSGD(clip=CLIP, error_clip=0.5, residual_cap=0.9, **STEP),
     {"clip": CLIP, "error_clip": 0.5, "residual_cap": 0.9},
 )
 
@@ -59,7 +59,7 @@ def path(mode, problem, batches, criterion, factor, settings):
 def test_both_modes_are_the_compiled_engine(name, loss):
     (rule, settings), (part, criterion, factor) = RULES[name], LOSSES[loss]
     problem = reference.problem(part)
-    trace = cw.run(problem, rule, STEPS, START, seed=4, record=range(STEPS + 1))
+    trace = cs.run(problem, rule, STEPS, START, seed=4, record=range(STEPS + 1))
     errors = np.zeros_like(trace.theta[0]) if trace.error is None else trace.error[0]
     assert_same(problem, rule, criterion, factor, settings, trace.theta[0], errors)
 

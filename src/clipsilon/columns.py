@@ -1,0 +1,213 @@
+"""Columns out of a user's file, CSV or Parquet: numbers where all cells are, and else what stands in the way."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_DELIMITERS = ",;\t"
+_MISSING = {"", "na", "n/a", "nan", "null", "none"}
+_PARQUET = {".parquet", ".parq", ".pq"}
+_CHUNK = 20_000  # rows of a CSV file that are text at the same time
+_INDEX = "__index_level_"  # how pandas names an index that it writes to Parquet as a column
+
+
+class Missing(NamedTuple):
+    """How many cells have no value; the first of them, and the row that it is in."""
+
+    cells: int
+    cell: str
+    row: int
+
+
+class Column(NamedTuple):
+    """One column of a file."""
+
+    numbers: Array | None  # None unless every cell is a finite number
+    text: NDArray[Any] | None  # the cells as text, if they were asked for and are not all numbers
+    odd: str | None  # the first cell that is not a finite number
+    missing: Missing | None
+
+
+def column_names(path: Path) -> list[str]:
+    """The columns of a file, in order."""
+    if not path.is_file():
+        raise FileNotFoundError(f"path must name a file, got {path}, where there is none.")
+    names = _parquet_names(path) if _is_parquet(path) else _csv_names(path)
+    for k, name in enumerate(names):
+        if not name:
+            raise ValueError(f"column {k + 1} of {path} must have a name, got none (is it an index? take it out).")
+        if name in names[:k]:
+            raise ValueError(f"the columns of {path} must have different names, got {name!r} twice.")
+    return names
+
+
+def read_columns(path: Path, wanted: Sequence[str], as_text: str | None = None) -> dict[str, Column]:
+    """The columns of these names; of the one named `as_text` the cells are kept as text, too.
+
+    Rows are counted as a spreadsheet counts them: in a CSV file the header is row 1.
+    """
+    read = _read_parquet if _is_parquet(path) else _read_csv
+    found = read(path, wanted, as_text)
+    if not found:
+        raise ValueError(f"{path} must have rows below its header, got none.")
+    return found
+
+
+def finite(cells: Sequence[str]) -> Array | None:
+    """The cells as finite numbers, or None if some are not."""
+    try:
+        values = np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        return None
+    return values if np.isfinite(values).all() else None
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() in _PARQUET
+
+
+def _text_column(cells: Sequence[str], rows: Sequence[int], keep: bool) -> Column:
+    """A column of cells that are text; `rows` are their rows in the file."""
+    numbers = finite(cells)
+    text = np.array([cell.strip() for cell in cells]) if keep else None  # numbers or not: a later chunk may have none
+    if numbers is not None:
+        return Column(numbers, text, None, None)
+    cells = [cell.strip() for cell in cells]
+    gaps = [k for k, cell in enumerate(cells) if cell.lower() in _MISSING]
+    missing = Missing(len(gaps), cells[gaps[0]], rows[gaps[0]]) if gaps else None
+    return Column(None, text, next(cell for cell in cells if finite([cell]) is None), missing)
+
+
+# -- CSV ------------------------------------------------------------------------------------------------------------
+
+
+def _csv_names(path: Path) -> list[str]:
+    with _opened(path) as file:
+        names = [name.strip() for name in next(_reader(file), [])]
+    if not names or finite(names) is not None:
+        raise ValueError(f"the first row of {path} must name the columns, got {', '.join(names) or 'nothing'}.")
+    return names
+
+
+def _read_csv(path: Path, wanted: Sequence[str], as_text: str | None) -> dict[str, Column]:
+    """Chunk by chunk, so that little of the file is text at the same time."""
+    parts: dict[str, list[Column]] = {name: [] for name in wanted}
+    with _opened(path) as file:
+        reader = _reader(file)
+        names = [name.strip() for name in next(reader)]
+        for rows, numbers in _chunks(reader, len(names), path):
+            cells = dict(zip(names, zip(*rows, strict=True), strict=True))
+            for name in wanted:
+                parts[name].append(_text_column(cells[name], numbers, name == as_text))
+    return {name: _joined(chunks) for name, chunks in parts.items() if chunks}
+
+
+def _chunks(reader: Iterator[list[str]], width: int, path: Path) -> Iterator[tuple[list[list[str]], list[int]]]:
+    """Rows that are not blank, and their numbers in the file."""
+    first = 2
+    while rows := list(islice(reader, _CHUNK)):
+        numbers = [first + k for k, row in enumerate(rows) if row]
+        full = [row for row in rows if row]
+        for number, row in zip(numbers, full, strict=True):
+            if len(row) != width:
+                raise ValueError(f"row {number} of {path} must have {width} cells, as the header, got {len(row)}.")
+        if full:
+            yield full, numbers
+        first += len(rows)
+
+
+def _joined(parts: list[Column]) -> Column:
+    numbers = [part.numbers for part in parts if part.numbers is not None]
+    text = [part.text for part in parts if part.text is not None]
+    gaps = [part.missing for part in parts if part.missing is not None]
+    return Column(
+        np.concatenate(numbers) if len(numbers) == len(parts) else None,
+        np.concatenate(text) if text else None,
+        next((part.odd for part in parts if part.odd is not None), None),
+        gaps[0]._replace(cells=sum(gap.cells for gap in gaps)) if gaps else None,
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield file
+    except (UnicodeDecodeError, csv.Error):
+        raise ValueError(f"path must be a CSV file in UTF-8, got {path}, which is not one.") from None
+
+
+def _reader(file: IO[str]) -> Iterator[list[str]]:
+    """With the delimiter that makes most columns of the header."""
+    header = file.readline()
+    file.seek(0)
+    return csv.reader(
+        file, delimiter=max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
+    )
+
+
+# -- Parquet --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _arrow(path: Path) -> Iterator[Any]:
+    """The module that reads Parquet; what it finds wrong with a file becomes one sentence."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ValueError(f"{path} needs pyarrow to be read: install clipsilon with its extra 'parquet'.") from None
+    try:
+        yield pyarrow.parquet
+    except (pyarrow.ArrowException, OSError):
+        raise ValueError(f"path must be a Parquet file, got {path}, which is not one, or not whole.") from None
+
+
+def _parquet_names(path: Path) -> list[str]:
+    with _arrow(path) as parquet:
+        names = [str(name) for name in parquet.read_schema(path).names]
+    if not names:
+        raise ValueError(f"{path} must have columns, got none.")
+    return names
+
+
+def _read_parquet(path: Path, wanted: Sequence[str], as_text: str | None) -> dict[str, Column]:
+    for name in wanted:
+        if name.startswith(_INDEX):
+            raise ValueError(f"column {name!r} of {path} is an index that pandas wrote: leave it out.")
+    with _arrow(path) as parquet:
+        table = parquet.ParquetFile(path).read(columns=list(wanted))
+    if not table.num_rows:
+        return {}
+    return {name: _arrow_column(table.column(name), name == as_text) for name in wanted}
+
+
+def _arrow_column(values: Any, keep: bool) -> Column:
+    """Numbers as they are; whatever else as the text that a CSV file would have."""
+    import pyarrow
+
+    types, kind = pyarrow.types, values.type
+    numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    if numeric or (types.is_boolean(kind) and not keep):  # labels true and false are words
+        return _number_column(values.cast(pyarrow.float64(), safe=False).to_numpy(), keep)
+    cells = ["" if value is None else str(value) for value in values.to_pylist()]
+    return _text_column(cells, range(1, len(cells) + 1), keep)
+
+
+def _number_column(values: Array, keep: bool) -> Column:
+    gaps = np.flatnonzero(np.isnan(values))
+    infinite = np.flatnonzero(np.isinf(values))
+    missing = Missing(gaps.size, "nan", int(gaps[0]) + 1) if gaps.size else None
+    odd = f"{values[infinite[0]]:g}" if infinite.size else None
+    if not gaps.size and not infinite.size:
+        return Column(values, None, None, None)
+    return Column(None, values.astype(str) if keep else None, odd, missing)

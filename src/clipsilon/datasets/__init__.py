@@ -1,0 +1,20 @@
+"""Data sets: real ones that are fetched, not shipped, and the papers' synthetic ones."""
+
+from clipsilon.datasets.base import Dataset
+from clipsilon.datasets.cod_rna import DataError, codrna, generated_codrna
+from clipsilon.datasets.give_me_some_credit import DownloadError, credit, fetch_credit, generated_credit
+from clipsilon.datasets.synthetic import bernoulli, linear, logistic
+
+__all__ = [
+    "DataError",
+    "Dataset",
+    "DownloadError",
+    "bernoulli",
+    "codrna",
+    "credit",
+    "fetch_credit",
+    "generated_codrna",
+    "generated_credit",
+    "linear",
+    "logistic",
+]

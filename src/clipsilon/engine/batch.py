@@ -1,0 +1,255 @@
+"""The records of a step, summed: v += (1/B) Σ clip(g_i), and with feedback kept += (1/B) Σ clip(g_i, C3).
+
+In general record by record. Where records do not react and the loss sees ⟨x, θ⟩, no gradient is formed: it is
+slope·x, plus a penalty that all records share, and its norm |slope|·‖x‖. So each record comes down to one number, by
+which its row is added to the sum.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.extending import overload
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from clipsilon.clipping import add_clipped, scale
+from clipsilon.engine.cache import INNER, kernel
+from clipsilon.engine.prefetch import fetch_start
+from clipsilon.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
+from clipsilon.losses.base import gradient, slope, slopes
+from clipsilon.parts import implementation, implemented
+from clipsilon.responses import Identity, respond
+from clipsilon.rows import (
+    MARGIN,
+    ROWS_AT_A_TIME,
+    SQUARE,
+    add_row,
+    add_rows,
+    at_a_time,
+    margin,
+    measure,
+    row,
+    row_norm,
+    square,
+    weigh,
+    weight_of,
+    width,
+)
+from clipsilon.vectors import norm
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+_ROUNDING = 2.0**-51
+
+# What `scratch` has of a row, besides MARGIN and SQUARE: what multiplies it on its way into v, and into kept.
+FACTOR, KEPT_FACTOR = 2, 3
+
+
+class Summed(NamedTuple):
+    """In place of a table of records: what a step makes of them, summed elsewhere (`clipsilon.engine.chunked`)."""
+
+    v: Array
+    kept: Array
+    width: int
+
+
+@kernel
+def room(features: Any, theta: Array) -> tuple[Array, Array, Array, Array]:
+    """Where intermediate results go: a record's features after its reaction, and before it if the table is sparse; its
+    gradient; and a few numbers for each of the rows that are taken at a time.
+    """
+    columns = width(features)
+    return np.empty(columns), np.empty(columns), np.empty(theta.size), np.empty((KEPT_FACTOR + 1, ROWS_AT_A_TIME))
+
+
+def add_batch(
+    features: Any,
+    labels: Array,
+    weights: Array | None,
+    loss: Any,
+    response: Any,
+    clip: Any,
+    feedback: Any,
+    theta: Array,
+    deployed: Array,
+    drawn: Indices,
+    first: int,
+    last: int,
+    weight: float,
+    v: Array,
+    kept: Array,
+    moved: Array,
+    written: Array,
+    gradient_i: Array,
+    scratch: Array,
+    rng: Generator,
+) -> None:
+    """Add the records drawn[first:last], each times `weight`, to v and to kept (which is empty without feedback).
+
+    Which of the functions below this is depends on the types of the parts. All that it needs comes by itself: taking
+    arrays out of tuples would cost reference counting, a third of the time of a step with one record.
+    """
+
+
+@overload(add_batch, jit_options=INNER)
+def _add_batch(
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, scratch, rng,
+):  # fmt: skip
+    if getattr(features, "instance_class", None) is Summed:
+        return _as_summed
+    if not _only_multiplies(loss, response, clip, feedback):
+        return _record_by_record
+    return _by_margins if _has_margin(loss) else _by_scores
+
+
+def _only_multiplies(loss: Any, response: Any, clip: Any, feedback: Any) -> bool:
+    """Whether a record's row is only multiplied by a number on its way into the sum."""
+    caps = {NoFeedback: [], ErrorFeedback: list(feedback)[-1:]}.get(feedback.instance_class)
+    return (
+        (_has_margin(loss) or implementation(slopes, loss.instance_class) is not None)
+        and response.instance_class is Identity
+        and caps is not None
+        and all(implementation(scale, part.instance_class) is not None for part in (clip, *caps))
+    )
+
+
+def _has_margin(loss: Any) -> bool:
+    """Whether the loss's gradient follows from its slope, and is not one of its own."""
+    kind = loss.instance_class
+    return implementation(slope, kind) is not None and kind not in implemented(gradient)
+
+
+def _as_summed(
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, scratch, rng,
+):  # fmt: skip
+    for j in range(v.size):
+        v[j] += features.v[j]
+    for j in range(kept.size):
+        kept[j] += features.kept[j]
+
+
+def _record_by_record(
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, scratch, rng,
+):  # fmt: skip
+    for k in range(first, last):
+        i = drawn[k]
+        label = respond(response, deployed, row(features, i, written), labels[i], moved, rng)
+        gradient(loss, theta, moved, label, gradient_i)
+        weigh(weights, i, gradient_i)
+        add_clipped(clip, gradient_i, weight, v)
+        keep(feedback, gradient_i, weight, kept)
+
+
+def _by_margins(
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, scratch, rng,
+):  # fmt: skip
+    theta_norm = _penalised_norm(loss, theta)
+    penalty, kept_penalty = 0.0, 0.0
+    block = at_a_time(theta.size)
+    for begin in range(first, last, block):
+        end = min(begin + block, last)
+        measure(features, drawn, begin, end, theta, scratch)
+        for place in range(end, min(end + block, last)):
+            fetch_start(features, drawn[place])
+        for k in range(end - begin):
+            i, margin_i = drawn[begin + k], scratch[MARGIN, k]
+            own = weight_of(weights, i)
+            rate = own * slope(loss, margin_i, labels[i])
+            size = row_norm(features, i, scratch[SQUARE, k])
+            total = _gradient_norm(loss, rate, own, margin_i, size, theta_norm, theta.size)
+            scratch[FACTOR, k] = weight * scale(clip, rate, total)
+            scratch[KEPT_FACTOR, k] = weight * kept_amount(feedback, rate, total)
+            if theta_norm != 0.0:
+                penalty += weight * scale(clip, own, total)
+                kept_penalty += weight * kept_amount(feedback, own, total)
+        add_rows(features, drawn, begin, end, scratch, FACTOR, v)
+        if kept.size:
+            add_rows(features, drawn, begin, end, scratch, KEPT_FACTOR, kept)
+    _add_penalty(loss, theta, penalty, v)
+    _add_penalty(loss, theta, kept_penalty, kept)
+
+
+def _by_scores(
+    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
+    moved, written, gradient_i, scratch, rng,
+):  # fmt: skip
+    columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
+    theta_norm = _penalised_norm(loss, theta)
+    penalty, kept_penalty = 0.0, 0.0
+    for place in range(first, last):
+        i = drawn[place]
+        own = weight_of(weights, i)
+        for k in range(loss.classes):
+            rates[k] = margin(features, i, theta, k * columns)
+        slopes(loss, rates, labels[i])
+        inner = 0.0  # ⟨gradient without penalty, θ⟩
+        if theta_norm > 0.0:
+            for k in range(loss.classes):
+                inner += rates[k] * margin(features, i, theta, k * columns)
+        size = norm(rates) * row_norm(features, i, square(features, i))
+        total = _gradient_norm(loss, own, own, inner, size, theta_norm, theta.size)
+        for k in range(loss.classes):
+            add_row(features, i, weight * scale(clip, own * rates[k], total), v, k * columns)
+        penalty += weight * scale(clip, own, total)
+        if kept.size:
+            for k in range(loss.classes):
+                add_row(features, i, weight * kept_amount(feedback, own * rates[k], total), kept, k * columns)
+            kept_penalty += weight * kept_amount(feedback, own, total)
+    _add_penalty(loss, theta, penalty, v)
+    _add_penalty(loss, theta, kept_penalty, kept)
+
+
+def _penalised_norm(loss, theta):
+    """‖θ‖ if there is a penalty, else 0."""
+
+
+@overload(_penalised_norm, jit_options={"forceinline": True})
+def _theta_norm(loss, theta):
+    if not _has_penalty(loss):
+        return lambda loss, theta: 0.0
+    return lambda loss, theta: norm(theta) if loss.l2 > 0.0 else 0.0
+
+
+def _has_penalty(loss: Any) -> bool:
+    return "l2" in loss.instance_class._fields
+
+
+def _gradient_norm(loss, rate, own, inner, size, theta_norm, d):
+    """‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = inner and ‖x‖ = size."""
+
+
+@overload(_gradient_norm, jit_options={"forceinline": True})
+def _norm_of(loss, rate, own, inner, size, theta_norm, d):
+    def plain(loss, rate, own, inner, size, theta_norm, d):
+        return abs(rate) * size
+
+    def penalised(loss, rate, own, inner, size, theta_norm, d):
+        # The two parts may nearly cancel. What rounding could hide is added, so that no record passes its clip.
+        a, b = abs(rate) * size, abs(own) * loss.l2 * theta_norm
+        if b == 0.0:
+            return a
+        unit = max(a, b)
+        cross = 2.0 * (rate / unit) * (own * loss.l2 * inner / unit)
+        return unit * np.sqrt(max(0.0, (a / unit) ** 2 + (b / unit) ** 2 + cross) + (d + 8) * _ROUNDING)
+
+    return penalised if _has_penalty(loss) else plain
+
+
+def _add_penalty(loss, theta, penalty, total):
+    """Total += penalty·l2·θ; nothing for losses without a penalty, and for an empty total."""
+
+
+@overload(_add_penalty, jit_options={"forceinline": True})
+def _penalty_of(loss, theta, penalty, total):
+    def added(loss, theta, penalty, total):
+        for j in range(total.size):
+            total[j] += penalty * loss.l2 * theta[j]
+
+    return added if _has_penalty(loss) else lambda loss, theta, penalty, total: None

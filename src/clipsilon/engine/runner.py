@@ -1,0 +1,249 @@
+"""`run`: replicates of a rule on a problem, in threads, with progress, interruption and checkpoints."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipsilon import checks
+from clipsilon.engine import checkpoint as checkpoints
+from clipsilon.engine.loop import empty_recording, initial_state
+from clipsilon.engine.progress import Progress
+from clipsilon.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
+from clipsilon.engine.streams import spawn
+from clipsilon.engine.trace import Trace
+from clipsilon.feedback import remembers
+from clipsilon.outputs import averages
+from clipsilon.problem import Problem
+from clipsilon.regions import project
+from clipsilon.rule import Rule
+
+CHECKPOINT_SECONDS = 5.0  # how often a checkpoint is written
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; `trace` holds what was recorded until then."""
+
+    def __init__(self, trace: Trace):
+        super().__init__(f"stopped after {trace.steps_done.min()} to {trace.steps_done.max()} steps; see .trace")
+        self.trace = trace
+
+
+class DivergenceError(FloatingPointError):
+    """θ is no longer finite; `trace` holds what was recorded until then."""
+
+    def __init__(self, replicate: int, trace: Trace):
+        at = trace.steps_done[replicate]
+        super().__init__(
+            f"{trace.rule} diverged: θ is not finite after step {at} of replicate {replicate}; try a smaller step."
+        )
+        self.trace = trace
+        self._replicate = replicate
+
+    def __reduce__(self) -> tuple[Any, ...]:  # it may come from a worker of a sweep
+        return DivergenceError, (self._replicate, self.trace)
+
+
+def run(
+    problem: Problem,
+    rule: Rule,
+    steps: int,
+    start: Any = 0.0,
+    replicates: int = 1,
+    seed: int | None = None,
+    record: Any = 50,
+    n_jobs: int | None = None,
+    progress: bool | Progress | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+) -> Trace:
+    """Run a rule on a problem and return what was recorded.
+
+    Ctrl-C raises `Interrupted`, and a θ that is no longer finite `DivergenceError`; both carry a `trace`.
+
+    Parameters
+    ----------
+    steps
+        T, the number of updates.
+    start
+        θ_0, one number for all coordinates or one each.
+    replicates
+        Independent runs from the same start.
+    seed
+        A whole number makes the run reproducible (and so not fit for release); the same seed gives different rules the
+        same record draws. None takes cryptographic noise from the operating system.
+    record
+        About how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
+    n_jobs
+        Threads; None for one a processor, over replicates. A number above that of replicates also lets threads share
+        large batches; they wait for each other at every step, which is slow where processors are busy. The results do
+        not depend on it.
+    progress
+        True or False; None shows a bar on a terminal when the run is long.
+    checkpoint
+        A file that is written every few seconds; if it exists, the run continues from it and ends as if it had never
+        stopped. It holds the noise state: keep it as private as the data.
+
+    Examples
+    --------
+    >>> import clipsilon as cs
+    >>> problem = cs.Problem([0.0, 0.0, 1.0], loss=cs.losses.Quadratic())
+    >>> trace = cs.run(problem, cs.SGD(step=cs.steps.InverseTime(1, 0)), steps=1000, seed=0)
+    >>> trace.theta.shape
+    (1, 42, 1)
+    """
+    checks.instance("problem", problem, Problem)
+    checks.instance("rule", rule, Rule)
+    steps = checks.count("steps", steps)
+    seed = None if seed is None else checks.integer("seed", seed, least=0)
+    replicates = checks.count("replicates", replicates)
+    threads = min(_processors(), replicates) if n_jobs is None else checks.count("n_jobs", n_jobs)
+    rule.check(problem, steps)
+    rule = rule.on(problem)
+    theta = start_of(start, problem)
+    iterations = recorded_iterations(record, steps)
+    work = [
+        Replicate(initial_state(problem, rule, theta), empty_recording(problem, rule, iterations), streams)
+        for streams in spawn(seed, replicates)
+    ]
+    settings = {"steps": steps, "start": theta.tolist(), "replicates": replicates, "seed": seed}
+    file = _Checkpoint(checkpoint, problem, rule, {**settings, "record": iterations.tolist()}, work)
+    bar = progress if isinstance(progress, Progress) else Progress(progress, rule.name, steps * replicates)
+    _run_all(problem, rule, steps, seed, threads, bar, file, work)
+    return trace_of(rule, seed, work)
+
+
+def recorded_iterations(record: Any, steps: int) -> NDArray[np.int64]:
+    """The iterations to keep: log-spaced for a number, else the ones given."""
+    if isinstance(record, int | np.integer):
+        points = checks.integer("record", record, least=2)
+        spaced = np.geomspace(1, steps, points - 1).round().astype(np.int64)
+        return np.unique(np.concatenate(([0], spaced, [steps])))
+    given = checks.integers(record)
+    if given is None or given.min() < 0 or given.max() > steps:
+        raise ValueError(f"record must be a number or iterations from 0 to {steps}, got {record!r}.")
+    return np.unique(given)
+
+
+def start_of(start: Any, problem: Problem) -> Any:
+    """θ_0 as a vector; refuse one outside the region."""
+    theta = checks.vector("start", start, problem.dimension)
+    inside = theta.copy()
+    project(problem.region, inside)
+    if not np.allclose(inside, theta, rtol=1e-12, atol=1e-12):
+        raise ValueError(f"start must lie in the region {problem.region}, got {start!r}.")
+    return theta
+
+
+class _Checkpoint:
+    """The checkpoint file of a run, or nothing."""
+
+    def __init__(self, path: Any, problem: Problem, rule: Rule, settings: dict[str, Any], work: list[Replicate]):
+        self._path = _file(path)
+        self._work = work
+        if self._path is None:
+            return
+        self._run = checkpoints.identity(problem, rule, settings)
+        self._last = time.monotonic()
+        if self._path.exists():
+            checkpoints.load(self._path, self._run, work)
+        else:
+            checkpoints.save(self._path, self._run, work)  # a folder that cannot be written to shows now
+
+    def save(self, only_if_due: bool = False) -> None:
+        """Write all replicates' states, holding each still while it is copied."""
+        if self._path is None or (only_if_due and time.monotonic() - self._last < CHECKPOINT_SECONDS):
+            return
+        self._last = time.monotonic()
+        try:
+            with all_still(self._work):
+                if not any(replicate.diverged for replicate in self._work):
+                    checkpoints.save(self._path, self._run, self._work)
+        except OSError as problem:
+            warnings.warn(f"the checkpoint could not be written ({problem}); the run goes on without it.", stacklevel=2)
+
+
+def _file(path: Any) -> Path | None:
+    if path is None:
+        return None
+    if not isinstance(path, str | PathLike) or not str(path) or Path(path).is_dir() or not Path(path).parent.is_dir():
+        raise ValueError(f"checkpoint must be a file in a folder that exists, got {path!r}.")
+    return Path(path)
+
+
+def _run_all(
+    problem: Problem,
+    rule: Rule,
+    steps: int,
+    seed: int | None,
+    threads: int,
+    progress: Progress,
+    file: _Checkpoint,
+    work: list[Replicate],
+) -> None:
+    """Advance every replicate to the end; on Ctrl-C or divergence stop them all and raise with the trace."""
+    stop = threading.Event()
+    each = max(1, threads // len(work))
+    pool = ThreadPoolExecutor(max_workers=min(threads, len(work)))
+    try:
+        if work[0].done < steps:
+            work[0].compile(problem, rule, each)  # here and not in a thread, so that Ctrl-C need not wait for it
+        pace = Pace()
+        jobs = [pool.submit(replicate.advance_to, problem, rule, steps, each, pace, stop) for replicate in work]
+        with progress:
+            _watch(jobs, work, progress, file)
+    except KeyboardInterrupt:
+        stop.set()
+        pool.shutdown()
+        file.save()
+        raise Interrupted(trace_of(rule, seed, work)) from None
+    finally:
+        stop.set()
+        pool.shutdown()
+    for r, replicate in enumerate(work):
+        if replicate.diverged:
+            raise DivergenceError(r, trace_of(rule, seed, work))
+    file.save()
+
+
+def _watch(jobs: list[Future[None]], work: list[Replicate], progress: Progress, file: _Checkpoint) -> None:
+    """Wait for the jobs, looking up often enough for Ctrl-C, the bar and the checkpoint."""
+    pending: set[Future[None]] = set(jobs)
+    while pending:
+        finished, pending = wait(pending, timeout=CHUNK_SECONDS, return_when=FIRST_EXCEPTION)
+        for job in finished:
+            job.result()
+        if any(replicate.diverged for replicate in work):
+            return
+        progress.show(sum(replicate.done for replicate in work))
+        if pending:
+            file.save(only_if_due=True)
+
+
+def trace_of(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
+    """What the replicates recorded until now."""
+    return Trace(
+        rule=rule.name,
+        seed=seed,
+        iterations=work[0].recording.iterations,
+        theta=np.stack([replicate.recording.theta for replicate in work]),
+        error=np.stack([replicate.recording.error for replicate in work]) if remembers(rule.feedback) else None,
+        average=np.stack([replicate.recording.average for replicate in work]) if averages(rule.output) else None,
+        output=np.stack([replicate.state.summary[: replicate.state.theta.size] for replicate in work]),
+        steps_done=np.array([replicate.done for replicate in work]),
+    )
+
+
+def _processors() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

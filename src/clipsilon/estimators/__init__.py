@@ -1,0 +1,20 @@
+"""scikit-learn estimators that train privately, and what prepares data for them."""
+
+from clipsilon.estimators.classification import PrivateLogisticRegression
+from clipsilon.estimators.glm import PrivateGLM
+from clipsilon.estimators.methods import METHODS
+from clipsilon.estimators.regression import PrivateLinearRegression
+from clipsilon.estimators.scaler import PrivateScaler
+from clipsilon.estimators.total import TotalPrivacy, total_privacy
+from clipsilon.privacy.warning import PrivacyWarning
+
+__all__ = [
+    "METHODS",
+    "PrivacyWarning",
+    "PrivateGLM",
+    "PrivateLinearRegression",
+    "PrivateLogisticRegression",
+    "PrivateScaler",
+    "TotalPrivacy",
+    "total_privacy",
+]

@@ -1,0 +1,30 @@
+"""Local privacy as it is deployed: `report` on the user's device, `Server` for those who collect (paper 4).
+
+`Client` takes part in a service that `clipsilon serve` runs; `audit` attacks single reports.
+"""
+
+from clipsilon.local.audit import ReportAudit, audit
+from clipsilon.local.client import BudgetSpentError, Client, Model, NoAnswerError, Receipt, TurnError
+from clipsilon.local.ledger import LedgerError
+from clipsilon.local.report import report
+from clipsilon.local.server import RefusalError, Server, State, Turn, replay
+from clipsilon.local.statement import LocalStatement
+
+__all__ = [
+    "BudgetSpentError",
+    "Client",
+    "LedgerError",
+    "LocalStatement",
+    "Model",
+    "NoAnswerError",
+    "Receipt",
+    "RefusalError",
+    "ReportAudit",
+    "Server",
+    "State",
+    "Turn",
+    "TurnError",
+    "audit",
+    "replay",
+    "report",
+]

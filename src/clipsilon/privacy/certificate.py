@@ -1,0 +1,181 @@
+"""What can be proven about a release: a privacy profile, and how it was found, in sentences.
+
+The rows of the table in docs/privacy.md, one function each. Nothing here looks at a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clipsilon import checks
+from clipsilon.privacy import profiles
+from clipsilon.privacy.profiles import Profile
+from clipsilon.privacy.release import Feedback, Release
+from clipsilon.privacy.sampled import participations
+from clipsilon.sampling import Poisson
+
+ADJACENCIES = {
+    "replace-one": "one record is replaced by another",
+    "zero-out": "one record's contributions are replaced by zero",
+    "add-remove": "one record is added or removed",
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A profile and its reasons; no profile where nothing can be certified."""
+
+    profile: Profile | None
+    reasons: tuple[str, ...]
+
+    def epsilon(self, delta: float) -> float:
+        """The certified ε at δ; infinite if there is none."""
+        checks.open_fraction("delta", delta)
+        return np.inf if self.profile is None else self.profile.epsilon(delta)
+
+
+def certify(released: Release, adjacency: str) -> Certificate:
+    """The best certificate that is known for a release under an adjacency."""
+    checks.choice("adjacency", adjacency, ADJACENCIES)
+    if adjacency == "add-remove" and type(released.sampling) is not Poisson:
+        name = type(released.sampling).__name__
+        raise ValueError(
+            f"adjacency must be 'replace-one' or 'zero-out' for {name} sampling, whose batches depend on the number of "
+            "records, got 'add-remove'."
+        )
+    if released.selection == np.inf:
+        return Certificate(None, ("Nothing can be certified: the output looks at updates before noise.",))
+    if released.selection > 0:
+        return _with_selection(certify(replace(released, selection=0.0), adjacency), released, adjacency)
+    if released.personal is not None:
+        return _personal(released.personal, adjacency)
+    if released.radial is not None:
+        return _radial(released, released.radial, adjacency)
+    obstacle = _obstacle(released)
+    if obstacle is not None:
+        return Certificate(None, (obstacle,))
+    if released.feedback is not None and released.feedback.residual > 0:  # else the error stays zero
+        return _with_feedback(released, released.feedback, adjacency)
+    if released.participations is not None:
+        return _fixed_participation(released, released.participations, adjacency)
+    return _sampled(released, adjacency)
+
+
+def _personal(mu: float, adjacency: str) -> Certificate:
+    """Local noise: each report is a Gaussian mechanism of its own, and nothing else is computed from the record."""
+    if adjacency != "replace-one":
+        raise ValueError(f"adjacency must be 'replace-one' for local noise, got {adjacency!r}.")
+    reason = (
+        f"Each user sends one report with noise for their own budget: μ_i-GDP for user i, and μ = {mu:.4g} for the "
+        "least protected one, provided that the sensitivity the loss states is right, and that budgets, loss and start "
+        "were chosen without a look at the records; `account_users` has each."
+    )
+    return Certificate(profiles.gaussian(mu), (reason,))
+
+
+def _radial(released: Release, scale: float, adjacency: str) -> Certificate:
+    """Noise of Gamma length: a step is ε0 = bound/(B·scale) private for a record that is in it (docs/privacy.md)."""
+    known = type(released.sampling) is Poisson and adjacency != "replace-one" and released.feedback is None
+    if not known or not np.isfinite(released.bound):
+        reason = (
+            "Nothing can be certified: Gamma noise is for Poisson batches of clipped gradients, not for replace-one."
+        )
+        return Certificate(None, (reason,))
+    multiplier = released.batch * scale / released.bound
+    reason = f"Gamma noise: each step is {1 / multiplier:.4g}-private for those in it; subsampled and composed exactly."
+    return Certificate(profiles.gamma(released.rate, multiplier, released.steps), (reason,))
+
+
+def selection_epsilon(released: Release, adjacency: str) -> float:
+    """The ε of the selection alone: a norm that changes by L/n and not by 2L/n costs half (docs/privacy.md)."""
+    return released.selection if adjacency == "replace-one" else released.selection / 2
+
+
+def _with_selection(descent: Certificate, released: Release, adjacency: str) -> Certificate:
+    """Report-noisy-min over the norms of the mean gradients at iterates that the descent has released already."""
+    if descent.profile is None:
+        return descent
+    epsilon = selection_epsilon(released, adjacency)
+    reason = (
+        f"This is the descent; which iterate is selected adds ε = {epsilon:.4g} to it: Laplace noise of scale 4L/(nε') "
+        f"with ε' = {released.selection:.4g}, on norms that one record changes by at most "
+        f"{'2L/n' if adjacency == 'replace-one' else 'L/n'} at iterates that are released anyway."
+    )
+    return Certificate(profiles.add(descent.profile, epsilon), (*descent.reasons, reason))
+
+
+def _obstacle(released: Release) -> str | None:
+    """Why nothing can be certified, if so."""
+    if not released.is_known:
+        return f"Nothing can be certified: the law of {type(released.sampling).__name__} sampling is not known."
+    if not np.isfinite(released.bound):
+        return "Nothing can be certified: nothing bounds what one record adds to a step."
+    if released.noise_std * released.batch < 1e-290 * released.bound:
+        return "Nothing can be certified: there is no Gaussian noise, or too little to count with."
+    if released.feedback is not None and not np.isfinite(released.feedback.bound):
+        return "Nothing can be certified: nothing bounds what the fed-back error adds to a step."
+    return None
+
+
+def _fixed_participation(released: Release, k: int, adjacency: str) -> Certificate:
+    """Full batches, or disjoint ones: the shifts are known, so the Gaussian is exact (or, shuffled, a bound)."""
+    change = 2.0 if adjacency == "replace-one" else 1.0
+    mu = np.sqrt(k) * change * released.bound / (released.batch * released.noise_std)
+    reason = f"Each record takes part in at most {k} step(s): Gaussian differential privacy with μ = {mu:.4g}."
+    return Certificate(profiles.gaussian(mu), (reason,))
+
+
+def _sampled(released: Release, adjacency: str) -> Certificate:
+    """Batches left to chance: the subsampled Gaussian, composed."""
+    sum_std = released.noise_std * released.batch
+    if type(released.sampling) is Poisson and adjacency != "replace-one":
+        profile = profiles.poisson(released.rate, sum_std / released.bound, released.steps)
+        reason = "Poisson-subsampled Gaussian, both directions composed numerically, the larger taken."
+    else:
+        # Zeroing a record out is a replacement, too; and a Poisson batch with a record against one with another
+        # is bounded by the same pair.
+        profile = profiles.subset(released.rate, sum_std / (2 * released.bound), released.steps)
+        reason = "Subsampled Gaussian for replacements, the worse direction of every step composed numerically."
+    return Certificate(profile, (reason,))
+
+
+def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Certificate:
+    """DiceSGD and its variants: the direct part and what the outputs see of the hidden error."""
+    shift = dice_shift(released, feedback, "zero-out" if adjacency == "add-remove" else adjacency)
+    if feedback.projects and np.isfinite(feedback.residual):
+        reason = f"Error feedback: a participation leaves {feedback.residual:.4g} in the hidden error, at most"
+    else:
+        reason = "Error feedback without a cap that drains: at every step the hidden error may show up to its own clip"
+    k = released.participations
+    if k is not None:
+        mu = shift(k)
+        return Certificate(profiles.gaussian(mu), (f"{reason}; {k} participation(s) give μ = {mu:.4g}.",))
+    counts, weights = participations(released.rate, released.steps)
+    profile = profiles.mixture(weights, np.array([shift(int(count)) for count in counts]))
+    return Certificate(profile, (f"{reason}; mixed over the binomial number of participations.",))
+
+
+def dice_shift(released: Release, feedback: Feedback, adjacency: str) -> Callable[[int], float]:
+    """μ of a run in which the record takes part K times (docs/explanation/dice-guarantee.md has the proof).
+
+    replace-one: μ = (2/(B·s))·(√K·C1 + √min{(K·r)², K·r·B·C2, T·B²·C2²}), zero-out: μ = (1/(B·s))·(√K·C1 +
+    √min{(K·r)², 2·K·r·B·C2, 4·T·B²·C2²}). For K = 1 direct and fed-back part never fall on the same step, and
+    their squares add. An error that is normalised and not projected never drains: only the last bound holds.
+    """
+    b, r = released.batch, feedback.residual
+    direct, fed_back = released.bound, b * feedback.bound
+    change, opposite = (2.0, 1.0) if adjacency == "replace-one" else (1.0, 2.0)
+
+    def shift(k: int) -> float:
+        if k == 0:
+            return 0.0
+        energy = released.steps * (opposite * fed_back) ** 2
+        if feedback.projects and np.isfinite(r):
+            energy = min(energy, (k * r) ** 2, opposite * k * r * fed_back)
+        total = np.sqrt(direct**2 + energy) if k == 1 else np.sqrt(k) * direct + np.sqrt(energy)
+        return float(change * total / (b * released.noise_std))
+
+    return shift

@@ -1,0 +1,186 @@
+"""A statement: what is certified, what is claimed, whether the claim holds, and why; for people and for machines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clipsilon import checks
+from clipsilon.privacy import gaussian, profiles
+from clipsilon.privacy.certificate import ADJACENCIES, Certificate, certify
+from clipsilon.privacy.claims import Claim, claim
+from clipsilon.privacy.release import Release, release
+from clipsilon.rule import Rule
+
+SEEDED = "Seeded: not for release; whoever knows the seed can undo the noise."
+_IF_SEEDED = "A seeded run is not for release: whoever knows the seed can undo the noise."
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """The privacy of a rule run for a number of steps on a number of records.
+
+    Formal guarantee: for any two data sets that are neighbours under `adjacency`, the sequence of all iterates of one
+    run, with the one that was selected if the rule does so, is (certified, delta)-differentially private, on the terms
+    that `reasons` states.
+    """
+
+    rule: str
+    records: int
+    steps: int
+    delta: float
+    adjacency: str
+    certified: float  #: ε that is proven; infinite if none is
+    claimed: float | None  #: ε of the paper's formula
+    claim_holds: bool | None  #: None without a claim
+    reasons: tuple[str, ...]  #: how it is proven, on which terms, and what is not covered
+    certificate: Certificate = field(repr=False)
+    notes: tuple[str, ...] = ()  #: those of the reasons that tell what is not covered, such as classes learnt from y
+
+    def epsilon(self, delta: float) -> float:
+        """The certified ε at another δ."""
+        return self.certificate.epsilon(delta)
+
+    def delta_at(self, epsilon: float) -> float:
+        """The certified δ at some ε; 1 if nothing is certified."""
+        profile = self.certificate.profile
+        return 1.0 if profile is None else profile.delta(epsilon)
+
+    @property
+    def gaussian_mu(self) -> float:
+        """The μ whose Gaussian trade-off has the certified ε at this δ; a guarantee only where the reasons name it."""
+        return gaussian.largest_mu(self.certified, self.delta) if np.isfinite(self.certified) else np.inf
+
+    def tradeoff(self, alpha: ArrayLike) -> NDArray[np.float64]:
+        """The least type II error of any attack on one record, at type I error α."""
+        profile = self.certificate.profile
+        return np.zeros(np.shape(alpha)) if profile is None else profiles.tradeoff(profile, alpha)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the curve, as JSON has it: an infinite ε becomes None."""
+        return {
+            "rule": self.rule,
+            "records": self.records,
+            "steps": self.steps,
+            "delta": self.delta,
+            "adjacency": self.adjacency,
+            "certified_epsilon": self.certified if np.isfinite(self.certified) else None,
+            "claimed_epsilon": self.claimed if self.claimed is not None and np.isfinite(self.claimed) else None,
+            "claim_holds": self.claim_holds,
+            "reasons": list(self.reasons),
+            "notes": list(self.notes),
+        }
+
+    def to_json(self) -> str:
+        """The statement as JSON."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+    def to_markdown(self) -> str:
+        """The statement as a Markdown table and a list of reasons."""
+        rows = [("certified ε", shown(self.certified)), ("δ", f"{self.delta:g}")]
+        rows += [("neighbours", ADJACENCIES[self.adjacency])]
+        if self.claimed is not None:
+            rows += [("claimed by a paper", f"ε = {shown(self.claimed)}, {self._verdict()}")]
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+        reasons = "\n".join(f"- {reason}" for reason in self.reasons)
+        return (
+            f"**{self.rule}**, {self.steps} steps on {self.records} records\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n"
+        )
+
+    def _verdict(self) -> str:
+        return "which holds" if self.claim_holds else "not proven: go by the certified ε"
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.rule}, {self.steps} steps on {self.records} records",
+            f"  certified: ε = {shown(self.certified)} at δ = {self.delta:g}",
+            f"  neighbours: {ADJACENCIES[self.adjacency]}",
+        ]
+        if self.claimed is not None:
+            lines.append(f"  claimed by a paper: ε = {shown(self.claimed)}, {self._verdict()}")
+        return "\n".join(lines + [f"  - {reason}" for reason in self.reasons])
+
+
+def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str = "replace-one") -> Statement:
+    """State the privacy of a rule: certified, claimed, and whether the claim holds.
+
+    `adjacency` is "replace-one", "zero-out" (a record's gradients become zero) or, for Poisson sampling,
+    "add-remove".
+
+    >>> import clipsilon as cs
+    >>> rule = cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=0.004, batch=250)
+    >>> round(cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="add-remove").certified, 2)
+    0.39
+    """
+    delta = checks.open_fraction("delta", delta)
+    released = release(rule, records, steps)
+    certificate = certify(released, adjacency)
+    certified = certificate.epsilon(delta)
+    claimed = claim(released, delta, adjacency)
+    holds = None if claimed is None else bool(not claimed.failed and certified <= claimed.epsilon)
+    reasons = [*certificate.reasons, *_claim_reasons(claimed, certified), *_terms(rule, released, delta, adjacency)]
+    return Statement(
+        rule.name,
+        released.records,
+        released.steps,
+        delta,
+        adjacency,
+        certified,
+        None if claimed is None else claimed.epsilon,
+        holds,
+        tuple(reasons),
+        certificate,
+    )
+
+
+def about_seed(statement: Statement, seeded: bool) -> Statement:
+    """The statement of a run of which it is known whether it had a seed; `account` cannot know, and says "if"."""
+    told = {_IF_SEEDED: (SEEDED,) if seeded else ()}
+    return replace(statement, reasons=tuple(r for reason in statement.reasons for r in told.get(reason, (reason,))))
+
+
+def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
+    if claimed is None:
+        return ["The papers have no formula for this rule."]
+    reasons = [f"Claimed: {claimed.source}."]
+    if claimed.failed:
+        reasons.append(f"The claim's own condition fails: {'; '.join(claimed.failed)}.")
+    if certified > claimed.epsilon:
+        reasons.append(f"The claim is not certified: {claimed.epsilon:.4g} is claimed, {shown(certified)} is proven.")
+    if claimed.source.startswith(("paper 3, Theorem 3.8", "paper 3, App. C.4")):
+        reasons.append("The published proof for error feedback is wrong: see docs/errata.md.")
+    return reasons
+
+
+def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[str]:
+    """On what terms the guarantee is given."""
+    m, b = released.records, released.batch
+    terms = [f"Sampling: {type(rule.sampling).__name__}. The number of records and the expected batch size are public."]
+    if adjacency == "add-remove":
+        terms[0] = (
+            f"Sampling: {type(rule.sampling).__name__}, with a probability of {b}/{m} that is public and the same for "
+            f"both data sets: a run on {m - 1} records with a probability of {b}/{m - 1} is another algorithm."
+        )
+    if released.participations is None and 1 - (1 - released.rate) ** released.steps <= delta:
+        terms.append("δ is no less than the chance that a record takes part at all: such a δ protects nobody.")
+    terms += [
+        "All iterates are covered, and so is anything computed from them, such as the last one or an average.",
+        "One run is covered: each replicate, and each run made to choose a setting, is a release of its own.",
+        _IF_SEEDED,
+    ]
+    if released.feedback is not None:
+        terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")
+    if released.selection > 0:
+        terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
+    return terms
+
+
+def shown(epsilon: float | None) -> str:
+    """An ε as tables show it."""
+    if epsilon is None:
+        return "none"
+    return f"{epsilon:.4g}" if np.isfinite(epsilon) else "∞"

@@ -1,0 +1,51 @@
+"""Checkpoints of a private training: model, optimiser, error, accounting, and the state of both generators.
+
+Whoever reads one can undo the noise and see the error: keep it as private as the data.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clipsilon.engine.checkpoint import CheckpointError
+from clipsilon.rule import Rule
+from clipsilon.storage import write_atomically
+
+_FORMAT = "clipsilon-torch-3"
+
+
+def identity(rule: Rule, records: int) -> dict[str, Any]:
+    """What makes a training this training, as far as its checkpoint can tell."""
+    parts = {name: repr(getattr(rule, name)) for name in ("clip", "feedback", "sampling", "noise")}
+    return {"algorithm": rule.name, **parts, "records": records}
+
+
+def save(path: Any, content: dict[str, Any]) -> None:
+    """Write a checkpoint, whole or not at all."""
+    write_atomically(Path(path), lambda file: torch.save({"format": _FORMAT, **content}, file))
+
+
+def load(path: Any, expected: dict[str, Any]) -> dict[str, Any]:
+    """Read a checkpoint, and refuse one of another training."""
+    try:
+        content = torch.load(Path(path), weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is not a checkpoint, is damaged, or holds more than tensors and plain values."
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise CheckpointError(f"{path} is not a checkpoint of clipsilon.torch.")
+    for name, value in expected.items():
+        if content["identity"][name] != value:
+            raise CheckpointError(f"{path} has another {name}: {content['identity'][name]}, and not {value}.")
+    return dict(content)
+
+
+def check_shapes(path: Any, saved: dict[str, Any], module: Any) -> None:
+    """Refuse the parameters of another model."""
+    if {name: t.shape for name, t in saved.items()} != {name: t.shape for name, t in module.state_dict().items()}:
+        raise CheckpointError(f"{path} is of a model with other parameters.")
