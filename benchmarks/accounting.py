@@ -58,7 +58,7 @@ EPSILON, CLOSE = 1.0, 0.002  # to calibrate for, and how near below it, as `cs.c
 
 def rule(noise: float) -> cs.Rule:
     """DP-SGD."""
-    return cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=noise / BATCH, batch=BATCH)
+    return cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=noise / BATCH, batch=BATCH)
 
 
 def ours(case: Setting) -> float:

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import clipsilon as cs
-from clipsilon.privacy.attacks import Effort, attacks, watched
-from clipsilon.privacy.canaries import Linear, canary_pair
-from clipsilon.privacy.inference import clopper_pearson_bound, gaussian_bound, lower_limit
-from clipsilon.privacy.one_run import one_run_bound
+from clipsilon.privacy.auditing.attacks import Effort, attacks, watched
+from clipsilon.privacy.auditing.canaries import Linear, canary_pair
+from clipsilon.privacy.auditing.inference import clopper_pearson_bound, gaussian_bound, lower_limit
+from clipsilon.privacy.auditing.one_run import one_run_bound
 from clipsilon.privacy.release import release
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
@@ -42,12 +42,12 @@ Scores = dict[str, np.ndarray]  # "absent" and "present"
 
 def sampled_rule() -> cs.Rule:
     """DP-SGD with Poisson batches."""
-    return cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=0.2, batch=10)
+    return cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=0.2, batch=10)
 
 
 def full_rule(records: int) -> cs.Rule:
     """All records in every step: an exact Gaussian mechanism, with noise of one clip on the sum."""
-    return cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=1 / records, batch=1, sampling="full")
+    return cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=1 / records, batch=1, sampling="full")
 
 
 def attacked(rule: cs.Rule, steps: int, runs: int, seed: int) -> Scores:
@@ -174,7 +174,7 @@ def against_jax_privacy(rows: list[Row], quick: bool) -> None:
 def costs(rows: list[Row], quick: bool) -> None:
     """An audit over the plain runs that it is made of."""
     steps, runs = (STEPS // 10, RUNS // 10) if quick else (STEPS, RUNS)
-    rule = cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=0.5, batch=10)
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=0.5, batch=10)
     pair = canary_pair(RECORDS, 1.0, "add-remove")
     audited = {"runs": runs, "seed": 0, "adjacency": "add-remove", "progress": False}
 

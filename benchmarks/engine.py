@@ -21,11 +21,11 @@ import numba
 import numpy as np
 
 import clipsilon as cs
+from clipsilon.engine.arrays import world
 from clipsilon.engine.loop import advance, empty_recording, initial_state
 from clipsilon.engine.streams import spawn
-from clipsilon.engine.team import team
-from clipsilon.engine.world import world
-from clipsilon.sampling import draw, expected_batch
+from clipsilon.engine.threads import team
+from clipsilon.rules.sampling import draw, expected_batch
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
 from timing import per_step, ratio, seconds, turns
@@ -47,7 +47,7 @@ def problem(d: int = 10) -> cs.Problem:
 
 def rule(name: str = "PCSGD") -> cs.Rule:
     """PCSGD and DiceSGD with one record a step, or DPSGD with a uniform minibatch."""
-    step = cs.steps.InverseTime(50, 5000)
+    step = cs.schedules.InverseTime(50, 5000)
     if name == "DiceSGD":
         return cs.DiceSGD(step, clip=CLIP, error_clip=CLIP, noise_std=NOISE)
     if name == "DPSGD":

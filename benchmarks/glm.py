@@ -52,12 +52,12 @@ def epoch(problem: cs.Problem, rule: cs.Rule, threads: int, epochs: int | None =
 
 def private(noise_std: float = 0.01) -> cs.Rule:
     """DP-SGD."""
-    return cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=noise_std, batch=BATCH)
+    return cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=noise_std, batch=BATCH)
 
 
 def plain() -> cs.Rule:
     """The same loop with clipping and noise turned off."""
-    return cs.SGD(cs.steps.Constant(0.5), batch=BATCH, sampling="poisson")
+    return cs.SGD(cs.schedules.Constant(0.5), batch=BATCH, sampling="poisson")
 
 
 def against_opacus(rows: list[Row], folder: Path, quick: bool) -> None:

@@ -15,10 +15,10 @@ import sys
 import numpy as np
 
 import clipsilon as cs
-from clipsilon.clipping import Unclipped
-from clipsilon.outputs import Average
-from clipsilon.rule import Rule
-from clipsilon.sampling import SinglePass
+from clipsilon.rules.clipping import Unclipped
+from clipsilon.rules.outputs import Average
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import SinglePass
 from results import Row, ahead, cost, main
 from timing import per_step, ratio, seconds, turns
 
@@ -41,7 +41,7 @@ def problem(name: str, dimension: int, users: int = USERS) -> cs.Problem:
 
 def rule(decay: float, budget: float | None) -> cs.Rule:
     """LDP-ASGD, or the same without noise."""
-    step = cs.steps.Power(0.2, decay)
+    step = cs.schedules.Power(0.2, decay)
     if budget is None:
         return Rule("ASGD", step, Unclipped(), SinglePass(1), output=Average())
     return cs.LDPASGD(step, budget)

@@ -292,9 +292,11 @@ def opacus_rule(point: dict[str, Any], epsilon: float, records: int) -> tuple[cs
     """Opacus's algorithm as a rule with certified noise, and its steps. (Opacus samples at 1/⌈n/B⌉.)"""
     batches = math.ceil(records / point["batch"])
     batch = math.ceil(records / batches)
-    unit = calibrated(cs.DPSGD(cs.steps.Constant(1.0), 1.0, 1.0, batch), epsilon, records, batches * point["epochs"])
+    unit = calibrated(
+        cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch), epsilon, records, batches * point["epochs"]
+    )
     noise_std = unit.noise.std * point["clip"]
-    return cs.DPSGD(cs.steps.Constant(point["rate"]), point["clip"], noise_std, batch), batches * point["epochs"]
+    return cs.DPSGD(cs.schedules.Constant(point["rate"]), point["clip"], noise_std, batch), batches * point["epochs"]
 
 
 def opacus_job(data: Split, point: dict[str, Any], epsilon: float) -> dict[str, Any]:

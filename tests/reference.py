@@ -9,13 +9,13 @@ from scipy.integrate import quad
 from scipy.special import poch
 
 import clipsilon as cs
-from clipsilon.clipping import Norm, Normalise, PerClass, Unclipped
 from clipsilon.engine.streams import spawn
-from clipsilon.feedback import NoFeedback
-from clipsilon.noise import Gaussian, Local, Radial
-from clipsilon.outputs import Average, Selected
-from clipsilon.preconditioning import Adam
-from clipsilon.sampling import Full, Poisson, Uniform
+from clipsilon.rules.clipping import Norm, Normalise, PerClass, Unclipped
+from clipsilon.rules.feedback import NoFeedback
+from clipsilon.rules.noise import Gaussian, Local, Radial
+from clipsilon.rules.outputs import Average, Selected
+from clipsilon.rules.preconditioning import Adam
+from clipsilon.rules.sampling import Full, Poisson, Uniform
 
 
 def gradient(loss, theta, x, y):
@@ -242,4 +242,4 @@ def descent(step, noise_std, clip=None):
     Without a clip there is one that nothing reaches, so that one kernel serves both.
     """
     part = Norm(1e100 if clip is None else clip)
-    return cs.Rule("DPGD", cs.steps.Constant(step), part, Full(), Gaussian(noise_std), output=Average())
+    return cs.Rule("DPGD", cs.schedules.Constant(step), part, Full(), Gaussian(noise_std), output=Average())

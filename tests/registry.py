@@ -1,15 +1,15 @@
 """Every part and preset the package registers, with arguments to make one: what the contract tests loop over."""
 
 import clipsilon as cs
-from clipsilon.clipping import add_clipped
-from clipsilon.losses import gradient, value
-from clipsilon.losses.base import margin_value, slope
-from clipsilon.parts import implemented, is_ours
-from clipsilon.presets import PRESETS
-from clipsilon.regions import project
-from clipsilon.responses import respond
-from clipsilon.sampling import draw
-from clipsilon.steps import size
+from clipsilon._core.parts import implemented, is_ours
+from clipsilon.problems.losses import gradient, value
+from clipsilon.problems.losses.base import margin_value, slope
+from clipsilon.problems.regions import project
+from clipsilon.problems.responses import respond
+from clipsilon.rules.clipping import add_clipped
+from clipsilon.rules.presets import PRESETS
+from clipsilon.rules.sampling import draw
+from clipsilon.rules.schedules import size
 
 ARGUMENTS = {
     "Quadratic": {"a": 1.5},
@@ -58,7 +58,7 @@ CLIPS = every(add_clipped)
 SAMPLINGS = every(draw)
 
 
-STEP = cs.steps.InverseTime(2, 30)
+STEP = cs.schedules.InverseTime(2, 30)
 
 
 def local_rules(budget, step=STEP, **more):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted((DOCS / "api").glob("*.md"))
 # Modules that are public without `import clipsilon` loading them, or without being listed there.
-BESIDE = ["estimators", "parts", "report.charts", "reproduce", "torch"]
+BESIDE = ["_core.parts", "estimators", "report.charts", "reproduce", "torch"]
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LISTED = re.compile(r"^   ~(clipsilon\.[\w.]+)$|^\.\. py:data:: (clipsilon\.[\w.]+)$", re.MULTILINE)
 DIRECTIVE = re.compile(r"^\.\. auto\w+:: (clipsilon[\w.]*)", re.MULTILINE)

@@ -1,27 +1,40 @@
 """Imports follow the one-way flow of docs/architecture.md, and importing is quick because what is heavy comes late."""
 
 import ast
+import re
 import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
+from clipsilon._core import sources
+
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipsilon"
 
 # A file or folder of src/clipsilon may import from itself and from what stands before it.
 ORDER = [
-    *("version", "sources", "vectors", "storage", "checks", "parts"),
-    *("columns", "tables", "datasets"),
-    *("losses", "responses", "regions", "rows", "constants", "problem"),
-    *("sampling", "clipping", "feedback", "noise", "preconditioning", "steps", "outputs", "rule", "presets"),
-    *("engine", "sweep"),
-    *("zeros", "points", "metrics", "bias"),
-    *("privacy", "theory", "tuning", "local"),
-    *("estimators", "models", "fitting", "torch"),
-    *("report", "reproduce", "meter", "demo", "cli"),
+    *("version", "_core", "datasets"),
+    *("problems", "rules", "engine", "analysis", "privacy", "theory"),
+    *("local", "estimators", "torch"),
+    *("report", "reproduce", "cli"),
 ]
+# Within these folders the order is fixed, too.
+INNER_ORDER = {
+    "_core": ["sources", "vectors", "storage", "checks", "parts", "rows"],
+    "problems": ["losses", "responses", "regions", "constants", "problem"],
+    "rules": [
+        *("sampling", "clipping", "feedback", "noise", "preconditioning", "schedules", "outputs", "rule", "presets"),
+    ],
+    "analysis": ["zeros", "fixed_points", "metrics", "bias"],
+}
 PLACE = {name: place for place, name in enumerate(ORDER)}
-ATTACKS = {"privacy.attacks", "privacy.audit", "privacy.one_run_audit"}  # their job is to look at runs
+ATTACKS = {
+    "privacy.auditing.attacks",
+    "privacy.auditing.audit",
+    "privacy.auditing.one_run_audit",
+}  # their job is to look at runs
 TRACES = {"engine", "engine.trace", "engine.runner"}
 
 
@@ -75,10 +88,29 @@ def test_imports_follow_the_flow():
     assert not {module: names for module, names in found.items() if names}
 
 
+@pytest.mark.parametrize("folder", INNER_ORDER)
+def test_imports_within_a_folder_follow_its_order(folder):
+    order = INNER_ORDER[folder]
+    inside = {m: m.split(".")[1] for m in MODULES if m.startswith(f"{folder}.")}
+    assert set(inside.values()) == set(order)
+    back = {
+        m: sorted(
+            n
+            for n in imported(MODULES[m].read_text("utf-8"))
+            if n.startswith(f"{folder}.") and order.index(n.split(".")[1]) > order.index(place)
+        )
+        for m, place in inside.items()
+    }
+    assert not {m: names for m, names in back.items() if names}
+
+
+def test_the_top_level_shows_the_architecture():
+    assert len(ORDER) <= 1 + 16  # `version` apart
+
+
 def test_what_states_a_property_reads_no_trace():
-    stating = [
-        m for m in MODULES if top(m) in ("privacy", "theory", "points", "bias", "constants") and m not in ATTACKS
-    ]
+    places = ("privacy", "theory", "analysis", "problems.constants")
+    stating = [m for m in MODULES if m.startswith(places) and not m.startswith("theory.tuning") and m not in ATTACKS]
     reading = [m for m in stating if TRACES & set(imported(MODULES[m].read_text("utf-8")))]
     assert not reading
 
@@ -90,9 +122,18 @@ def test_no_import_is_relative():
 
 
 def test_imports_are_found():
-    source = "import clipsilon.rows\nfrom clipsilon import checks\nif TYPE_CHECKING:\n    from clipsilon import cli\n"
+    source = "import clipsilon._core.rows\nfrom clipsilon._core import checks\nif TYPE_CHECKING:\n    from clipsilon import cli\n"
     within = "def f():\n    from clipsilon.engine.means import mean_loss\n    from clipsilon import __version__\n"
-    assert sorted(imported(source + within)) == ["", "checks", "engine.means", "rows"]
+    assert sorted(imported(source + within)) == ["", "_core.checks", "_core.rows", "engine.means"]
+
+
+def test_all_that_is_compiled_is_in_the_kernels_digest():
+    """A kernel stored under a digest that leaves out its source would be stale after an edit."""
+    compiled = re.compile(r"^(from|import) (numba|llvmlite)|import .*\b(kernel|implements|operation)\b", re.MULTILINE)
+    found = [
+        path.relative_to(PACKAGE).as_posix() for path in MODULES.values() if compiled.search(path.read_text("utf-8"))
+    ]
+    assert {name for name in found if not name.startswith(sources.COMPILED)} == {"__init__.py"}
 
 
 def test_the_engine_knows_no_algorithm_by_name():

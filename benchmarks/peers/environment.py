@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from clipsilon.storage import cache_folder
+from clipsilon._core.storage import cache_folder
 
 PEERS = Path(__file__).parent
 

@@ -25,7 +25,7 @@ figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
 for error_clip, colour in zip((0.5, 1.0, 2.0), list(PALETTE)[1:], strict=False):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the library warns of an error_clip below clip, and this picture shows why
-        rule = cs.DiceSGD(cs.steps.InverseTime(10, 100), clip=1.0, error_clip=error_clip, noise_std=1.0)
+        rule = cs.DiceSGD(cs.schedules.InverseTime(10, 100), clip=1.0, error_clip=error_clip, noise_std=1.0)
     trace = cs.run(problem, rule, steps=100_000, start=5.0, replicates=10, seed=0)
     size = np.sqrt((trace.error[:, 1:] ** 2).sum(axis=2).mean(axis=0))
     end = trace.gap([goal])[:, -1].mean()

@@ -19,12 +19,12 @@ about = {"epsilon": 1.0, "delta": 1e-5, "records": 100_000, "steps": 100_000}
 
 def noise(how="certified", **options):
     """The noise that DiceSGD needs for ε = 1."""
-    rule = cs.DiceSGD(cs.steps.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0, **options)
+    rule = cs.DiceSGD(cs.schedules.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0, **options)
     return cs.calibrate(rule, how=how, **about).noise.std
 
 
 caps = np.geomspace(1.01, 1000.0, 13)
-plain = cs.calibrate(cs.PCSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=1.0), **about).noise.std
+plain = cs.calibrate(cs.PCSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=1.0), **about).noise.std
 figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
 blue, dashed = COLOURS["DiceSGD"], {"linestyle": "--", "linewidth": 1.5}
 axes.axhline(noise(), color=blue, label="no cap", **dashed)

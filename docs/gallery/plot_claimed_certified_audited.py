@@ -14,7 +14,7 @@ from clipsilon.report.palette import PALETTE
 
 blue, vermilion, green, *_ = PALETTE
 about = {"records": 100, "steps": 100, "delta": 1e-3}
-step = cs.steps.Constant(1.0)
+step = cs.schedules.Constant(1.0)
 descent = cs.PCSGD(step, clip=1.0, noise_std=1.0, sampling="full")
 dice = cs.DiceSGD(step, clip=1.0, error_clip=1.0, noise_std=1.0)
 capped = cs.DiceSGD(step, clip=1.0, error_clip=1.0, noise_std=1.0, residual_cap=2.0)

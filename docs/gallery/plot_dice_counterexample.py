@@ -30,7 +30,7 @@ def least_epsilon(claimed, steps):
 
 def published(claimed, steps=records):
     """The rule, with the noise of paper 3's Theorem 3.8."""
-    rule = cs.DiceSGD(cs.steps.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0)
+    rule = cs.DiceSGD(cs.schedules.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0)
     return cs.calibrate(rule, claimed, delta, records, steps, how="paper")
 
 

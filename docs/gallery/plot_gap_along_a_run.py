@@ -14,7 +14,7 @@ from clipsilon.report.palette import COLOURS
 
 records = np.r_[np.zeros(900), np.ones(100)]
 problem = cs.Problem(records, loss=cs.losses.Quadratic(a=10.0), response=cs.responses.LocationShift(beta=0.05))
-goal, step = cs.stable_point(problem).theta, cs.steps.InverseTime(10, 100)
+goal, step = cs.stable_point(problem).theta, cs.schedules.InverseTime(10, 100)
 rules = [
     cs.PCSGD(step, clip=1.0, noise_std=0.1),
     cs.DiceSGD(step, clip=1.0, error_clip=1.0, noise_std=1.0),

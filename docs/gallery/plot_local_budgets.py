@@ -22,7 +22,7 @@ spread = np.random.default_rng(0).uniform(0.5, 1.5, users)  # some users are mor
 means = np.array([1.0, 2.0, 4.0, 8.0])
 last, average = [], []
 for mean in means:
-    rule = cs.LDPASGD(cs.steps.Power(0.2, 1 / 3), budget=mean * spread)
+    rule = cs.LDPASGD(cs.schedules.Power(0.2, 1 / 3), budget=mean * spread)
     trace = cs.run(problem, rule, steps=users, replicates=20, seed=0)
     last.append(trace.gap(goal, of="theta")[:, -1])
     average.append(trace.gap(goal, of="average")[:, -1])

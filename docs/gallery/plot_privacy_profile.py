@@ -13,7 +13,7 @@ import numpy as np
 import clipsilon as cs
 from clipsilon.report.palette import PALETTE
 
-step = cs.steps.Constant(0.5)
+step = cs.schedules.Constant(0.5)
 about = {"records": 60_000, "steps": 240, "delta": 1e-5}
 rules = {
     "Gaussian noise, all records in every step": (cs.DPGD(step, lipschitz=1.0, noise_std=1.0), "zero-out"),

@@ -1,32 +1,16 @@
 """Private training by clipped, noisy gradient descent, for models that may change the data they learn from."""
 
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
-from clipsilon import sources  # noqa: F401  (first: it digests the files before they are used)
+from clipsilon._core import sources  # noqa: F401  (first: it digests the files before they are used)
 
 # isort: split
-from clipsilon import (
-    clipping,
-    datasets,
-    feedback,
-    local,
-    losses,
-    metrics,
-    noise,
-    outputs,
-    preconditioning,
-    regions,
-    responses,
-    sampling,
-    steps,
-    theory,
-)
-from clipsilon.bias import bias_table
-from clipsilon.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
-from clipsilon.models import load_model
-from clipsilon.parts import implements
-from clipsilon.points import (
+from clipsilon import datasets, local, theory
+from clipsilon._core.parts import implements
+from clipsilon.analysis import metrics
+from clipsilon.analysis.bias import bias_table
+from clipsilon.analysis.fixed_points import (
     Point,
     clipped_point,
     clipping_bias,
@@ -35,7 +19,20 @@ from clipsilon.points import (
     repeated_minimization,
     stable_point,
 )
-from clipsilon.presets import (
+from clipsilon.engine import CheckpointError, DivergenceError, Interrupted, Trace, run
+from clipsilon.engine.sweep import Run, sweep
+from clipsilon.privacy.auditing.audit import Audit, audit
+from clipsilon.privacy.auditing.one_run import one_run_bound
+from clipsilon.privacy.auditing.one_run_audit import audit_one_run
+from clipsilon.privacy.calibration import calibrate, longest_run
+from clipsilon.privacy.papers import claims
+from clipsilon.privacy.statement import Statement, account
+from clipsilon.privacy.users import account_users
+from clipsilon.privacy.warning import PrivacyWarning
+from clipsilon.problems import losses, regions, responses
+from clipsilon.problems.problem import Problem
+from clipsilon.rules import clipping, feedback, noise, outputs, preconditioning, sampling, schedules
+from clipsilon.rules.presets import (
     DPGD,
     DPSGD,
     LDPASGD,
@@ -49,18 +46,8 @@ from clipsilon.presets import (
     GammaDPSGD,
     NoisySelection,
 )
-from clipsilon.privacy.audit import Audit, audit
-from clipsilon.privacy.calibration import calibrate, longest_run
-from clipsilon.privacy.one_run import one_run_bound
-from clipsilon.privacy.one_run_audit import audit_one_run
-from clipsilon.privacy.settings import claims
-from clipsilon.privacy.statement import Statement, account
-from clipsilon.privacy.users import account_users
-from clipsilon.privacy.warning import PrivacyWarning
-from clipsilon.problem import Problem
-from clipsilon.rule import Rule
-from clipsilon.sweep import Run, sweep
-from clipsilon.tuning import Proposal, tune
+from clipsilon.rules.rule import Rule
+from clipsilon.theory.tuning import Proposal, tune
 from clipsilon.version import __version__ as __version__
 
 __all__ = [
@@ -117,17 +104,19 @@ __all__ = [
     "responses",
     "run",
     "sampling",
+    "schedules",
     "stable_point",
-    "steps",
     "sweep",
     "theory",
     "tune",
 ]
 
-_LATER = ("estimators", "reproduce", "torch")  # what takes long to import, or needs an extra, comes with its first use
+_LAZY_MODULES = ("estimators", "reproduce", "torch")  # slow to import, or they need an extra
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name not in _LATER:
+def __getattr__(name: str) -> Any:
+    if name == "load_model":
+        return import_module("clipsilon.estimators.model_files").load_model
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module 'clipsilon' has no attribute {name!r}")
     return import_module(f"clipsilon.{name}")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import reference
 import registry
-from clipsilon.losses.base import dimension, gradient, is_margin_loss, label_kind, margin_value, slope, value
+from clipsilon.problems.losses.base import dimension, gradient, is_margin_loss, label_kind, margin_value, slope, value
 
 losses = pytest.mark.parametrize("loss", registry.LOSSES, ids=registry.name)
 margin_losses = pytest.mark.parametrize("loss", [*filter(is_margin_loss, registry.LOSSES)], ids=registry.name)

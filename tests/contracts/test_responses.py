@@ -5,8 +5,8 @@ import pytest
 
 import reference
 import registry
-from clipsilon.constants import estimate_sensitivity
-from clipsilon.responses import is_random, respond
+from clipsilon.problems.constants import estimate_sensitivity
+from clipsilon.problems.responses import is_random, respond
 
 responses = pytest.mark.parametrize("response", registry.RESPONSES, ids=registry.name)
 

@@ -11,12 +11,12 @@ from hypothesis.extra.numpy import arrays
 import clipsilon as cs
 import reference
 import registry
-from clipsilon.clipping import Norm, Normalise, add_clipped
-from clipsilon.outputs import Average
-from clipsilon.preconditioning import Plain
-from clipsilon.regions import project
-from clipsilon.sampling import expected_batch
-from clipsilon.steps import size
+from clipsilon.problems.regions import project
+from clipsilon.rules.clipping import Norm, Normalise, add_clipped
+from clipsilon.rules.outputs import Average
+from clipsilon.rules.preconditioning import Plain
+from clipsilon.rules.sampling import expected_batch
+from clipsilon.rules.schedules import size
 
 vectors = arrays(np.float64, 4, elements=st.floats(-1e300, 1e300))
 moderate = arrays(np.float64, 4, elements=st.floats(-1e6, 1e6))
@@ -90,7 +90,7 @@ PRIVATE = [preset for preset in registry.rules() if preset != "SGD"]
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_one_step_on_neighbouring_data(preset, scale):
     """Replacing one record moves the first mean update by at most 2·bound/B, however large its gradient."""
-    rule = registry.rules(noise_std=0.0, step=cs.steps.Constant(1.0), sampling="full")[preset]
+    rule = registry.rules(noise_std=0.0, step=cs.schedules.Constant(1.0), sampling="full")[preset]
     # What is private is the update before it. (Averages, which are not looked at, let the estimators' kernels serve.)
     rule = replace(rule, preconditioner=Plain(), output=Average())
     x, y = reference.data()
@@ -110,7 +110,7 @@ def test_one_step_on_neighbouring_data(preset, scale):
 
 def test_the_divisor_is_the_expected_batch_and_not_the_drawn_one():
     problem = cs.Problem(np.ones((40, 1)), np.zeros(40), loss=cs.losses.SquaredError())
-    rule = cs.DPSGD(cs.steps.Constant(1.0), clip=1.0, noise_std=0.0, batch=10, sampling="poisson")
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=0.0, batch=10, sampling="poisson")
     rule = replace(rule, output=Average())  # as the estimators', whose kernel serves
     thetas = [cs.run(problem, rule, 1, start=50.0, seed=seed).theta[0, -1, 0] for seed in range(30)]
     moves = 50.0 - np.array(thetas)  # each gradient is 50, and clipped to 1

@@ -24,7 +24,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import clipsilon as cs
-from clipsilon.engine import chunked
+from clipsilon.engine import remote as chunked
 from clipsilon.engine.progress import Progress
 from clipsilon.estimators import (
     METHODS,
@@ -34,8 +34,8 @@ from clipsilon.estimators import (
     PrivateScaler,
     chunks,
 )
-from clipsilon.feedback import NoFeedback
-from clipsilon.sampling import Full
+from clipsilon.rules.feedback import NoFeedback
+from clipsilon.rules.sampling import Full
 
 RNG = np.random.default_rng(11)
 N = 1200
@@ -189,7 +189,7 @@ def test_a_run_of_two_parts():
 @pytest.mark.verify
 def test_averages():
     averaged = cs.Rule(
-        "own", cs.steps.Power(0.5, 0.5), cs.clipping.Norm(0.8), cs.sampling.Poisson(50), cs.noise.Gaussian(1.0),
+        "own", cs.schedules.Power(0.5, 0.5), cs.clipping.Norm(0.8), cs.sampling.Poisson(50), cs.noise.Gaussian(1.0),
         output=cs.outputs.Average(),
     )  # fmt: skip
     how = {"method": averaged, "epochs": 1}
@@ -198,11 +198,11 @@ def test_averages():
 
 @pytest.mark.verify
 def test_lazy_deployment_and_reactions():
-    lazy = cs.DPSGD(cs.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full", deploy_every=3)
+    lazy = cs.DPSGD(cs.schedules.Constant(0.5), 1.0, 1.0, batch=1, sampling="full", deploy_every=3)
     how = {"method": lazy, "response": cs.responses.BestResponse(0.3)}
     found = logistic(fit_intercept=False, **how).fit(*split(130, X, BINARY))
     assert_same(found, logistic(fit_intercept=False, **how).fit(X, BINARY))
-    how["method"] = cs.DPSGD(cs.steps.Constant(0.5), 1.0, 1.0, batch=1, sampling="full")
+    how["method"] = cs.DPSGD(cs.schedules.Constant(0.5), 1.0, 1.0, batch=1, sampling="full")
     greedy = logistic(fit_intercept=False, **how).fit(X, BINARY)
     assert np.abs(greedy.theta_ - found.theta_).max() > 1e-4, "deployment makes a difference here"
 
@@ -298,7 +298,7 @@ def with_one(table, row, value):
         ((X, BINARY[:, np.newaxis]), {}, "y must be a Dask array or series of one dimension"),
         ((X[:0], BINARY[:0]), {}, "at least one row"),
         ((X, BINARY), {"method": "dpsgd", "batch": 5000}, "batch must be at most"),
-        ((X, BINARY), {"method": cs.PCSGD(cs.steps.Constant(0.1), 1.0, 1.0)}, "sampling must be Poisson or Full"),
+        ((X, BINARY), {"method": cs.PCSGD(cs.schedules.Constant(0.1), 1.0, 1.0)}, "sampling must be Poisson or Full"),
     ],
 )
 def test_refusals(arguments, more, message):
@@ -337,10 +337,10 @@ def test_a_target_however_large_is_treated_as_in_memory(large):
 
 
 def test_random_reactions_are_refused():
-    problem = chunked.Distant(100, 3, loss=cs.losses.Logistic(), response=cs.responses.Identity())
+    problem = chunked.RemoteProblem(100, 3, loss=cs.losses.Logistic(), response=cs.responses.Identity())
     problem.response = type("Drawing", (), {"random": True})()
     with pytest.raises(ValueError, match="response must not draw at random"):
-        chunked.check_chunked(problem, cs.DPGD(cs.steps.Constant(1.0), 1.0, 1.0))
+        chunked.check_chunked(problem, cs.DPGD(cs.schedules.Constant(1.0), 1.0, 1.0))
 
 
 class UnknownToWorkers(NamedTuple):

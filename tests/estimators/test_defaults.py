@@ -9,7 +9,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 import clipsilon as cs
 from clipsilon.estimators import PrivateLogisticRegression
 from clipsilon.estimators.defaults import defaults
-from clipsilon.privacy.gaussian import largest_mu
+from clipsilon.privacy.accounting.gaussian import largest_mu
 
 DELTA = 1e-5
 

@@ -43,7 +43,7 @@ def direct(problem, rule, steps, epsilon=1.0, adjacency="zero-out"):
     return cs.run(problem, calibrated, steps, seed=3).output[0]
 
 
-OWN = cs.ClippedDPGD(cs.steps.Constant(1.5), clip=0.7, noise_std=1.0)
+OWN = cs.ClippedDPGD(cs.schedules.Constant(1.5), clip=0.7, noise_std=1.0)
 
 
 def test_a_fit_is_a_run():

@@ -9,7 +9,7 @@ import clipsilon as cs
 from clipsilon.estimators import METHODS
 from clipsilon.estimators.defaults import defaults
 from clipsilon.estimators.methods import Budget, Choices, plan
-from clipsilon.presets import PRESETS
+from clipsilon.rules.presets import PRESETS
 
 RECORDS, COLUMNS = 400, 4
 ZERO_OUT = Budget(3.0, 1e-5, "zero-out")
@@ -58,7 +58,7 @@ def test_choices_are_followed():
     rule, steps, *_ = made("dpsgd", Choices(clip=0.3, batch=100, epochs=2.5, step=0.7))
     assert (rule.clip, rule.sampling, rule.step, steps) == ((0.3,), (100,), (0.7,), 10)
     assert type(rule.sampling) is cs.sampling.Poisson
-    assert made("dpsgd", Choices(step=cs.steps.Power(1, 0.5))).rule.step == (1, 0.5)
+    assert made("dpsgd", Choices(step=cs.schedules.Power(1, 0.5))).rule.step == (1, 0.5)
     assert made("dpgd", Choices(clip=0.3)).rule.clip == (0.3,)
 
 
@@ -96,17 +96,17 @@ def test_the_capped_error_costs_as_much_as_the_clipped_gradients():
 
 
 def test_a_rule_of_ones_own_gets_its_noise_only():
-    own = cs.DiceSGD(cs.steps.Power(1, 0.5), 0.5, 0.6, 1.0, residual_cap=0.7, batch=20, sampling="epochs")
+    own = cs.DiceSGD(cs.schedules.Power(1, 0.5), 0.5, 0.6, 1.0, residual_cap=0.7, batch=20, sampling="epochs")
     rule, steps, *_ = made(own, Choices(epochs=3))
     assert steps == 60
     assert rule == replace(own, noise=rule.noise)
     assert cs.account(rule, RECORDS, steps, 1e-5, "zero-out").certified <= 3.0
-    single = cs.DPSGD(cs.steps.Power(1, 0.5), 0.5, 1.0, batch=20, sampling="single-pass")
+    single = cs.DPSGD(cs.schedules.Power(1, 0.5), 0.5, 1.0, batch=20, sampling="single-pass")
     assert made(single).steps == 20
 
 
 def test_what_the_user_chose_is_named():
-    free = cs.SGD(cs.steps.Constant(0.1))
+    free = cs.SGD(cs.schedules.Constant(0.1))
     with pytest.raises(ValueError, match="^method must be one that can be certified: .* nothing bounds"):
         made(free, Choices(epochs=5), ZERO_OUT)
     with pytest.raises(ValueError, match="^epochs must be at most .* here, got 1e[+]30"):

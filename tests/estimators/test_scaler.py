@@ -19,8 +19,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import clipsilon as cs
 from clipsilon.estimators import PrivateScaler, quantiles, scaler
-from clipsilon.privacy import gaussian
-from clipsilon.privacy.inference import clopper_pearson_bound
+from clipsilon.privacy.accounting import gaussian
+from clipsilon.privacy.auditing.inference import clopper_pearson_bound
 from clipsilon.privacy.statement import SEEDED
 
 ADJACENCIES = ["zero-out", "add-remove", "replace-one"]

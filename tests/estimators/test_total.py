@@ -14,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, Stand
 
 import clipsilon as cs
 from clipsilon.estimators import PrivacyWarning, PrivateLogisticRegression, PrivateScaler, total_privacy
-from clipsilon.privacy import profiles
+from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.certificate import Certificate
 
 X = np.random.default_rng(0).standard_normal((5000, 4))
@@ -27,7 +27,7 @@ class Sampled(BaseEstimator):
         self.adjacency = adjacency
 
     def fit(self, X, y=None):
-        rule = cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=0.01, batch=250)
+        rule = cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=0.01, batch=250)
         self.statement_ = cs.account(rule, records=5000, steps=50, delta=1e-5, adjacency=self.adjacency)
         return self
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_added_up_is_refused():
 def test_a_step_that_certifies_nothing_makes_the_total_infinite():
     step = scaler(1.0).fit(X)
     other = Sampled()
-    rule = cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=0.0, batch=250)
+    rule = cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=0.0, batch=250)
     other.statement_ = cs.account(rule, records=5000, steps=50, delta=1e-5, adjacency="zero-out")
     assert total_privacy([step, other]).epsilon == math.inf
 

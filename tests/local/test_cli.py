@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 import clipsilon as cs
-from clipsilon import cli
+from clipsilon.cli import main as cli
 from clipsilon.local import service
 
-STEP = cs.steps.Power(0.2, 0.5)
+STEP = cs.schedules.Power(0.2, 0.5)
 
 
 def run(*words):
@@ -73,7 +73,7 @@ def test_serve_says_that_it_was_stopped(tmp_path):
     """As by Ctrl-C in a terminal; what was started in the background may have been told to ignore it."""
     script = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from clipsilon.cli import main; main(sys.argv[1:])"
+        "from clipsilon.cli.main import main; main(sys.argv[1:])"
     )
     words = ["serve", str(tmp_path / "ledger.db"), "--dimension", "2", "--step-size", "0.2", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -10,7 +10,7 @@ import pytest
 import clipsilon as cs
 from clipsilon.local import Client, service
 
-LOSS, STEP, RECORD = cs.losses.MallowsLogistic(), cs.steps.Power(0.2, 0.5), ([0.3, -0.7], 1)
+LOSS, STEP, RECORD = cs.losses.MallowsLogistic(), cs.schedules.Power(0.2, 0.5), ([0.3, -0.7], 1)
 
 
 class Lossy(Client):

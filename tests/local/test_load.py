@@ -18,7 +18,7 @@ import clipsilon as cs
 from clipsilon.local import Client
 
 CROWD = Path(__file__).with_name("crowd.py")
-COMMAND = [sys.executable, "-c", "from clipsilon.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from clipsilon.cli.main import main; main()"]
 SETTINGS = ["--dimension", "3", "--step-size", "0.2", "--decay", "0.5", "--turn-seconds", "600"]
 DEADLINE = 120.0  # seconds, after which a test gives up; nothing is expected to take so long
 
@@ -111,7 +111,7 @@ def test_killed_in_the_middle_every_report_is_applied_once(start, tmp_path):
     theta, average = replayed(rows)
     np.testing.assert_allclose(model.theta, theta, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(model.average, average, rtol=1e-12, atol=1e-12)
-    with cs.local.Server(ledger, start=[0.0] * 3, step=cs.steps.Power(0.2, 0.5)) as again:
+    with cs.local.Server(ledger, start=[0.0] * 3, step=cs.schedules.Power(0.2, 0.5)) as again:
         assert again.theta.tobytes() == model.theta.tobytes()
         assert again.average.tobytes() == model.average.tobytes()
         assert again.statement(1e-5).summary() == statement

@@ -14,9 +14,9 @@ import clipsilon as cs
 import reference
 from clipsilon.engine.streams import spawn
 from clipsilon.local.ledger import Ledger
-from clipsilon.privacy import gaussian
+from clipsilon.privacy.accounting import gaussian
 
-STEP = cs.steps.Power(0.2, 0.5)
+STEP = cs.schedules.Power(0.2, 0.5)
 LOSS = cs.losses.MallowsLogistic()
 
 
@@ -83,7 +83,7 @@ def test_closed_and_opened_again_nothing_is_lost_or_doubled(opened):
 
 
 def test_theta_by_hand(opened):
-    server = opened(step=cs.steps.Constant(0.5), region=cs.regions.Box(-1, 1))
+    server = opened(step=cs.schedules.Constant(0.5), region=cs.regions.Box(-1, 1))
     server.apply("ann", 1.0, 0, [1.0, 1.0])
     server.apply("bob", 1.0, 1, [4.0, -1.0])
     assert server.theta.tolist() == [-1.0, 0.5]  # −0.5 − 2 is outside
@@ -122,7 +122,7 @@ REFUSED = {
 def test_refused_reports_change_nothing(opened, case):
     changes, message = REFUSED[case]
     changes = dict(changes)
-    server = opened(step=cs.steps.Constant(changes.pop("step", 0.5)))
+    server = opened(step=cs.schedules.Constant(changes.pop("step", 0.5)))
     server.apply("ann", 1.0, 0, [1.0, 1.0])
     before = server.state
     arguments = {"user": "bob", "mu": 1.0, "version": 1, "report": [0.1, 0.2], **changes}
@@ -219,8 +219,8 @@ def test_a_turn_that_took_too_long_passes_on(opened):
     [
         ({"start": [0.0, 0.6]}, "start"),
         ({"start": [0.0, 0.5, 0.0]}, "start"),
-        ({"step": cs.steps.Power(0.2, 0.6)}, "step"),
-        ({"step": cs.steps.Constant(0.2)}, "step"),
+        ({"step": cs.schedules.Power(0.2, 0.6)}, "step"),
+        ({"step": cs.schedules.Constant(0.2)}, "step"),
         ({"region": cs.regions.Ball(1.0)}, "region"),
         ({"repeats": "compose"}, "repeats"),
     ],

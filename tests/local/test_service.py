@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import clipsilon as cs
 from clipsilon.local import service
 
-START, STEP = [0.0, 0.5], cs.steps.Power(0.2, 0.5)
+START, STEP = [0.0, 0.5], cs.schedules.Power(0.2, 0.5)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_the_logging_of_others_is_left_alone(tmp_path):
             super().close()
 
     handler = Closing(stream)
-    step = cs.steps.Power(0.2, 0.5)
+    step = cs.schedules.Power(0.2, 0.5)
     with cs.local.Server(tmp_path / "ledger.db", start=[0.0], step=step) as server, service.running(server):
         assert not stream.closed
     handler.close()

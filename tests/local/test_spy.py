@@ -62,7 +62,7 @@ def test_only_the_device_touches_a_record(tmp_path, wire):
     """From the client through the service to the disk."""
     SEEN.clear()
     path = tmp_path / "ledger.db"
-    with cs.local.Server(path, start=np.zeros(4), step=cs.steps.Constant(0.1)) as server:
+    with cs.local.Server(path, start=np.zeros(4), step=cs.schedules.Constant(0.1)) as server:
         with service.running(server) as url:
             Client(url).take_part("ann", Spy((FEATURES, LABEL)), LOSS, mu=4.0)
         assert server.version == 1
@@ -85,7 +85,7 @@ def test_without_the_device_the_rest_gets_along_with_no_record_at_all(tmp_path, 
     module = importlib.import_module("clipsilon.local.client")
     monkeypatch.setattr(module, "prepare", lambda *_: None)
     monkeypatch.setattr(module, "report", lambda *_: np.ones(4))
-    with cs.local.Server(tmp_path / "l", start=np.zeros(4), step=cs.steps.Constant(0.1)) as server:
+    with cs.local.Server(tmp_path / "l", start=np.zeros(4), step=cs.schedules.Constant(0.1)) as server:
         with service.running(server) as url:
             Client(url).take_part("ann", object(), LOSS, mu=4.0)
         assert server.theta.tolist() == [-0.1] * 4

@@ -32,7 +32,7 @@ def test_the_papers_noise_makes_the_papers_claim(preset):
 
 @pytest.mark.parametrize("sampling", ["uniform", "epochs", "single-pass", "full"])
 def test_longest_run(sampling):
-    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 0.3, batch=1 if sampling == "full" else 10, sampling=sampling)
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 0.3, batch=1 if sampling == "full" else 10, sampling=sampling)
     longest = cs.longest_run(rule, 3.0, 1e-5, RECORDS, most=1000)
     assert 0 < longest <= 1000
     assert cs.account(rule, RECORDS, longest, 1e-5).certified <= 3.0
@@ -51,7 +51,7 @@ def test_noise_falls_with_epsilon_and_rises_with_steps():
 @pytest.mark.parametrize("batch", [20, RECORDS])
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 def test_gamma_noise_is_calibrated_too(batch, adjacency):
-    rule = cs.GammaDPSGD(cs.steps.Constant(1.0), clip=0.8, scale=1.0, batch=batch)
+    rule = cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=0.8, scale=1.0, batch=batch)
     for target in TARGETS:
         found = cs.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
         assert 0.98 * target <= cs.account(found, RECORDS, STEPS, 1e-5, adjacency).certified <= target
@@ -60,7 +60,7 @@ def test_gamma_noise_is_calibrated_too(batch, adjacency):
 
 
 def test_gamma_noise_that_nearly_vanishes_is_calibrated_without_overflow():
-    rule = cs.GammaDPSGD(cs.steps.Constant(0.1), clip=1.0, scale=1.0, batch=10)
+    rule = cs.GammaDPSGD(cs.schedules.Constant(0.1), clip=1.0, scale=1.0, batch=10)
     with np.errstate(all="raise", under="ignore"):
         found = cs.calibrate(rule, 100.0, 1e-12, 100, 10**5, adjacency="add-remove")
     assert 98.0 <= cs.account(found, 100, 10**5, 1e-12, "add-remove").certified <= 100.0
@@ -68,7 +68,7 @@ def test_gamma_noise_that_nearly_vanishes_is_calibrated_without_overflow():
 
 @pytest.mark.parametrize("name", ["DPSGD", "GammaDPSGD"])
 def test_where_no_noise_is_needed_the_right_argument_is_blamed(name):
-    rule = registry.rules()[name] if name == "DPSGD" else cs.GammaDPSGD(cs.steps.Constant(1.0), 1.0, 1.0, batch=2)
+    rule = registry.rules()[name] if name == "DPSGD" else cs.GammaDPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch=2)
     with pytest.raises(ValueError, match=r"^epsilon must be below .*e\+\d\d here, .* got 1e\+60"):
         cs.calibrate(rule, 1e60, 1e-5, RECORDS, 1, adjacency="zero-out")
     with pytest.raises(ValueError, match="^delta must be below the chance that a record takes part at all"):
@@ -77,7 +77,7 @@ def test_where_no_noise_is_needed_the_right_argument_is_blamed(name):
 
 def test_local_budgets_are_calibrated_too():
     for target in TARGETS:
-        found = cs.calibrate(cs.LDPSGD(cs.steps.Constant(1.0), 1.0), target, 1e-5, RECORDS, RECORDS)
+        found = cs.calibrate(cs.LDPSGD(cs.schedules.Constant(1.0), 1.0), target, 1e-5, RECORDS, RECORDS)
         assert 0.98 * target <= cs.account(found, RECORDS, RECORDS, 1e-5).certified <= target * (1 + 1e-9)
     with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
         cs.calibrate(found, 1.0, 1e-5, RECORDS, RECORDS, adjacency="zero-out")

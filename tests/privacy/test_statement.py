@@ -10,16 +10,16 @@ import pytest
 
 import clipsilon as cs
 import registry
-from clipsilon.clipping import Norm, Normalise, PerClass, Unclipped
-from clipsilon.feedback import ErrorFeedback
-from clipsilon.noise import Gaussian
-from clipsilon.privacy import gaussian
+from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.certificate import ADJACENCIES, certify, dice_shift
 from clipsilon.privacy.release import release
-from clipsilon.rule import Rule
-from clipsilon.sampling import Epochs, Uniform
+from clipsilon.rules.clipping import Norm, Normalise, PerClass, Unclipped
+from clipsilon.rules.feedback import ErrorFeedback
+from clipsilon.rules.noise import Gaussian
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import Epochs, Uniform
 
-STEP = cs.steps.Constant(1.0)
+STEP = cs.schedules.Constant(1.0)
 
 
 def paper_noise(epsilon=0.1, m=10**5, t=10**5):
@@ -295,7 +295,7 @@ class Loud(NamedTuple):
 )
 def test_parts_of_others_are_not_certified_as_if_they_were_ours(monkeypatch, change):
     """Even ones that derive from ours, or have their fields."""
-    monkeypatch.setattr("clipsilon.rule.require", lambda *arguments: None)  # they need no math for this
+    monkeypatch.setattr("clipsilon.rules.rule.require", lambda *arguments: None)  # they need no math for this
     rule = replace(cs.PCSGD(STEP, 1.0, 1.0), **change)
     assert cs.account(rule, 50, 20, 1e-5).certified == np.inf
 
@@ -322,7 +322,7 @@ def test_extremes_are_answered():
 def test_a_sampler_of_unknown_law_certifies_nothing():
     from typing import NamedTuple
 
-    from clipsilon.sampling import draw
+    from clipsilon.rules.sampling import draw
 
     class Mine(NamedTuple):
         batch: int = 1
@@ -347,19 +347,19 @@ def test_a_cap_at_the_clip_is_plain_clipping():
 
 def test_gamma_noise():
     """1.62 for paper 5's setting; nothing but Poisson batches with a record added or removed is certified."""
-    rule = cs.GammaDPSGD(cs.steps.Constant(1.0), clip=3.0, scale=0.57, batch=250)
+    rule = cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=3.0, scale=0.57, batch=250)
     statement = cs.account(rule, 59_535, 2381, 1e-5, "add-remove")
     assert statement.certified == pytest.approx(1.624, abs=2e-3)
     assert "Gamma noise: each step is 1.754-private" in statement.reasons[0]
     assert cs.account(rule, 59_535, 2381, 1e-5, "replace-one").certified == np.inf
-    epochs = cs.GammaDPSGD(cs.steps.Constant(1.0), clip=3.0, scale=0.57, batch=250, sampling="epochs")
+    epochs = cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=3.0, scale=0.57, batch=250, sampling="epochs")
     with pytest.raises(ValueError, match="sampling must be one with batches for GammaDPSGD"):
-        cs.GammaDPSGD(cs.steps.Constant(1.0), clip=3.0, scale=0.57, batch=1, sampling="full")
+        cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=3.0, scale=0.57, batch=1, sampling="full")
     assert cs.account(epochs, 59_535, 2381, 1e-5, "zero-out").certified == np.inf
 
 
 def test_full_batch_presets_are_exact():
-    for rule in (cs.DPGD(cs.steps.Constant(1.0), 2.0, 0.1), cs.ClippedDPGD(cs.steps.Constant(1.0), 2.0, 0.1)):
+    for rule in (cs.DPGD(cs.schedules.Constant(1.0), 2.0, 0.1), cs.ClippedDPGD(cs.schedules.Constant(1.0), 2.0, 0.1)):
         statement = cs.account(rule, 1000, 50, 1e-5)
         assert statement.gaussian_mu == pytest.approx(np.sqrt(50) * 2 * 2.0 / (1000 * 0.1), rel=1e-6)
         assert "paper 5, Theorem 2.6" in " ".join(statement.reasons)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clipsilon.reproduce import runner
-from clipsilon.reproduce.paper3_networks import (
+from clipsilon.reproduce.paper3.networks import (
     Scale,
     best,
     image,
@@ -21,7 +21,7 @@ from clipsilon.reproduce.paper3_networks import (
     privacy,
     spread,
 )
-from clipsilon.reproduce.paper3_texts import Written, text_scale, write
+from clipsilon.reproduce.paper3.texts import Written, text_scale, write
 
 IMAGES = ("paper3-table2", "paper3-table2-certified", "paper3-fig1", "paper3-fig2")
 TEXTS = ("paper3-fig3", "paper3-table3", "paper3-fig4")

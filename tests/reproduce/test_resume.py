@@ -31,7 +31,7 @@ def contents(folder):
 def small(lab):
     """A run that takes no time."""
     problem = cs.Problem(cs.datasets.bernoulli(100, p=0.1), loss=cs.losses.Quadratic(a=10.0))
-    rule = cs.PCSGD(cs.steps.InverseTime(10, 100), clip=1.0, noise_std=0.1)
+    rule = cs.PCSGD(cs.schedules.InverseTime(10, 100), clip=1.0, noise_std=0.1)
     (trace,) = lab.sweep([cs.Run(problem, rule, 500, 5.0, 4)])
     bias = lab.keep(cs.clipping_bias, problem, 1.0)
     chart = Chart(
@@ -47,8 +47,8 @@ def test_made_again_nothing_is_run(tmp_path, monkeypatch):
     def refuse(*arguments, **settings):
         raise AssertionError("this was computed already")
 
-    monkeypatch.setattr(sys.modules["clipsilon.sweep"], "run", refuse)  # the name is also a function's
-    monkeypatch.setattr("clipsilon.points.clipped_point", refuse)
+    monkeypatch.setattr(sys.modules["clipsilon.engine.sweep"], "run", refuse)  # the name is also a function's
+    monkeypatch.setattr("clipsilon.analysis.fixed_points.clipped_point", refuse)
     runner.reproduce([experiment], lab, tmp_path / "second")
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
 

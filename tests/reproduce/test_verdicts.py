@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import clipsilon
-from clipsilon.privacy.settings import ClaimRow
-from clipsilon.reproduce import ours_claims, paper4_dimensions
+from clipsilon.privacy.papers import ClaimRow
 from clipsilon.reproduce.numbers import listed, slope
+from clipsilon.reproduce.ours import claims as ours_claims
+from clipsilon.reproduce.paper4 import dimensions as paper4_dimensions
 
 PACKAGE = Path(clipsilon.__file__).parent
 

@@ -9,9 +9,9 @@ import pytest
 import clipsilon as cs
 import reference
 import registry
-from clipsilon.clipping import Norm
 from clipsilon.engine.means import mean_gradient, mean_loss
-from clipsilon.losses.base import gradient, is_convex, is_margin_loss, label_kind, margin_value, slope, value
+from clipsilon.problems.losses.base import gradient, is_convex, is_margin_loss, label_kind, margin_value, slope, value
+from clipsilon.rules.clipping import Norm
 
 
 class Counts(NamedTuple):

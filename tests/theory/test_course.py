@@ -19,7 +19,7 @@ def exact(problem, step, steps, noise_std, start, target):
     rate, data = 1 - A * BETA, A * problem.features[:, 0]
     mean, records, noise = start, 0.0, 0.0
     for t in range(1, steps + 1):
-        gamma = cs.steps.size(step, t)
+        gamma = cs.schedules.size(step, t)
         mean -= gamma * (rate * mean + data.mean())
         records = (1 - gamma * rate) ** 2 * records + gamma**2 * data.var()
         noise = (1 - gamma * rate) ** 2 * noise + gamma**2 * noise_std**2
@@ -27,7 +27,7 @@ def exact(problem, step, steps, noise_std, start, target):
 
 
 @pytest.mark.parametrize(
-    "step", [cs.steps.Constant(2e-3), cs.steps.InverseTime(4.0, 2000.0)], ids=lambda s: type(s).__name__
+    "step", [cs.schedules.Constant(2e-3), cs.schedules.InverseTime(4.0, 2000.0)], ids=lambda s: type(s).__name__
 )
 def test_forecast_equals_the_exact_recursion_of_a_linear_problem(step):
     problem, steps, start = quadratic(), 2000, 5.0
@@ -39,10 +39,10 @@ def test_forecast_equals_the_exact_recursion_of_a_linear_problem(step):
 
 
 @pytest.mark.parametrize(
-    "step", [cs.steps.Constant(0.01), cs.steps.InverseTime(3.0, 7.0)], ids=lambda s: type(s).__name__
+    "step", [cs.schedules.Constant(0.01), cs.schedules.InverseTime(3.0, 7.0)], ids=lambda s: type(s).__name__
 )
 def test_elapsed_is_the_sum_of_the_steps(step):
-    assert elapsed(step, 500) == pytest.approx(sum(cs.steps.size(step, t) for t in range(1, 501)), rel=1e-12)
+    assert elapsed(step, 500) == pytest.approx(sum(cs.schedules.size(step, t) for t in range(1, 501)), rel=1e-12)
 
 
 def test_decay_rates_are_those_of_the_field():
@@ -63,7 +63,7 @@ def test_forecast_of_clipped_runs_in_several_dimensions():
     )
     target = cs.stable_point(problem).theta
     along = course(problem, 0.7, np.zeros(3), 60.0)
-    for step in (cs.steps.Constant(0.01), cs.steps.InverseTime(8.0, 300.0)):
+    for step in (cs.schedules.Constant(0.01), cs.schedules.InverseTime(8.0, 300.0)):
         rule = cs.PCSGD(step, clip=0.7, noise_std=0.5)
         gaps = cs.run(problem, rule, steps=3000, replicates=1000, seed=0, progress=False).gap(target)[:, -1]
         assert forecast(along, target, step, 3000, 0.5, 1).gap == pytest.approx(gaps.mean(), rel=0.12)

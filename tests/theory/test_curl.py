@@ -5,8 +5,8 @@ import pytest
 
 import clipsilon as cs
 import reference
-from clipsilon.clipping import Norm, PerClass, Unclipped
 from clipsilon.engine.means import mean_gradient
+from clipsilon.rules.clipping import Norm, PerClass, Unclipped
 from clipsilon.theory.curl import circulation, curl, softmax_field, witness
 
 X = np.array([1.0, -0.5, 2.0])

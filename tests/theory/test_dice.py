@@ -169,7 +169,7 @@ def test_a_run_breaks_the_printed_bound():
     )
     steps = 10**6
     step = dice.printed_step(case, steps)
-    rule = cs.DiceSGD(step=cs.steps.Constant(step), clip=1.0, error_clip=1.1, noise_std=0.0)
+    rule = cs.DiceSGD(step=cs.schedules.Constant(step), clip=1.0, error_clip=1.1, noise_std=0.0)
     problem = cs.Problem([0.0], loss=cs.losses.Quadratic())
     trace = cs.run(problem, rule, steps=steps + 1, start=1000.0, seed=0, record=1000, n_jobs=1)
     assert np.abs(trace.theta).max() <= 1000.0
@@ -242,7 +242,7 @@ def runs(name, clip, error_clip, step, batch, steps=2000, start=1.0):
     problem, least, most, turn = PROBLEMS[name]()
     minimum = cs.stable_point(problem).theta
     first = minimum + start
-    rule = cs.DiceSGD(step=cs.steps.Constant(step), clip=clip, error_clip=error_clip, noise_std=0.2, batch=batch)
+    rule = cs.DiceSGD(step=cs.schedules.Constant(step), clip=clip, error_clip=error_clip, noise_std=0.2, batch=batch)
     trace = cs.run(
         problem, rule, steps=steps, start=first, replicates=200, seed=3, record=np.arange(steps + 1), n_jobs=1
     )
@@ -307,7 +307,7 @@ def test_claimed_noise_is_theorem_3_8s(batch):
     spread = 1.0**2 + 2 * (batch * 2.0) ** 2
     formula = np.sqrt(32 * 500 * spread * np.log(1e5)) / (1000 * 0.7)
     assert dice.claimed_noise(case, 1000, 500, 0.7, 1e-5) == pytest.approx(formula)
-    rule = cs.DiceSGD(step=cs.steps.Constant(0.1), clip=1.0, error_clip=2.0, noise_std=1.0, batch=batch)
+    rule = cs.DiceSGD(step=cs.schedules.Constant(0.1), clip=1.0, error_clip=2.0, noise_std=1.0, batch=batch)
     noisy = cs.calibrate(rule, epsilon=0.7, delta=1e-5, records=1000, steps=500, how="paper")
     assert noisy.noise.std == pytest.approx(formula)
     assert not cs.account(noisy, records=1000, steps=500, delta=1e-5).claim_holds

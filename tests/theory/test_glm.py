@@ -9,7 +9,7 @@ import pytest
 import clipsilon as cs
 import reference
 from clipsilon.engine.means import mean_gradient
-from clipsilon.losses.base import margin_value, slope
+from clipsilon.problems.losses.base import margin_value, slope
 from clipsilon.theory import glm
 
 

@@ -7,12 +7,12 @@ import pytest
 from scipy.integrate import quad
 
 import clipsilon as cs
-from clipsilon.clipping import Unclipped
-from clipsilon.noise import Gaussian
-from clipsilon.outputs import Average
-from clipsilon.rule import Rule
-from clipsilon.sampling import SinglePass, Uniform
-from clipsilon.steps import Power, size
+from clipsilon.rules.clipping import Unclipped
+from clipsilon.rules.noise import Gaussian
+from clipsilon.rules.outputs import Average
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import SinglePass, Uniform
+from clipsilon.rules.schedules import Power, size
 from clipsilon.theory import local
 from clipsilon.theory.local import Setting
 
@@ -507,4 +507,4 @@ def test_wrong_input_is_refused_in_one_sentence(call, words):
 
 def test_only_power_steps_are_taken():
     with pytest.raises(TypeError, match="step must be a Power"):
-        local.last_loss(setting(), cs.steps.Constant(0.1), 10)
+        local.last_loss(setting(), cs.schedules.Constant(0.1), 10)

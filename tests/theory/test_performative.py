@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import clipsilon as cs
-from clipsilon.constants import Constants
-from clipsilon.responses import respond
-from clipsilon.steps import Constant, InverseTime, Power, size
+from clipsilon.problems.constants import Constants
+from clipsilon.problems.responses import respond
+from clipsilon.rules.schedules import Constant, InverseTime, Power, size
 from clipsilon.theory import performative as theory
 
 QUADRATIC = Constants(1.0, 1.0, 10.0, sensitivity=0.05, gradient_bound=15.0, radius=10.0)

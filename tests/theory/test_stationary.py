@@ -77,7 +77,7 @@ def test_the_bound_holds_for_the_preset():
     """150 runs of `NoisySelection`; the bound fails with probability 0.05, so a false alarm once in 10⁷."""
     problem, steps, runs, failure, noise_std, epsilon = problem_of(cs.losses.Savage()), 40, 150, 0.05, 0.02, 20.0
     place, lipschitz = stationary.landscape(problem), glm.data_lipschitz(problem)
-    rule = cs.NoisySelection(cs.steps.Constant(1 / place.smoothness), lipschitz, noise_std, epsilon)
+    rule = cs.NoisySelection(cs.schedules.Constant(1 / place.smoothness), lipschitz, noise_std, epsilon)
     scale = stationary.selection_scale(lipschitz, problem.records, epsilon)
     assert rule.on(problem).output.scale == scale == 4 * lipschitz / (60 * epsilon)
     selected = gradients(problem, cs.run(problem, rule, steps, replicates=runs, seed=0).output)

@@ -85,7 +85,7 @@ def test_the_certificate_covers_what_a_run_reveals(mode, passes):
 def test_statements_are_those_of_the_rule():
     settings = {"algorithm": "dice", "clip": 0.5, "error_clip": 0.6, "residual_cap": 0.7, "noise_multiplier": 3.0}
     training = Training("ghost", **settings).run(2)
-    rule = cs.DiceSGD(cs.steps.Constant(1.0), 0.5, 0.6, 3.0 * 0.5 / 5, 0.7, batch=5, sampling="poisson")
+    rule = cs.DiceSGD(cs.schedules.Constant(1.0), 0.5, 0.6, 3.0 * 0.5 / 5, 0.7, batch=5, sampling="poisson")
     expected = cs.account(rule, 40, 16, 1e-5)
     stated = training.engine.statement()
     assert training.engine.steps == stated.steps == 16
@@ -125,7 +125,7 @@ def test_nothing_is_spent_before_the_first_step():
 
 def test_a_single_pass_is_one_pass():
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0).run(1)
-    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "single-pass")
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 2.0 / 5, 5, "single-pass")
     assert training.engine.statement().certified == cs.account(rule, 40, 8, 1e-5).certified
 
 
@@ -133,7 +133,7 @@ def test_unfinished_passes_count_as_participations():
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0)
     for _ in range(3):
         training.step(next(iter(training.loader)))
-    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
     assert training.engine.steps == 3
     assert training.engine.statement().certified == cs.account(rule, 40, 3 * 8, 1e-5).certified
 
@@ -159,7 +159,7 @@ def test_with_workers_a_pass_counts_from_its_first_batch():
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0, workers=1)
     for batch in [next(iter(training.loader)) for _ in range(2)]:
         training.step(batch)
-    rule = cs.DPSGD(cs.steps.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
     assert training.engine.statement().certified == cs.account(rule, 40, 2 * 8, 1e-5).certified
 
 

@@ -13,18 +13,21 @@ from clipsilon.engine.streams import spawn
 from private_training import Training
 
 STEPS, BATCH, CLIP, START = 200, 4, 0.4, 0.3
-STEP = {"step": cs.steps.Constant(0.2), "noise_std": 0.0, "batch": BATCH, "sampling": "poisson"}
+STEP = {"step": cs.schedules.Constant(0.2), "noise_std": 0.0, "batch": BATCH, "sampling": "poisson"}
 ADAM = partial(torch.optim.Adam, eps=1e-15)  # paper 3 has ε₁ under the root: both are made too small to tell
 
 RULES = {
     "dpsgd": (cs.DPSGD(clip=CLIP, **STEP), {"algorithm": "dpsgd", "clip": CLIP}),
     "dice": (cs.DiceSGD(clip=CLIP, error_clip=0.5, **STEP), {"clip": CLIP, "error_clip": 0.5}),
     "adam": (
-        cs.AdamDiceSGD(clip=CLIP, error_clip=0.5, stability=1e-30, **{**STEP, "step": cs.steps.Constant(0.02)}),
+        cs.AdamDiceSGD(clip=CLIP, error_clip=0.5, stability=1e-30, **{**STEP, "step": cs.schedules.Constant(0.02)}),
         {"clip": CLIP, "error_clip": 0.5, "optimizer": ADAM, "lr": 0.02},
     ),
     # Small steps: normalising magnifies differences near zero.
-    "automatic": (cs.AutoDiceSGD(**{**STEP, "step": cs.steps.Constant(0.01)}), {"clipping": "automatic", "lr": 0.01}),
+    "automatic": (
+        cs.AutoDiceSGD(**{**STEP, "step": cs.schedules.Constant(0.01)}),
+        {"clipping": "automatic", "lr": 0.01},
+    ),
 }
 LOSSES = {
     "linear": (cs.losses.SquaredError(0.0), nn.MSELoss(), 0.5),  # ½(⟨x, θ⟩ − y)²

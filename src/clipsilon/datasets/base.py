@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
+from clipsilon._core import checks
 
 Array = NDArray[np.float64]
 

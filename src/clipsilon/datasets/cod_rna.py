@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.datasets.base import Dataset
 
 FOLDER = "CLIPSILON_COD_RNA"  # the environment variable that names the folder

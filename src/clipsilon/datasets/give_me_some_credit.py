@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from clipsilon import checks
+from clipsilon._core import checks
+from clipsilon._core.storage import cache_folder, write_atomically
 from clipsilon.datasets.base import Dataset
-from clipsilon.storage import cache_folder, write_atomically
 
 ROWS = 120_269  # complete ones, of 150,000
 PAPER_ROWS = 15_776  # paper 1 takes the first complete rows: 1,045 positives, its 6.624 %

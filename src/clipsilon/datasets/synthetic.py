@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from clipsilon import checks
+from clipsilon._core import checks
 
 Array = NDArray[np.float64]
 

@@ -14,14 +14,8 @@ from numba.extending import overload
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon.clipping import add_clipped, scale
-from clipsilon.engine.cache import INNER, kernel
-from clipsilon.engine.prefetch import fetch_start
-from clipsilon.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
-from clipsilon.losses.base import gradient, slope, slopes
-from clipsilon.parts import implementation, implemented
-from clipsilon.responses import Identity, respond
-from clipsilon.rows import (
+from clipsilon._core.parts import implementation, implemented
+from clipsilon._core.rows import (
     MARGIN,
     ROWS_AT_A_TIME,
     SQUARE,
@@ -37,7 +31,13 @@ from clipsilon.rows import (
     weight_of,
     width,
 )
-from clipsilon.vectors import norm
+from clipsilon._core.vectors import norm
+from clipsilon.engine.kernel_cache import INNER, kernel
+from clipsilon.engine.prefetch import fetch_start
+from clipsilon.problems.losses.base import gradient, slope, slopes
+from clipsilon.problems.responses import Identity, respond
+from clipsilon.rules.clipping import add_clipped, scale
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -49,7 +49,7 @@ FACTOR, KEPT_FACTOR = 2, 3
 
 
 class Summed(NamedTuple):
-    """In place of a table of records: what a step makes of them, summed elsewhere (`clipsilon.engine.chunked`)."""
+    """In place of a table of records: what a step makes of them, summed elsewhere (`clipsilon.engine.remote`)."""
 
     v: Array
     kept: Array
@@ -57,7 +57,7 @@ class Summed(NamedTuple):
 
 
 @kernel
-def room(features: Any, theta: Array) -> tuple[Array, Array, Array, Array]:
+def workspace(features: Any, theta: Array) -> tuple[Array, Array, Array, Array]:
     """Where intermediate results go: a record's features after its reaction, and before it if the table is sparse; its
     gradient; and a few numbers for each of the rows that are taken at a time.
     """

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from clipsilon._core.parts import fingerprint
+from clipsilon._core.rows import Sparse, stored
+from clipsilon._core.sources import SOURCE_DIGEST
+from clipsilon._core.storage import write_atomically
 from clipsilon.engine.replicate import Replicate
-from clipsilon.parts import fingerprint
-from clipsilon.problem import Problem
-from clipsilon.rows import Sparse, stored
-from clipsilon.rule import Rule
-from clipsilon.sources import SOURCE_DIGEST
-from clipsilon.storage import write_atomically
+from clipsilon.problems.problem import Problem
+from clipsilon.rules.rule import Rule
 
 _FORMAT = "clipsilon-checkpoint-1"
 

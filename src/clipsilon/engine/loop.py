@@ -8,20 +8,20 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon.engine.batch import add_batch, room
-from clipsilon.engine.cache import kernel
+from clipsilon.engine.arrays import ProblemArrays
+from clipsilon.engine.batch import add_batch, workspace
+from clipsilon.engine.kernel_cache import kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
-from clipsilon.engine.team import Team, announce, clear, span_start, wait_for
-from clipsilon.engine.world import World
-from clipsilon.feedback import recall, remembers, settle
-from clipsilon.noise import add_noise
-from clipsilon.outputs import averages, begin, consider, summarise
-from clipsilon.preconditioning import moments, precondition
-from clipsilon.problem import Problem
-from clipsilon.regions import project
-from clipsilon.rule import Rule, Update
-from clipsilon.sampling import draw, foresee
-from clipsilon.steps import size
+from clipsilon.engine.threads import StepThreads, announce, clear, span_start, wait_for
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import project
+from clipsilon.rules.feedback import recall, remembers, settle
+from clipsilon.rules.noise import add_noise
+from clipsilon.rules.outputs import averages, begin, consider, summarise
+from clipsilon.rules.preconditioning import moments, precondition
+from clipsilon.rules.rule import Rule, Update
+from clipsilon.rules.sampling import draw, foresee
+from clipsilon.rules.schedules import size
 
 Array = NDArray[np.float64]
 
@@ -69,10 +69,10 @@ def empty_recording(problem: Problem, rule: Rule, iterations: NDArray[np.int64])
 
 @kernel
 def advance(
-    world: World,
+    arrays: ProblemArrays,
     update: Update,
     batch: int,
-    shared: Team,
+    shared: StepThreads,
     state: State,
     order: NDArray[np.int64],
     recording: Recording,
@@ -83,11 +83,11 @@ def advance(
 ) -> bool:
     """Run the update until step `until`; False as soon as θ is no longer finite."""
     # Arrays are taken out of their tuples here: inside the loop that would cost reference counting.
-    features, labels, weights, loss, response, region = world
+    features, labels, weights, loss, response, region = arrays
     clip, feedback = update.clip, update.feedback
     clock, theta, deployed, error, memory, summary = state
     post, drawn, sums, kept_sums, members = shared
-    moved, written, gradient_i, scratch = room(features, theta)
+    moved, written, gradient_i, scratch = workspace(features, theta)
     v, kept = sums[0], kept_sums[0]
     spans, weight = sums.shape[0], 1.0 / batch
     due = _record(state, recording)

@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
-from clipsilon.engine.cache import kernel
+from clipsilon.engine.kernel_cache import kernel
 
 AHEAD = 8  # steps; from 4 to 16 it makes no difference
 _LINE = 8  # numbers in a cache line

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from clipsilon import checks
+from clipsilon._core import checks
 
 _PATIENCE = 1.0  # seconds before a bar appears by itself
 

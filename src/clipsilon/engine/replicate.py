@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clipsilon.engine.arrays import ProblemArrays, problem_arrays
 from clipsilon.engine.loop import Recording, State, advance
 from clipsilon.engine.streams import Streams
-from clipsilon.engine.team import Team, assembled, prepare, team
-from clipsilon.engine.world import World, world
-from clipsilon.problem import Problem
-from clipsilon.rule import Rule, Update
-from clipsilon.sampling import expected_batch, permutes
+from clipsilon.engine.threads import StepThreads, assembled, prepare, team
+from clipsilon.problems.problem import Problem
+from clipsilon.rules.rule import Rule, Update
+from clipsilon.rules.sampling import expected_batch, permutes
 
 CHUNK_SECONDS = 0.1  # how long the compiled loop may run before it looks up
 
@@ -87,16 +87,18 @@ class Replicate:
             with self.still():
                 self.order = _NOTHING  # so that memory does not grow with the number of replicates
 
-    def _arguments(self, problem: Problem, rule: Rule, threads: int) -> tuple[World, Update, int, Team]:
+    def _arguments(self, problem: Problem, rule: Rule, threads: int) -> tuple[ProblemArrays, Update, int, StepThreads]:
         """What the compiled loop is told about the problem and the rule, and room for its sums."""
         shared = team(problem, rule, threads, self.state.error.size)
-        return world(problem), rule.update(), expected_batch(rule.sampling, problem.records), shared
+        return problem_arrays(problem), rule.update(), expected_batch(rule.sampling, problem.records), shared
 
     def _common(self, batch: int) -> tuple[Any, ...]:
         """What every member of a team is told besides."""
         return self.state.theta, self.state.deployed, 1.0 / batch, self.streams.response
 
-    def _advance(self, fixed: tuple[World, Update, int, Team], steps: int, pace: Pace, stop: threading.Event) -> None:
+    def _advance(
+        self, fixed: tuple[ProblemArrays, Update, int, StepThreads], steps: int, pace: Pace, stop: threading.Event
+    ) -> None:
         while self.done < steps and not stop.is_set():
             began = time.monotonic()
             with self.still():

@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.engine import checkpoint as checkpoints
 from clipsilon.engine.loop import empty_recording, initial_state
 from clipsilon.engine.progress import Progress
 from clipsilon.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
 from clipsilon.engine.streams import spawn
 from clipsilon.engine.trace import Trace
-from clipsilon.feedback import remembers
-from clipsilon.outputs import averages
-from clipsilon.problem import Problem
-from clipsilon.regions import project
-from clipsilon.rule import Rule
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import project
+from clipsilon.rules.feedback import remembers
+from clipsilon.rules.outputs import averages
+from clipsilon.rules.rule import Rule
 
 CHECKPOINT_SECONDS = 5.0  # how often a checkpoint is written
 
@@ -97,7 +97,7 @@ def run(
     --------
     >>> import clipsilon as cs
     >>> problem = cs.Problem([0.0, 0.0, 1.0], loss=cs.losses.Quadratic())
-    >>> trace = cs.run(problem, cs.SGD(step=cs.steps.InverseTime(1, 0)), steps=1000, seed=0)
+    >>> trace = cs.run(problem, cs.SGD(step=cs.schedules.InverseTime(1, 0)), steps=1000, seed=0)
     >>> trace.theta.shape
     (1, 42, 1)
     """

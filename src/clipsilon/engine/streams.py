@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import SFC64, Generator, SeedSequence
 from randomgen import AESCounter
 
-from clipsilon import checks
+from clipsilon._core import checks
 
 
 class Streams(NamedTuple):
@@ -38,14 +38,14 @@ class Streams(NamedTuple):
             generator.bit_generator.state = _decode(saved)
 
 
-class Moment(NamedTuple):
+class GeneratorState(NamedTuple):
     """A generator as it is at one moment, to go on from elsewhere. (Ten times as fast as a copy.)"""
 
     kind: type
     state: Any
 
     @classmethod
-    def of(cls, generator: Generator) -> Moment:
+    def of(cls, generator: Generator) -> GeneratorState:
         """The present moment of a generator."""
         return cls(type(generator.bit_generator), generator.bit_generator.state)
 

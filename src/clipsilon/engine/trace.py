@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
-from clipsilon.storage import write_atomically
+from clipsilon._core import checks
+from clipsilon._core.storage import write_atomically
 
 Array = NDArray[np.float64]
 

@@ -16,21 +16,23 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from clipsilon import checks
+from clipsilon._core import checks
+from clipsilon._core.rows import with_ones
 from clipsilon.engine import run
-from clipsilon.engine.chunked import Distant
-from clipsilon.estimators import chunks, family, length, methods
-from clipsilon.estimators.length import another_seed
+from clipsilon.engine.remote import RemoteProblem
+from clipsilon.estimators import chunks, methods
+from clipsilon.estimators import fit_counter as family
+from clipsilon.estimators import rescaling as length
 from clipsilon.estimators.methods import Budget, Choices, Plan
+from clipsilon.estimators.rescaling import another_seed
 from clipsilon.estimators.targets import Labels
-from clipsilon.losses.base import label_kind
+from clipsilon.privacy.accounting.profiles import worst
 from clipsilon.privacy.certificate import Certificate
-from clipsilon.privacy.profiles import worst
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed, account
 from clipsilon.privacy.warning import PrivacyWarning
-from clipsilon.problem import Problem
-from clipsilon.rows import with_ones
-from clipsilon.rule import Rule
+from clipsilon.problems.losses.base import label_kind
+from clipsilon.problems.problem import Problem
+from clipsilon.rules.rule import Rule
 
 Array = NDArray[np.float64]
 
@@ -101,7 +103,7 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
     def _learn(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Any:
         """Fit, afresh or from the present θ, with what is known of y beforehand."""
         self._check_settings(afresh)
-        with whole_or_not_at_all(self):
+        with rollback_on_error(self):
             train_on = self._train_on_chunks if chunks.is_chunked(X) else self._train_on_tables
             trained = train_on(X, y, sample_weight, known, afresh)
             self._account(trained, afresh)
@@ -143,7 +145,7 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         sizes, tally = chunks.survey(data, self._tally(), self._numeric_targets())
         read, learnt = self._read(tally, known)
         loss, columns = self._loss(), data.sample.shape[1] + self.fit_intercept
-        problem = Distant(sum(sizes), columns, loss=loss, response=self.response)
+        problem = RemoteProblem(sum(sizes), columns, loss=loss, response=self.response)
         plan = self._plan(problem.records, columns, kind(loss), sample_weight is not None)
         how = problem, plan, *self._beginning(afresh, problem.dimension), self.progress
         notes = learnt + self._count(afresh)
@@ -251,7 +253,7 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
 
 
 @contextmanager
-def whole_or_not_at_all(estimator: Any) -> Iterator[None]:
+def rollback_on_error(estimator: Any) -> Iterator[None]:
     """Whatever fails within, be it a warning that is an error, leaves the model what it was."""
     before = dict(vars(estimator))
     try:
@@ -273,7 +275,7 @@ def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: An
         trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=workers, progress=progress)
         return np.array(trace.output[0])
 
-    return methods.carried_out(plan, run_part, seed, start)
+    return methods.execute(plan, run_part, seed, start)
 
 
 def threads(n_jobs: Any) -> int:

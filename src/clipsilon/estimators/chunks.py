@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from clipsilon import checks
-from clipsilon.engine.chunked import (
+from clipsilon._core import checks
+from clipsilon._core.rows import with_ones
+from clipsilon.engine.remote import (
     Begin,
-    Distant,
     Job,
+    RemoteProblem,
     Step,
     Sums,
     add_records,
@@ -29,12 +30,11 @@ from clipsilon.engine.chunked import (
     no_sums,
     run_chunked,
 )
-from clipsilon.estimators.length import margins
-from clipsilon.estimators.methods import Plan, carried_out
+from clipsilon.estimators.methods import Plan, execute
 from clipsilon.estimators.quantiles import balances
+from clipsilon.estimators.rescaling import margins
 from clipsilon.estimators.targets import Labels, together
-from clipsilon.rows import with_ones
-from clipsilon.rule import Rule
+from clipsilon.rules.rule import Rule
 
 Array = NDArray[np.float64]
 
@@ -136,7 +136,7 @@ def train(
     sizes: list[int],
     read: Callable[[Any, Any], Labels],
     ones: bool,
-    problem: Distant,
+    problem: RemoteProblem,
     plan: Plan,
     seed: int | None,
     start: Any,
@@ -151,7 +151,7 @@ def train(
     def run_part(rule: Rule, steps: int, seed: int | None, start: Any, directions: Array | None) -> Array:
         case = problem
         if directions is not None:
-            case = Distant(problem.records, directions.shape[1], loss=problem.loss, response=None)
+            case = RemoteProblem(problem.records, directions.shape[1], loss=problem.loss, response=None)
         job = Job(case.loss, case.response, rule.clip, rule.feedback, rule.sampling, case.records)
 
         def sum_up(step: Step) -> Sums:
@@ -163,7 +163,7 @@ def train(
 
         return np.array(run_chunked(case, rule, steps, start, seed, progress, sizes, sum_up).output[0])
 
-    return carried_out(plan, run_part, seed, start)
+    return execute(plan, run_part, seed, start)
 
 
 def _labelled(read: Callable[[Any, Any], Labels], y: Any, weights: Any) -> Labels:

@@ -9,11 +9,11 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.estimators.base import Array, PrivateEstimator, Reading
 from clipsilon.estimators.chunks import chunkwise
-from clipsilon.estimators.targets import Census, as_places, census, settled
-from clipsilon.losses import Logistic, Softmax
+from clipsilon.estimators.targets import Census, census, encode_labels, resolve_classes
+from clipsilon.problems.losses import Logistic, Softmax
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     epochs
         Passes over the records.
     step
-        A number, or a part of `clipsilon.steps`.
+        A number, or a part of `clipsilon.schedules`.
     l2
         Weight of ½‖θ‖² in the loss, the intercept included.
     fit_intercept
@@ -149,13 +149,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return census
 
     def _read(self, tally: Census, known: Any) -> Reading:
-        self.classes_, learnt = settled(tally, known)
+        self.classes_, learnt = resolve_classes(tally, known)
         self._of_class = None
         if self.class_weight is not None:
             self._of_class = _class_weights(self.class_weight, self.classes_, tally)
         if isinstance(self.class_weight, str):
             learnt += ("class_weight='balanced' looked at the frequencies of the classes without budget.",)
-        return Reading(partial(as_places, self.classes_, self._of_class), learnt)
+        return Reading(partial(encode_labels, self.classes_, self._of_class), learnt)
 
     def _stretches(self) -> bool:
         return len(self.classes_) == 2 and self.l2 == 0 and self.response is None

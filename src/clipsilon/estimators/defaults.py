@@ -19,10 +19,10 @@ from __future__ import annotations
 from math import ceil, sqrt
 from typing import Any, NamedTuple
 
-from clipsilon import checks
-from clipsilon.outputs import Average
-from clipsilon.privacy.gaussian import largest_mu
-from clipsilon.steps import Constant
+from clipsilon._core import checks
+from clipsilon.privacy.accounting.gaussian import largest_mu
+from clipsilon.rules.outputs import Average
+from clipsilon.rules.schedules import Constant
 
 
 class Settings(NamedTuple):
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
     clip: float
     batch: int | None  # None: all records at every step
     steps: int
-    step: Any  # a part of `clipsilon.steps`
+    step: Any  # a part of `clipsilon.schedules`
     output: Any  # a part of `clipsilon.outputs`
 
 

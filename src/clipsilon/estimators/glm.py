@@ -14,9 +14,9 @@ from sklearn.utils.metaestimators import available_if
 from clipsilon.estimators.base import Array, PrivateEstimator, Reading
 from clipsilon.estimators.chunks import chunkwise
 from clipsilon.estimators.classification import first_classes
-from clipsilon.estimators.targets import as_places, census, in_units, settled, spread
-from clipsilon.losses import SquaredError
-from clipsilon.losses.base import is_linear, label_kind
+from clipsilon.estimators.targets import census, encode_labels, in_units, resolve_classes, spread
+from clipsilon.problems.losses import SquaredError
+from clipsilon.problems.losses.base import is_linear, label_kind
 
 
 def _classifies(estimator: BaseEstimator) -> bool:
@@ -36,8 +36,8 @@ class PrivateGLM(PrivateEstimator):
     epsilon, delta
         The budget of one fit.
     method
-        The algorithm, a name in `clipsilon.estimators.METHODS`; or a `clipsilon.Rule`, whose noise is then set. "ldpsgd"
-        and "ldpasgd" need a loss that knows its sensitivity and adjacency="replace-one".
+        The algorithm, a name in `clipsilon.estimators.METHODS`; or a `clipsilon.Rule`, whose noise is then set.
+        "ldpsgd" and "ldpasgd" need a loss that knows its sensitivity and adjacency="replace-one".
     random_state
         None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for release.
     clip
@@ -48,7 +48,7 @@ class PrivateGLM(PrivateEstimator):
     epochs
         Passes over the records.
     step
-        A number, or a part of `clipsilon.steps`.
+        A number, or a part of `clipsilon.schedules`.
     fit_intercept
         Whether to append a column of ones.
     classes
@@ -162,13 +162,13 @@ class PrivateGLM(PrivateEstimator):
             if known is not None:
                 raise ValueError(f"classes must be left out for a loss of real targets, got {known!r}.")
             return Reading(partial(in_units, 0.0, 1.0), ())
-        self.classes_, learnt = settled(tally, known)
+        self.classes_, learnt = resolve_classes(tally, known)
         if len(self.classes_) > 2:
             raise ValueError(
                 "Only binary classification is supported. PrivateLogisticRegression takes more than two classes, got "
                 f"{len(self.classes_)}."
             )
-        return Reading(partial(as_places, self.classes_, None), learnt)
+        return Reading(partial(encode_labels, self.classes_, None), learnt)
 
     def _loss(self) -> Any:
         loss = SquaredError() if self.loss is None else self.loss

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from clipsilon import checks, presets
-from clipsilon.estimators import length
+from clipsilon._core import checks
+from clipsilon.estimators import rescaling as length
 from clipsilon.estimators.defaults import Settings, defaults
-from clipsilon.estimators.length import Array
-from clipsilon.outputs import Last
+from clipsilon.estimators.rescaling import Array
+from clipsilon.privacy.accounting.gaussian import largest_mu
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.gaussian import largest_mu
-from clipsilon.rule import Rule
-from clipsilon.sampling import expected_batch
-from clipsilon.steps import Constant, Power
+from clipsilon.rules import presets
+from clipsilon.rules.outputs import Last
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import expected_batch
+from clipsilon.rules.schedules import Constant, Power
 
 METHODS: dict[str, Callable[..., Rule]] = {
     "dpsgd": presets.DPSGD,
@@ -124,7 +125,7 @@ def _calibrated(rule: Rule, budget: Budget, records: int, steps: int) -> Rule:
         raise ValueError(re.sub("^rule must", "method must", str(problem))) from None
 
 
-def carried_out(plan: Plan, run_part: Callable[..., Array], seed: int | None, start: Any) -> Array:
+def execute(plan: Plan, run_part: Callable[..., Array], seed: int | None, start: Any) -> Array:
     """θ of a plan; `run_part(rule, steps, seed, start, directions)` runs a rule, along directions if any."""
     theta = run_part(plan.rule, plan.steps, seed, start, None)
     before = length.numbers(np.broadcast_to(start, theta.shape), plan.intercept)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.estimators.base import Array, PrivateEstimator, Reading
 from clipsilon.estimators.chunks import chunkwise
 from clipsilon.estimators.targets import Spread, in_units, spread
-from clipsilon.losses import Huber, SquaredError
+from clipsilon.problems.losses import Huber, SquaredError
 
 _LOSSES = {"squared": SquaredError, "huber": Huber}
 
@@ -44,7 +44,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
     epochs
         Passes over the records.
     step
-        A number, or a part of `clipsilon.steps`.
+        A number, or a part of `clipsilon.schedules`.
     l2
         Weight of ½‖θ‖² in the loss, the intercept included.
     fit_intercept

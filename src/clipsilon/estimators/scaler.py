@@ -14,14 +14,14 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from clipsilon import checks
-from clipsilon.checks import given
+from clipsilon._core import checks
+from clipsilon._core.checks import short_repr
 from clipsilon.engine.streams import spawn
-from clipsilon.estimators import family
-from clipsilon.estimators.base import seed_of, whole_or_not_at_all
+from clipsilon.estimators import fit_counter as family
+from clipsilon.estimators.base import rollback_on_error, seed_of
 from clipsilon.estimators.chunks import chunked, chunkwise, count_rows, is_chunked, total_balances
 from clipsilon.estimators.quantiles import Belief, balances, search, values
-from clipsilon.privacy import gaussian, profiles
+from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import SEEDED, Statement
 from clipsilon.privacy.warning import PrivacyWarning
@@ -85,7 +85,7 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
         """Learn centres and scales from the records, or take them from the bounds."""
         delta = checks.open_fraction("delta", self.delta)
         checks.choice("adjacency", self.adjacency, ADJACENCIES)
-        with whole_or_not_at_all(self):
+        with rollback_on_error(self):
             self._find(X, delta)
         return self
 
@@ -208,10 +208,12 @@ def _nothing(columns: int) -> _Learnt:
 def _from_bounds(bounds: Any, columns: int) -> _Learnt:
     """The middle and half the width of public bounds."""
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-        raise ValueError(f"bounds must be (lows, highs), each a number or one number a column, got {given(bounds)}.")
+        raise ValueError(
+            f"bounds must be (lows, highs), each a number or one number a column, got {short_repr(bounds)}."
+        )
     low, high = (checks.vector(name, end, columns) for name, end in zip(("lows", "highs"), bounds, strict=True))
     if not (low < high).all():
-        raise ValueError(f"bounds must be (lows, highs) with every low below its high, got {given(bounds)}.")
+        raise ValueError(f"bounds must be (lows, highs) with every low below its high, got {short_repr(bounds)}.")
     return _Learnt(low / 2 + high / 2, high / 2 - low / 2, np.ones(columns, dtype=bool))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
-from clipsilon.checks import floats
+from clipsilon._core.checks import floats
 
 Array = NDArray[np.float64]
 Labels = tuple[Array, Array | None]  # what the loss sees of y, and weights
@@ -69,7 +69,7 @@ def together(tallies: list[Any]) -> Any:
     return reduce(lambda one, other: one.plus(other), tallies)
 
 
-def settled(tally: Census, known: Any) -> tuple[Any, tuple[str, ...]]:
+def resolve_classes(tally: Census, known: Any) -> tuple[Any, tuple[str, ...]]:
     """The classes, and what was learnt for them without budget; refuse labels that are none of them."""
     learnt: tuple[str, ...] = ()
     if known is None:
@@ -94,7 +94,7 @@ def _distinct(known: Any) -> Any:
     return np.unique(given)
 
 
-def as_places(classes: Any, of_class: Array | None, y: Any, weights: Array | None) -> Labels:
+def encode_labels(classes: Any, of_class: Array | None, y: Any, weights: Array | None) -> Labels:
     """The place of each label among the classes, and weights that count in those of the classes."""
     values, inverse = np.unique(y, return_inverse=True)
     place = {label: k for k, label in enumerate(classes.tolist())}

@@ -12,8 +12,8 @@ from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import get_tags
 
-from clipsilon import checks
-from clipsilon.privacy import gaussian
+from clipsilon._core import checks
+from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.statement import Statement, shown
 from clipsilon.privacy.warning import PrivacyWarning

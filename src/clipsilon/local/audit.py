@@ -9,11 +9,11 @@ import numpy as np
 from numpy.random import SFC64, Generator
 from numpy.typing import NDArray
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.local.report import gradient_of, prepare, release
-from clipsilon.losses.base import dimension, label_kind
-from clipsilon.privacy import gaussian
-from clipsilon.privacy.inference import Bound, gaussian_bound
+from clipsilon.privacy.accounting import gaussian
+from clipsilon.privacy.auditing.inference import Bound, gaussian_bound
+from clipsilon.problems.losses.base import dimension, label_kind
 
 Array = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ def audit(
     Formal guarantee: if reports are μ-GDP, `lower_mu` ≤ μ and `lower_bound` ≤ ε with probability at least
     `confidence`. A Gaussian bound is right here, as the two laws of a report are exactly Gaussian.
 
-    >>> from clipsilon.losses import MallowsLogistic
+    >>> from clipsilon.problems.losses import MallowsLogistic
     >>> found = audit(MallowsLogistic(), mu=2.0, delta=1e-5, runs=500, seed=0)
     >>> 0.5 * found.epsilon < found.lower_bound < found.epsilon
     True

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.local.report import budget, prepare, report
 
 Array = NDArray[np.float64]

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.engine.streams import spawn
-from clipsilon.losses.base import gradient, label_kind, sensitivity_of
-from clipsilon.problem import Problem
-from clipsilon.responses import respond
+from clipsilon.problems.losses.base import gradient, label_kind, sensitivity_of
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.responses import respond
 
 Array = NDArray[np.float64]
 
@@ -31,7 +31,7 @@ def report(theta: Any, record: Any, loss: Any, mu: float, response: Any = None, 
     Formal guarantee: the report is μ-GDP for the replacement of the record, whatever θ is (paper 4, Proposition 1),
     for real numbers and exact Gaussian noise. Reports of one record add up: k of them are (√k·μ)-GDP.
 
-    >>> from clipsilon.losses import MallowsLogistic
+    >>> from clipsilon.problems.losses import MallowsLogistic
     >>> report([0.5, -0.5], ([1.0, 2.0], 1), MallowsLogistic(), mu=1.0).shape
     (2,)
     """

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
+from clipsilon._core import checks
+from clipsilon._core.parts import fingerprint, require
 from clipsilon.local.ledger import Entry, Ledger, LedgerError
 from clipsilon.local.report import budget
 from clipsilon.local.statement import LocalStatement, statement_of
-from clipsilon.parts import fingerprint, require
-from clipsilon.regions import Everywhere, project
-from clipsilon.steps import size
+from clipsilon.problems.regions import Everywhere, project
+from clipsilon.rules.schedules import size
 
 Array = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ class Server:
     start
         θ_0, a vector.
     step
-        A part of `clipsilon.steps`.
+        A part of `clipsilon.schedules`.
     region
         A part of `clipsilon.regions`; None for no constraint.
     repeats
@@ -87,7 +87,7 @@ class Server:
     --------
     >>> import clipsilon as cs, tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> with cs.local.Server(f"{folder.name}/ledger.db", start=[0.0, 0.0], step=cs.steps.Power(0.2, 0.5)) as server:
+    >>> with cs.local.Server(f"{folder.name}/ledger.db", start=[0.0, 0.0], step=cs.schedules.Power(0.2, 0.5)) as server:
     ...     sent = cs.local.report(server.theta, ([1.0, 2.0], 1), cs.losses.MallowsLogistic(), mu=2.0)
     ...     server.apply("ann", 2.0, server.version, sent)
     ...     round(server.statement(delta=1e-5).of("ann")["epsilon"], 2)

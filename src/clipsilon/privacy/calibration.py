@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from clipsilon import checks
-from clipsilon.noise import Gaussian, Local, Radial
-from clipsilon.privacy import gaussian
+from clipsilon._core import checks
+from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.certificate import ADJACENCIES, certify, selection_epsilon
 from clipsilon.privacy.claims import claim
 from clipsilon.privacy.release import Release, release
-from clipsilon.rule import Rule
+from clipsilon.rules.noise import Gaussian, Local, Radial
+from clipsilon.rules.rule import Rule
 
 _FAINT = 60.0  # in log: noise by which any participation shows
 _CLOSE = 0.002  # how near below the target the certified ε ends, relative

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clipsilon import checks
-from clipsilon.privacy import profiles
-from clipsilon.privacy.profiles import Profile
+from clipsilon._core import checks
+from clipsilon.privacy.accounting import profiles
+from clipsilon.privacy.accounting.profiles import Profile
+from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import Feedback, Release
-from clipsilon.privacy.sampled import participations
-from clipsilon.sampling import Poisson
+from clipsilon.rules.sampling import Poisson
 
 ADJACENCIES = {
     "replace-one": "one record is replaced by another",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clipsilon.privacy import gaussian
+from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.release import Feedback, Release
-from clipsilon.sampling import Full, Poisson, Uniform
+from clipsilon.rules.sampling import Full, Poisson, Uniform
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from clipsilon import checks
-from clipsilon.clipping import Norm, Normalise, Unclipped
-from clipsilon.feedback import ErrorFeedback, NoFeedback
-from clipsilon.noise import Gaussian, Local, Radial
-from clipsilon.outputs import Selected, considers
-from clipsilon.parts import is_ours
-from clipsilon.rule import Rule
-from clipsilon.sampling import Epochs, Full, Poisson, SinglePass, Uniform, expected_batch
+from clipsilon._core import checks
+from clipsilon._core.parts import is_ours
+from clipsilon.rules.clipping import Norm, Normalise, Unclipped
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
+from clipsilon.rules.noise import Gaussian, Local, Radial
+from clipsilon.rules.outputs import Selected, considers
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import Epochs, Full, Poisson, SinglePass, Uniform, expected_batch
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clipsilon import checks
-from clipsilon.privacy import gaussian, profiles
+from clipsilon._core import checks
+from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipsilon.privacy.claims import Claim, claim
 from clipsilon.privacy.release import Release, release
-from clipsilon.rule import Rule
+from clipsilon.rules.rule import Rule
 
 SEEDED = "Seeded: not for release; whoever knows the seed can undo the noise."
 _IF_SEEDED = "A seeded run is not for release: whoever knows the seed can undo the noise."
@@ -112,7 +112,7 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     "add-remove".
 
     >>> import clipsilon as cs
-    >>> rule = cs.DPSGD(cs.steps.Constant(0.5), clip=1.0, noise_std=0.004, batch=250)
+    >>> rule = cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=0.004, batch=250)
     >>> round(cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="add-remove").certified, 2)
     0.39
     """

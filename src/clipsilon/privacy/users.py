@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clipsilon import checks
-from clipsilon.privacy import gaussian
+from clipsilon._core import checks
+from clipsilon.privacy.accounting import gaussian
 
 Array = NDArray[np.float64]
 

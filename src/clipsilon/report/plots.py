@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from clipsilon.bias import BiasRow
-from clipsilon.privacy.audit import Audit
+from clipsilon.analysis.bias import BiasRow
+from clipsilon.privacy.auditing.audit import Audit
 
 
 def tradeoff_figure(audit: Audit) -> Figure:

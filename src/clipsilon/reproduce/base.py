@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from clipsilon.engine import Trace
+from clipsilon.engine.sweep import Run
 from clipsilon.report.results import Experiment, Finding, Result
-from clipsilon.sweep import Run
 
 __all__ = ["EXPERIMENTS", "Experiment", "Finding", "Lab", "Result", "experiment"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import joblib
 
+from clipsilon._core.sources import digest_with
+from clipsilon._core.storage import write_atomically
 from clipsilon.engine import Trace
-from clipsilon.sources import digest_with
-from clipsilon.storage import write_atomically
-from clipsilon.sweep import VERSIONS, Run, store_folder, sweep
+from clipsilon.engine.sweep import VERSIONS, Run, store_folder, sweep
 
 __all__ = ["Laboratory"]
 

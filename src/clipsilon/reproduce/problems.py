@@ -6,11 +6,11 @@ import warnings
 from functools import cache
 from typing import NamedTuple
 
-from clipsilon import losses, regions, responses
 from clipsilon.datasets import bernoulli, credit
 from clipsilon.datasets.base import Dataset
 from clipsilon.datasets.give_me_some_credit import PAPER_ROWS
-from clipsilon.problem import Problem
+from clipsilon.problems import losses, regions, responses
+from clipsilon.problems.problem import Problem
 
 RECORDS = 100_000  # m of the quadratic problem
 

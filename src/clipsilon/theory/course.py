@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 from scipy.special import digamma
 
-from clipsilon.clipping import Norm
 from clipsilon.engine.means import mean_gradient, record_gradients
-from clipsilon.problem import Problem
-from clipsilon.regions import project
-from clipsilon.steps import Constant, InverseTime
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import project
+from clipsilon.rules.clipping import Norm
+from clipsilon.rules.schedules import Constant, InverseTime
 
 __all__ = ["Course", "Forecast", "course", "decay_rates", "elapsed", "forecast"]
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
-from clipsilon.clipping import add_clipped
-from clipsilon.parts import require
+from clipsilon._core import checks
+from clipsilon._core.parts import require
+from clipsilon.rules.clipping import add_clipped
 
 __all__ = ["Estimate", "circulation", "curl", "softmax_field", "witness"]
 
@@ -37,7 +37,7 @@ def softmax_field(features: Any, label: int, classes: int, clip: Any) -> Field:
     The block of class k is (p_k − 1{k = label})·x, with p the softmax of ⟨θ⁽ᵏ⁾, x⟩; labels count from 0. `clip` is a
     part of `clipsilon.clipping`: `Norm` clips all blocks together (Theorem 5.3), `PerClass` each by itself (D.5).
 
-    >>> from clipsilon.clipping import Norm
+    >>> from clipsilon.rules.clipping import Norm
     >>> three, two = (softmax_field([1.0, 2.0], 0, classes, Norm(0.5)) for classes in (3, 2))
     >>> found = curl(three, [0.1, 0.2, -0.3, 0.5, 0.4, -0.6])
     >>> found.value > 1e4 * found.error

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clipsilon import checks
-from clipsilon.losses.robust import Huber
-from clipsilon.parts import checked
-from clipsilon.problem import Problem
+from clipsilon._core import checks
+from clipsilon._core.parts import checked
+from clipsilon.problems.losses.robust import Huber
+from clipsilon.problems.problem import Problem
 
 __all__ = [
     "Comparison",

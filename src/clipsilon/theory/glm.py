@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
-from clipsilon.losses.base import is_convex, is_linear, is_margin_loss, penalty
-from clipsilon.losses.clipped import Clipped, clipped_loss
-from clipsilon.points import stable_point
-from clipsilon.presets import DPGD
+from clipsilon._core import checks
+from clipsilon.analysis.fixed_points import stable_point
 from clipsilon.privacy.calibration import calibrate
-from clipsilon.problem import Problem
-from clipsilon.regions import Everywhere, project
-from clipsilon.responses import Identity
-from clipsilon.steps import Constant
+from clipsilon.problems.losses.base import is_convex, is_linear, is_margin_loss, penalty
+from clipsilon.problems.losses.clipped import Clipped, clipped_loss
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import Everywhere, project
+from clipsilon.problems.responses import Identity
+from clipsilon.rules.presets import DPGD
+from clipsilon.rules.schedules import Constant
 
 __all__ = [
     "Geometry",

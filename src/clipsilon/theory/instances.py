@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
-from clipsilon.losses.glm import Logistic
-from clipsilon.losses.robust import Absolute
-from clipsilon.problem import Problem
+from clipsilon._core import checks
+from clipsilon.problems.losses.glm import Logistic
+from clipsilon.problems.losses.robust import Absolute
+from clipsilon.problems.problem import Problem
 
 __all__ = ["AggressiveClipping", "HardInstance", "aggressive_clipping", "hard_instance", "lower_bound"]
 

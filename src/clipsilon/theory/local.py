@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon import checks
-from clipsilon.parts import checked
-from clipsilon.steps import Power, size
+from clipsilon._core import checks
+from clipsilon._core.parts import checked
+from clipsilon.rules.schedules import Power, size
 
 __all__ = [
     "Rate",

@@ -2,7 +2,7 @@
 
 The constants μ, L, β and G come as a `Constants`, from `problem.constants(radius)` or made by hand; a bound is as good
 as they are, over the models that a run visits. μ̃ = μ − Lβ throughout, with L that of ∇ℓ in z, which is the one that
-the proofs need. Steps are those of `clipsilon.steps`; `noise_std` is σ_DP, on the mean update; `start_gap` is
+the proofs need. Steps are those of `clipsilon.schedules`; `noise_std` is σ_DP, on the mean update; `start_gap` is
 ‖θ_0 − θ_PS‖². Bounds along a run take `iterations` as `trace.iterations` has them, and t = 0 gives `start_gap`.
 
 All bounds are for batches of a fixed size that are drawn anew at every step (`Uniform`, `Full`), and for greedy
@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
-from clipsilon import checks
-from clipsilon.constants import Constants
-from clipsilon.engine.cache import kernel
-from clipsilon.losses import Quadratic
-from clipsilon.parts import is_ours, require
-from clipsilon.presets import PCSGD
+from clipsilon._core import checks
+from clipsilon._core.parts import is_ours, require
+from clipsilon.engine.kernel_cache import kernel
 from clipsilon.privacy.calibration import calibrate
-from clipsilon.problem import Problem
-from clipsilon.regions import Box
-from clipsilon.responses import LocationShift
-from clipsilon.steps import Constant, size
+from clipsilon.problems.constants import Constants
+from clipsilon.problems.losses import Quadratic
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import Box
+from clipsilon.problems.responses import LocationShift
+from clipsilon.rules.presets import PCSGD
+from clipsilon.rules.schedules import Constant, size
 
 __all__ = [
     "claimed_noise",
@@ -88,7 +88,7 @@ def clipped_sgd_bound(
     a0·μ̃ ≥ 2(a1 + 2)/(a1 + 1), `Power` with α = 1 never. A factor 1 − μ̃γ_i below 0 counts as 0: the proof cannot
     unroll (22) through a negative one. `sharp_clipped_sgd_bound` is smaller and has no condition on the steps.
 
-    >>> from clipsilon.steps import InverseTime
+    >>> from clipsilon.rules.schedules import InverseTime
     >>> constants = Constants(1.0, 1.0, 10.0, sensitivity=0.05, gradient_bound=15.0, radius=10.0)
     >>> clipped_sgd_bound(constants, InverseTime(10, 100), 1.0, 0.3, 49.0, 1, [0, 10**6]).round(2)
     array([  49.  , 6272.02])

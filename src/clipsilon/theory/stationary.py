@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
-from clipsilon import checks
-from clipsilon.losses.base import is_margin_loss, penalty
-from clipsilon.metrics import performative_risk
-from clipsilon.outputs import Selected
-from clipsilon.problem import Problem
-from clipsilon.regions import Everywhere
-from clipsilon.responses import Identity
+from clipsilon._core import checks
+from clipsilon.analysis.metrics import performative_risk
+from clipsilon.problems.losses.base import is_margin_loss, penalty
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import Everywhere
+from clipsilon.problems.responses import Identity
+from clipsilon.rules.outputs import Selected
 from clipsilon.theory.glm import private_noise, row_basis
 
 __all__ = ["Landscape", "landscape", "mean_square_gradient", "private_steps", "selected_gradient", "selection_scale"]

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from clipsilon._core.storage import write_atomically
 from clipsilon.engine.checkpoint import CheckpointError
-from clipsilon.rule import Rule
-from clipsilon.storage import write_atomically
+from clipsilon.rules.rule import Rule
 
 _FORMAT = "clipsilon-torch-3"
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import Statement, about_seed, account
 from clipsilon.privacy.warning import PrivacyWarning
-from clipsilon.rule import Rule
-from clipsilon.sampling import Epochs
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import Epochs
 from clipsilon.torch import checkpoint, generators, inputs
 from clipsilon.torch.layers import register_conv1d
 from clipsilon.torch.losses import RecordCriterion
@@ -37,8 +37,8 @@ _STRANGE = "Nothing can be certified: steps were made of batches that the loader
 class PrivacyEngine:
     """DP-SGD and DiceSGD for PyTorch models, used as Opacus's engine of the same name; one engine a training.
 
-    Formal guarantee: `statement()` is `clipsilon.account` of the rule that runs, for the steps taken so far. It holds if
-    each record's loss depends on this record alone, every layer treats records one by one, and the model's first
+    Formal guarantee: `statement()` is `clipsilon.account` of the rule that runs, for the steps taken so far. It holds
+    if each record's loss depends on this record alone, every layer treats records one by one, and the model's first
     parameters, the number of records and all settings were chosen without a look at the records. A record whose
     gradient is not finite stops the training.
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler, SequentialSampler
 
-from clipsilon import checks
+from clipsilon._core import checks
 
 
 def records_and_batch(data_loader: Any) -> tuple[int, int]:

@@ -21,9 +21,9 @@ import torch
 from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
-from clipsilon.clipping import Unclipped
-from clipsilon.feedback import remembers
-from clipsilon.rule import Rule
+from clipsilon.rules.clipping import Unclipped
+from clipsilon.rules.feedback import remembers
+from clipsilon.rules.rule import Rule
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.tensors import factor, finite, joint_norm, precise
 

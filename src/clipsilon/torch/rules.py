@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from clipsilon import checks
-from clipsilon.clipping import Norm, Normalise, Unclipped
-from clipsilon.feedback import ErrorFeedback, NoFeedback
-from clipsilon.noise import Gaussian
-from clipsilon.rule import Rule
-from clipsilon.sampling import Epochs, Poisson
-from clipsilon.steps import Constant
+from clipsilon._core import checks
+from clipsilon.rules.clipping import Norm, Normalise, Unclipped
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
+from clipsilon.rules.noise import Gaussian
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import Epochs, Poisson
+from clipsilon.rules.schedules import Constant
 
 ALGORITHMS = {"dpsgd": "DPSGD", "dice": "DiceSGD"}
 CLIPPINGS = {"flat": Norm, "automatic": Normalise}

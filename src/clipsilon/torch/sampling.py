@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from clipsilon.sampling import Poisson
+from clipsilon.rules.sampling import Poisson
 
 _LEFT = "A pass cannot go on after another one was begun, or a checkpoint was loaded: iterate the loader anew."
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clipsilon.clipping import Norm, Normalise, Unclipped
+from clipsilon.rules.clipping import Norm, Normalise, Unclipped
 
 
 def factor(clip: Any, norms: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.torch.examples.language import Record
 from clipsilon.torch.examples.training import Plan, Training, prepared, stops
 

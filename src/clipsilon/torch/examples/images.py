@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.torch.examples.models import Shape
 
 FOLDER = "CLIPSILON_CIFAR"  # the environment variable that names a folder with CIFAR-10 or CIFAR-100

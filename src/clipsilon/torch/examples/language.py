@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clipsilon import checks
+from clipsilon._core import checks
 
 NAMES = ("Amber", "Basil", "Cedar", "Dune", "Ember", "Fern", "Grove", "Harbour")
 KINDS = ("pub", "restaurant", "café")

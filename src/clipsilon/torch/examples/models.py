@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clipsilon import checks
+from clipsilon._core import checks
 
 
 class Shape(NamedTuple):

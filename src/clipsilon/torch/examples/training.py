@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from clipsilon import checks
+from clipsilon._core import checks
 from clipsilon.torch.engine import PrivacyEngine
 from clipsilon.torch.examples.images import Images
 

@@ -1,0 +1,1 @@
+"""What every other package stands on: parts, argument checks, storage, rows of data."""

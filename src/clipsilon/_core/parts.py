@@ -1,0 +1,222 @@
+"""A part is a NamedTuple of numbers; `implements` attaches compiled math to it.
+
+All algorithms here are one update made of parts: a loss, a response, a clip, … A part only
+holds numbers. What it *does* is written as plain functions, one for each *operation*, and is
+found by the part's type::
+
+    class Halved(NamedTuple):
+        scale: float = 0.5
+
+    @implements(respond, Halved)
+    def _(response, deployed, features, label, moved, rng): ...
+
+The same function runs interpreted when an operation is called from Python, and compiled when
+it is called inside the engine's loop: Numba picks it by the NamedTuple's type, so nothing is
+looked up while the loop runs. (Functions handed over as arguments would defeat Numba's cache.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from types import CodeType
+from typing import Any, TypeVar
+
+from numba import types
+from numba.extending import overload
+
+from clipsilon._core.checks import short_repr
+
+__all__ = ["checked", "fallback", "implements", "operation", "traits"]
+
+Implementation = Callable[..., Any]
+Class = TypeVar("Class", bound=type)
+
+_IMPLEMENTATIONS: dict[tuple[str, type], Implementation] = {}
+_COMPILED: set[tuple[str, type]] = set()  # what some kernel has been compiled with
+_PACKAGE = __name__.split(".")[0]
+_FALLBACKS: dict[str, Callable[[type], Implementation | None]] = {}
+
+
+def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a declaration without a body into an operation, dispatched by its first argument."""
+    name = declared.__name__
+
+    @wraps(declared)
+    def call(part: Any, *arguments: Any) -> Any:
+        found = implementation(call, type(part))
+        if found is None:
+            raise TypeError(f"{type(part).__name__} does not implement {name}.")
+        return found(part, *arguments)
+
+    def compiled(part: Any, *arguments: Any) -> Implementation | None:
+        if isinstance(part, types.BaseNamedTuple):
+            _COMPILED.add((name, part.instance_class))
+            return implementation(call, part.instance_class)
+        return None
+
+    overload(call, strict=False, jit_options={"forceinline": True})(compiled)
+    return call
+
+
+def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation], Implementation]:
+    """Attach the decorated function to `part` as its implementation of `op`."""
+    if not callable(op):
+        raise TypeError(f"op must be an operation, such as clipsilon.losses.slope, got {short_repr(op)}.")
+    if not isinstance(part, type):
+        raise TypeError(f"part must be a class, got {short_repr(part)}.")
+    expected = list(inspect.signature(op).parameters)
+
+    def attach(function: Implementation) -> Implementation:
+        given = list(inspect.signature(function).parameters)
+        if len(given) != len(expected):
+            raise TypeError(
+                f"{op.__name__} of {part.__name__} must take ({', '.join(expected)}), got ({', '.join(given)})."
+            )
+        if is_ours(part) and function.__module__.split(".")[0] != _PACKAGE:
+            raise TypeError(f"{part.__name__} belongs to clipsilon; define a part of your own instead.")
+        if (op.__name__, part) in _IMPLEMENTATIONS or (op.__name__, part) in _COMPILED:
+            # Kernels that were compiled with the first one would silently go on using it.
+            raise TypeError(f"{part.__name__} implements {op.__name__} already; define a new part instead.")
+        _name_apart(op, part)
+        _IMPLEMENTATIONS[op.__name__, part] = function
+        return function
+
+    return attach
+
+
+def _name_apart(op: Callable[..., Any], part: type) -> None:
+    """Give a part a name of its own among those that do `op`.
+
+    Numba's fast path tells NamedTuples apart by their *name*: a class defined again in a notebook would
+    run the math of the first one.
+    """
+    taken = {other.__name__ for other in implemented(op) if other is not part}
+    name, number = part.__name__, 2
+    while part.__name__ in taken:
+        part.__name__ = f"{name}_{number}"
+        number += 1
+
+
+def fallback(op: Callable[..., Any]) -> Callable[[Callable[[type], Any]], Callable[[type], Any]]:
+    """Register how to derive `op` for a part that does not implement it itself."""
+
+    def attach(derive: Callable[[type], Implementation | None]) -> Callable[[type], Any]:
+        _FALLBACKS[op.__name__] = derive
+        return derive
+
+    return attach
+
+
+def implementation(op: Callable[..., Any], part: type) -> Implementation | None:
+    """The function that does `op` for parts of type `part`, or None."""
+    name = op.__name__
+    found = _IMPLEMENTATIONS.get((name, part))
+    if found is None and name in _FALLBACKS:
+        found = _FALLBACKS[name](part)
+    return found
+
+
+def implemented(op: Callable[..., Any]) -> list[type]:
+    """Every part type that implements `op` itself."""
+    return [part for name, part in _IMPLEMENTATIONS if name == op.__name__]
+
+
+_EXAMPLES = {
+    "step": "of clipsilon.schedules such as Constant(0.1)",
+    "loss": "of clipsilon.losses such as Logistic()",
+    "response": "of clipsilon.responses such as LocationShift(0.1)",
+    "region": "of clipsilon.regions such as Ball(10.0)",
+}
+
+
+def require(role: str, part: Any, operations: Iterable[Callable[..., Any]]) -> None:
+    """Refuse a part that lacks an operation the engine will call, naming what is missing."""
+    if isinstance(part, type):
+        raise TypeError(
+            f"{role} must be a part, got the class {part.__name__}: parentheses are missing, as in {part.__name__}()."
+        )
+    if not (isinstance(part, tuple) and hasattr(part, "_fields")):
+        kind = _EXAMPLES.get(role, "(a NamedTuple such as those in clipsilon)")
+        raise TypeError(f"{role} must be a part {kind}, got {short_repr(part)}.")
+    missing = [op.__name__ for op in operations if implementation(op, type(part)) is None]
+    if missing:
+        raise TypeError(f"{role} {type(part).__name__} does not implement {', '.join(missing)}.")
+
+
+def checked(**rules: Callable[[str, Any], Any]) -> Callable[[Class], Class]:
+    """Class decorator: pass each named field through its check when a part is made, then `check` if there is one."""
+
+    def decorate(cls: Class) -> Class:
+        build = cls.__new__
+
+        @wraps(build)
+        def validated(kind: type, *values: Any, **named: Any) -> Any:
+            raw = build(kind, *values, **named)
+            fields = (rules[name](name, value) if name in rules else value for name, value in raw._asdict().items())
+            part = build(kind, *fields)
+            if hasattr(part, "check"):
+                part.check()
+            return part
+
+        # _replace() makes its copy through _make(), which would go around the checks.
+        cls._make = classmethod(lambda kind, values: kind(*values))  # type: ignore[attr-defined]
+        cls.__new__ = validated  # type: ignore[assignment, method-assign]
+        return cls
+
+    return decorate
+
+
+def traits(**facts: Any) -> Callable[[Class], Class]:
+    """Class decorator: state facts about a kind of part, such as `labels="binary"` for a loss.
+
+    (They are class attributes; type checkers would take them for fields if the class body held them.)
+    """
+
+    def decorate(cls: Class) -> Class:
+        for name, fact in facts.items():
+            setattr(cls, name, fact)
+        return cls
+
+    return decorate
+
+
+def is_ours(part: type) -> bool:
+    """Whether a part's math ships with the package (and so is covered by its source digest)."""
+    return part.__module__.split(".")[0] == _PACKAGE
+
+
+def all_ours(part: Any) -> bool:
+    """Whether a part and all parts inside it ship with the package."""
+    return is_ours(type(part)) and all(all_ours(field) for field in part if hasattr(field, "_fields"))
+
+
+def fingerprint(part: Any) -> str:
+    """A digest of a part: its type, its numbers and, for users' parts, the code that was attached to it."""
+    content: list[Any] = [type(part).__module__, type(part).__qualname__]
+    for field in part:
+        content.append(fingerprint(field) if hasattr(field, "_fields") else _numbers(field))
+    if not is_ours(type(part)):
+        attached = {name: function for (name, kind), function in _IMPLEMENTATIONS.items() if kind is type(part)}
+        content += [(name, _code(attached[name])) for name in sorted(attached)]
+    return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+def _numbers(field: Any) -> Any:
+    return field.tolist() if hasattr(field, "tolist") else field
+
+
+def _code(function: Implementation) -> list[Any]:
+    """What a function does: its bytecode with names and constants, and the values it takes from around it."""
+    closed = [repr(cell.cell_contents) for cell in function.__closure__ or ()]
+    around = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    values = {name: value for name, value in around.items() if isinstance(value, int | float | str)}
+    return [_bytecode(function.__code__), closed, values]
+
+
+def _bytecode(code: CodeType) -> list[Any]:
+    """Code without the file and the lines it stands on, so that moving it changes nothing."""
+    constants = [_bytecode(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
+    return [code.co_code, code.co_names, code.co_varnames, constants]

@@ -1,0 +1,81 @@
+"""Digests of the package's sources, taken before any of them is used.
+
+It is imported first of all, so that a file edited later, while the process runs, cannot pass for the
+code that was loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_ASIDE = ("reproduce/", "report/", "torch/", "cli/")  # no run depends on these
+COMPILED = ("_core/", "problems/", "rules/", "engine/", "privacy/auditing/canaries.py")
+"""The only places that hold code for Numba; `tests/test_architecture.py` checks this."""
+_FOLLOWED = ("clipsilon.reproduce", "clipsilon.torch")  # of these, what a module imports counts
+
+_FILES = {path.relative_to(_PACKAGE).as_posix(): path.read_bytes() for path in sorted(_PACKAGE.rglob("*.py"))}
+
+
+def _digest(names: list[str]) -> str:
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(name.encode() + b"\0" + _FILES[name] + b"\0")
+    return digest.hexdigest()
+
+
+SOURCE_DIGEST = _digest([name for name in _FILES if not name.startswith(_ASIDE)])
+"""Changes with everything that a run, its privacy or its theory is computed with; not with figures and commands."""
+
+
+@cache
+def kernel_digest() -> str:
+    """Return a digest that changes with everything that Numba compiles, but not with docstrings and comments."""
+    digest = hashlib.sha256()
+    for name in _FILES:
+        if name.startswith(COMPILED):
+            digest.update(name.encode() + b"\0" + _code_of(_FILES[name]).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _code_of(source: bytes) -> str:
+    """Return the syntax tree of a file without its docstrings, as text."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def digest_with(module: str) -> str:
+    """`SOURCE_DIGEST` and, for a module of `reproduce` or `torch`, itself and what it imports from there."""
+    return hashlib.sha256((SOURCE_DIGEST + _digest(sorted(_with_imports(module, set())))).encode()).hexdigest()
+
+
+def _with_imports(module: str, seen: set[str]) -> set[str]:
+    file = _file(module)
+    if module.startswith(_FOLLOWED) and file is not None and file not in seen:
+        seen.add(file)
+        for imported in _imports(_FILES[file]):
+            _with_imports(imported, seen)
+    return seen
+
+
+def _file(module: str) -> str | None:
+    """The file of a module or package."""
+    name = module.removeprefix("clipsilon.").replace(".", "/")
+    return next((file for file in (f"{name}.py", f"{name}/__init__.py") if file in _FILES), None)
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    """Everything that could be a module among the names that a file imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -1,0 +1,1 @@
+"""What follows from a problem without a run: fixed points, bias, metrics."""

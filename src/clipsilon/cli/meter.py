@@ -1,0 +1,155 @@
+"""`clipsilon bias`: the problems that the bias meter is put to, and the words around its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clipsilon.analysis.bias import BiasRow
+from clipsilon.cli.tables import Table, binary_labels, read_table, real_labels
+from clipsilon.problems import losses, responses
+from clipsilon.problems.losses.base import label_kind
+from clipsilon.problems.problem import Problem
+from clipsilon.reproduce.problems import credit_data, credit_problem, quadratic
+
+LOSSES: dict[str, Any] = {"logistic": losses.Logistic, "squared-error": losses.SquaredError, "huber": losses.Huber}
+MARKS = "*†‡§¶#¤^~"  # one for each remark that there can be
+
+WARNING = (
+    "Not private: these numbers are computed from the data without noise. Whoever sees them, or a clip that was "
+    "chosen by them, learns about the records."
+)
+GAMING = (
+    "Reaction: each record with label 1 changes all its columns to lower its score, "
+    "by β·θ/max(1, ‖θ‖); the others stay (BestResponse)."
+)
+SHIFTING = "Reaction: every record changes all its columns to lower its prediction, by β·θ (LocationShift)."
+MOVING = "Reaction: every record moves by −β·θ (LocationShift)."
+
+
+class Subject(NamedTuple):
+    """What is measured: a problem for each β, the strengths to look at unless told otherwise, and notes for readers."""
+
+    title: str
+    problem_at: Callable[[float], Problem]
+    betas: tuple[float, ...]
+    notes: tuple[str, ...]
+
+
+def quadratic_subject() -> Subject:
+    """Paper 1's first setting; β = 0.1 is where its reaction takes over."""
+    note = "Paper 1's first setting: ½(θ + 10·z)², z = 1 for a tenth of 100,000 records and else 0, |θ| ≤ 10."
+    return Subject(
+        "Quadratic",
+        quadratic,
+        (0.0, 0.01, 0.05, 0.08),
+        (note, MOVING),
+    )
+
+
+def credit_subject() -> Subject:
+    """Paper 1's credit setting."""
+    problem = credit_problem(beta=0.0)
+    note = (
+        f"Paper 1's credit setting, {problem.records} records; data: {credit_data().source}. Logistic loss with "
+        f"l2 = {problem.loss.l2:.3g} and weight 2 on label 1; columns standardised."
+    )
+    return Subject("Credit", credit_problem, (0.0, 0.1, 0.3, 1.0), (note, GAMING))
+
+
+SUBJECTS: dict[str, Callable[[], Subject]] = {"quadratic": quadratic_subject, "credit": credit_subject}
+
+
+def file_subject(
+    path: Path,
+    target: str,
+    loss: str | None = None,
+    l2: float = 0.01,
+    standardise: bool = True,
+    ignore: Sequence[str] = (),
+) -> Subject:
+    """A table of the user's. Without a named loss, two values of the target make it logistic, more squared error."""
+    table = read_table(path, target, ignore)
+    loss = loss or ("logistic" if np.unique(table.target).size == 2 else "squared-error")
+    part = LOSSES[loss](l2=l2)
+    binary = label_kind(part) == "binary"
+    labels, one = binary_labels(table) if binary else (real_labels(table), "")
+    used = _standardised(table) if standardise else table
+    if standardise and not binary:  # there is no intercept to take up the mean
+        labels = (labels - labels.mean()) / labels.std()
+    response = responses.BestResponse(0.0) if binary else responses.LocationShift(0.0)
+    problem = Problem(used.features, labels, loss=part, response=response)
+    scale = "as they are" if not standardise else "standardised" if binary else "standardised, and the target too"
+    left_out = [name for name in table.columns if name not in used.columns]
+    notes = [
+        f"{path.name}: {problem.records} records, {problem.dimension} columns, {scale}; no intercept.",
+        f"Loss: {loss} of {target!r} with l2 = {l2:g}" + (f"; label 1 is {one!r}." if binary else "."),
+        GAMING if binary else SHIFTING,
+        *([f"Left out, because they never change: {', '.join(left_out)}."] if left_out else []),
+    ]
+    return Subject(path.name, _reacting(problem), (0.0, 0.1, 0.3, 1.0), tuple(notes))
+
+
+def reading(rows: Sequence[BiasRow]) -> str:
+    """One example in words: the middle clip, at the strongest reaction whose points are steady."""
+    found = [row for row in rows if row.steady]
+    if not found:
+        return "No bias can be taken at face value: see the remarks."
+    clips = sorted({row.clip for row in found})
+    clip = clips[(len(clips) - 1) // 2]
+    here = sorted((row for row in found if row.clip == clip), key=lambda row: row.beta)
+    weak, strong = here[0], here[-1]
+    text = (
+        f"At c = {clip:g} and β = {strong.beta:g} clipping alone will move the model by {np.sqrt(strong.bias):.3g} "
+        f"(squared: {strong.bias:.4g}), however long it is trained; the stable model has length "
+        f"{strong.stable_norm:.3g}, and {strong.share_clipped:.1%} of the records are clipped."
+    )
+    return text if weak is strong else f"{text} At β = {weak.beta:g} it would be {np.sqrt(weak.bias):.3g}."
+
+
+def cells(rows: Sequence[BiasRow]) -> tuple[list[str], list[list[str]], list[str]]:
+    """The table for a terminal: header, a row a clip with a column a β, and the remarks that its marks stand for."""
+    remarks = {remark: None for row in rows for remark in row.remark.split("; ") if remark}
+    marks = dict(zip(remarks, MARKS, strict=False))
+    betas = list(dict.fromkeys(row.beta for row in rows))
+    found = {(row.clip, row.beta): row for row in rows}
+    lines = [
+        [f"{clip:g}", *(_cell(found[clip, beta], marks) for beta in betas)]
+        for clip in dict.fromkeys(row.clip for row in rows)
+    ]
+    first = {row.beta: row for row in reversed(rows)}
+    lines.append(["‖θ_PS‖²", *(_number(first[beta].stable_norm ** 2) for beta in betas)])
+    return ["clip c", *(f"β = {beta:g}" for beta in betas)], lines, [f"{marks[one]} {one}" for one in remarks]
+
+
+def _cell(row: BiasRow, marks: dict[str, str]) -> str:
+    share = "" if np.isnan(row.share_clipped) else f" ({row.share_clipped:.1%})"
+    return _number(row.bias) + share + "".join(mark for remark, mark in marks.items() if remark in row.remark)
+
+
+def _number(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.4g}"
+
+
+def _reacting(problem: Problem) -> Callable[[float], Problem]:
+    """The same problem with a reaction of another strength."""
+    labels = None if label_kind(problem.loss) == "none" else problem.labels
+
+    def at(beta: float) -> Problem:
+        response = problem.response._replace(beta=beta)
+        return Problem(problem.features, labels, loss=problem.loss, response=response, region=problem.region)
+
+    return at
+
+
+def _standardised(table: Table) -> Table:
+    """Columns with mean 0 and deviation 1, without those that are constant."""
+    varies = np.ptp(table.features, axis=0) > 0
+    if not varies.any():
+        raise ValueError("features must have a column that changes from row to row, got none.")
+    kept = table.features[:, varies]
+    names = tuple(name for name, keep in zip(table.columns, varies, strict=True) if keep)
+    return table._replace(features=(kept - kept.mean(axis=0)) / kept.std(axis=0), columns=names)

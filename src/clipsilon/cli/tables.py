@@ -1,0 +1,102 @@
+"""A user's table: features and a target, read from a file, with whatever is wrong in it said in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipsilon._core import checks
+from clipsilon.cli.columns import Column, column_names, finite, read_columns
+
+Array = NDArray[np.float64]
+
+
+class Table(NamedTuple):
+    """Features as numbers, and the target as it is: numbers if all its cells are, else text."""
+
+    features: Array
+    target: NDArray[Any]
+    columns: tuple[str, ...]  # of the features
+    target_name: str
+
+
+def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Table:
+    """Read a CSV or Parquet file; `target` is a column of it, and columns to `ignore` may hold anything.
+
+    All other columns are features and must hold finite numbers. A CSV file has a header row, and commas, semicolons
+    or tabs between its cells. Rows are counted as a spreadsheet counts them: the header is row 1.
+    """
+    path = Path(path)
+    names = column_names(path)
+    checks.choice("target", target, dict.fromkeys(names))
+    for name in ignore:
+        checks.choice("ignore", name, dict.fromkeys(other for other in names if other != target))
+    features = [name for name in names if name != target and name not in ignore]
+    if not features:
+        raise ValueError(f"{path} must have columns besides the target {target!r}, got none.")
+    columns = read_columns(path, [name for name in names if name not in ignore], as_text=target)
+    _refuse_missing(columns)
+    outcome = columns.pop(target)
+    values = _finite_features(path, columns)
+    labels = outcome.text if outcome.numbers is None else outcome.numbers
+    assert labels is not None
+    if np.unique(labels).size == 1:
+        first = f"{labels[0]:g}" if labels.dtype.kind == "f" else str(labels[0])
+        raise ValueError(f"target {target!r} must take more than one value, got {first!r} in every row.")
+    return Table(values, labels, tuple(features), target)
+
+
+def read_features(path: str | Path, columns: Sequence[str]) -> Array:
+    """The columns of these names, in this order; what else is in the file may be anything."""
+    path = Path(path)
+    absent = set(columns) - set(column_names(path))
+    if absent:
+        named = ", ".join(repr(name) for name in columns if name in absent)
+        raise ValueError(f"{path} must have the columns of the model, got none named {named}.")
+    found = read_columns(path, columns)
+    _refuse_missing(found)
+    return _finite_features(path, found)
+
+
+def binary_labels(table: Table) -> tuple[Array, str]:
+    """Labels 0 and 1 from a target of two values, in sorted order, and the value that is 1."""
+    values = np.unique(table.target)
+    if values.size != 2:
+        raise ValueError(f"target {table.target_name!r} must take two values for labels 0 and 1, got {values.size}.")
+    one = values[1]
+    return (table.target == one).astype(float), f"{one:g}" if table.target.dtype.kind == "f" else str(one)
+
+
+def real_labels(table: Table) -> Array:
+    """The target as numbers."""
+    if table.target.dtype.kind != "f":
+        raise ValueError(f"target {table.target_name!r} must hold numbers, got text such as {_text(table.target)!r}.")
+    return np.asarray(table.target, dtype=np.float64)
+
+
+def _refuse_missing(columns: dict[str, Column]) -> None:
+    for name, column in columns.items():
+        if column.missing is not None:
+            count, cell, row = column.missing
+            more = f", and none in {count - 1} more" if count > 1 else ""
+            raise ValueError(f"column {name!r} must have a value in every row, got {cell!r} in row {row}{more}.")
+
+
+def _finite_features(path: Path, columns: dict[str, Column]) -> Array:
+    """The columns side by side; else name every one that is not numbers, with a cell that is not."""
+    numbers = [column.numbers for column in columns.values() if column.numbers is not None]
+    if len(numbers) < len(columns):
+        odd = ((name, column.odd) for name, column in columns.items() if column.numbers is None)
+        named = ", ".join(f"{name!r} (such as {cell!r})" for name, cell in odd)
+        raise ValueError(
+            f"features in {path} must be finite numbers, got others in {named}: encode them or leave them out."
+        )
+    return np.stack(numbers, axis=1)
+
+
+def _text(column: Any) -> str:
+    return next(str(cell) for cell in column if finite([str(cell)]) is None)

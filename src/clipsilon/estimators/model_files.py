@@ -1,0 +1,229 @@
+"""Model files: a fitted private model as JSON that people can read, and the same model out of it again.
+
+A file holds what a release may hold: the model, its settings, its statements. It holds no seed, and nothing that was
+measured without noise.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from clipsilon._core import checks
+from clipsilon._core.storage import write_atomically
+from clipsilon.privacy.accounting import profiles
+from clipsilon.privacy.certificate import ADJACENCIES, Certificate
+from clipsilon.privacy.statement import Statement
+from clipsilon.version import __version__
+
+if TYPE_CHECKING:  # scikit-learn takes long to load: only what uses it does so
+    from sklearn.pipeline import Pipeline
+
+    from clipsilon.estimators import PrivateScaler, TotalPrivacy
+
+FORMAT = "clipsilon model"
+_READABLE = (FORMAT, "clipwise model")  # the second is this project's former name
+VERSION = 1
+
+
+class Model(NamedTuple):
+    """A fitted pipeline, and what its numbers are about."""
+
+    kind: str  # "logistic", "linear" or "huber"
+    pipeline: Pipeline  # "scaler", unless columns are taken as they are, and "model"
+    columns: tuple[str, ...]
+    target: str
+    seeded: bool  # whether its noise can be repeated, and so undone
+
+
+def load_model(path: str | Path) -> Pipeline:
+    """The model of a file that `clipsilon fit` wrote: a fitted scikit-learn pipeline.
+
+    Data frames must have the columns that it was fitted to, in their order. `named_steps["model"].statement_` is the
+    statement of the fit; of a certificate that is not Gaussian only the (ε, δ) that was asked for is known.
+    """
+    model = read_model(path)
+    model.pipeline.steps[0][1].feature_names_in_ = np.array(model.columns, dtype=object)
+    return model.pipeline
+
+
+def write_model(path: Path, model: Model, total: TotalPrivacy) -> None:
+    """Write a model file, whole or not at all."""
+    steps = model.pipeline.named_steps
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "written_by": f"clipsilon {__version__}",
+        "seeded": model.seeded,
+        "privacy": total._asdict(),
+        "target": model.target,
+        "columns": list(model.columns),
+        "scaling": _scaling(steps["scaler"]) if "scaler" in steps else None,
+        "model": {"kind": model.kind, **_fitted(steps["model"])},
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, lambda file: file.write(f"{text}\n".encode()))
+
+
+def read_model(path: str | Path) -> Model:
+    """The model of a file, as it was written."""
+    path = checks.path("path", path)
+    if not path.is_file():
+        raise FileNotFoundError(f"path must name a file, got {path}, where there is none.")
+    try:
+        content = json.loads(path.read_bytes())
+        known = content["format"] in _READABLE
+    except (ValueError, KeyError, TypeError, RecursionError):
+        known = False
+    if not known:
+        raise ValueError(f"path must be a model file of clipsilon, got {path}, which is not one, or not whole.")
+    if content.get("version") != VERSION:
+        raise ValueError(
+            f"path must be a model file of version {VERSION}, got {path} of version {content.get('version')!r}: "
+            "another version of clipsilon wrote it."
+        )
+    try:
+        return _restored(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise ValueError(f"path must be a whole model file, got {path}, which is damaged: {problem!r}.") from None
+
+
+# -- to JSON --------------------------------------------------------------------------------------------------------
+
+
+def _scaling(scaler: PrivateScaler) -> dict[str, Any]:
+    bounds = scaler.bounds
+    return {
+        "settings": {
+            "epsilon": scaler.epsilon,
+            "delta": scaler.delta,
+            "bounds": None if bounds is None else [np.asarray(end).tolist() for end in bounds],
+            "adjacency": scaler.adjacency,
+        },
+        "center": scaler.center_.tolist(),
+        "scale": scaler.scale_.tolist(),
+        "learnt": scaler.learnt_.tolist(),
+        "statement": _stated(scaler.statement_),
+    }
+
+
+_SETTINGS = ("epsilon", "delta", "method", "l2", "adjacency", "classes", "target_range")
+
+
+def _fitted(estimator: Any) -> dict[str, Any]:
+    settings = {name: getattr(estimator, name) for name in _SETTINGS if hasattr(estimator, name)}
+    found = {name: getattr(estimator, f"{name}_") for name in ("classes", "target_range") if name in settings}
+    return {
+        "settings": {name: _plain(value) for name, value in settings.items()},
+        **{name: _plain(value) for name, value in found.items()},
+        "coefficients": _plain(estimator.coef_),
+        "intercept": _plain(estimator.intercept_),
+        "steps": estimator.n_iter_,
+        "statement": _stated(estimator.statement_),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and their like as lists and numbers."""
+    return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
+
+
+def _stated(statement: Statement) -> dict[str, Any]:
+    profile = statement.certificate.profile
+    return {**statement.to_dict(), "gaussian_mu": None if profile is None else profile.mu}
+
+
+# -- from JSON ------------------------------------------------------------------------------------------------------
+
+
+def _restored(content: dict[str, Any]) -> Model:
+    from sklearn.pipeline import Pipeline
+
+    columns = tuple(content["columns"])
+    if not columns or not all(isinstance(name, str) for name in (*columns, content["target"])):
+        raise ValueError("columns must have names")
+    kind = content["model"]["kind"]
+    steps = [("model", _estimator(kind, content["model"], len(columns)))]
+    if content["scaling"] is not None:
+        steps.insert(0, ("scaler", _scaler(content["scaling"], len(columns))))
+    return Model(kind, Pipeline(steps), columns, content["target"], bool(content["seeded"]))
+
+
+def _scaler(content: dict[str, Any], columns: int) -> Any:
+    from clipsilon.estimators import PrivateScaler
+
+    scaler = PrivateScaler(**content["settings"])
+    scaler.center_ = checks.vector("center", content["center"], columns)
+    scaler.scale_ = checks.vector("scale", content["scale"], columns)
+    if (scaler.scale_ <= 0).any():
+        raise ValueError("scales must be above 0")
+    scaler.learnt_ = checks.vector("learnt", content["learnt"], columns).astype(bool)
+    scaler.n_features_in_ = columns
+    scaler.statement_ = _statement(content["statement"])
+    return scaler
+
+
+def new_estimator(kind: str, **settings: Any) -> Any:
+    """An estimator of this kind, not yet fitted."""
+    from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression
+
+    if kind == "logistic":
+        return PrivateLogisticRegression(**settings)
+    losses = {"linear": "squared", "huber": "huber"}
+    return PrivateLinearRegression(loss=checks.choice("model", kind, losses), **settings)
+
+
+def _estimator(kind: str, content: dict[str, Any], columns: int) -> Any:
+    estimator = new_estimator(kind, **content["settings"])
+    estimator.n_features_in_ = columns
+    estimator.n_iter_ = checks.count("steps", content["steps"])
+    (_set_classifier if kind == "logistic" else _set_regressor)(estimator, content, columns)
+    estimator.statement_ = _statement(content["statement"])
+    return estimator
+
+
+def _set_classifier(estimator: Any, content: dict[str, Any], columns: int) -> None:
+    classes = np.unique(content["classes"])
+    if classes.tolist() != content["classes"] or classes.size < 2:
+        raise ValueError("classes must be two or more, in order")
+    rows = 1 if classes.size == 2 else classes.size
+    coefficients = checks.vector("coefficients", np.ravel(content["coefficients"]), rows * columns)
+    estimator.classes_, estimator.coef_ = classes, coefficients.reshape(rows, columns)
+    estimator.intercept_ = checks.vector("intercept", content["intercept"], rows)
+    estimator.theta_ = np.column_stack([estimator.coef_, estimator.intercept_]).ravel()
+
+
+def _set_regressor(estimator: Any, content: dict[str, Any], columns: int) -> None:
+    low, high = checks.vector("target_range", content["target_range"], 2).tolist()
+    estimator.target_range_ = low, high
+    estimator.coef_ = checks.vector("coefficients", content["coefficients"], columns)
+    estimator.intercept_ = np.float64(checks.number("intercept", content["intercept"]))
+    theta = np.append(estimator.coef_, estimator.intercept_ - (low + high) / 2)
+    estimator.theta_ = theta / ((high - low) / 4)  # in units of the range, as it was learnt
+
+
+def _statement(content: dict[str, Any]) -> Statement:
+    certified = np.inf if content["certified_epsilon"] is None else float(content["certified_epsilon"])
+    mu = content["gaussian_mu"]
+    profile = None
+    if mu is not None:
+        profile = profiles.gaussian(mu)
+    elif np.isfinite(certified):
+        profile = profiles.point(certified, content["delta"])
+    reasons = tuple(map(str, content["reasons"]))
+    return Statement(
+        rule=content["rule"],
+        records=content["records"],
+        steps=content["steps"],
+        delta=content["delta"],
+        adjacency=checks.choice("adjacency", content["adjacency"], {name: name for name in ADJACENCIES}),
+        certified=certified,
+        claimed=content["claimed_epsilon"],
+        claim_holds=content["claim_holds"],
+        reasons=reasons,
+        certificate=Certificate(profile, reasons),
+        notes=tuple(map(str, content.get("notes", ()))),
+    )

@@ -1,0 +1,1 @@
+"""Privacy profiles and their composition."""

@@ -1,0 +1,113 @@
+"""Exact Gaussian differential privacy: telling N(0, 1) from N(μ, 1).
+
+δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2). Both terms can be tiny, nearly equal, or a product of something
+huge with something tiny. With t = ε/μ − μ/2, e^ε·φ(t + μ) = φ(t), so that δ = φ(t)·(m(t) − m(t + μ)) with
+Mills' ratio m(u) = Φ(−u)/φ(u), which is harmless everywhere that it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import erfcx, erfinv, log_ndtr, ndtri
+
+from clipsilon._core import checks
+
+Array = NDArray[np.float64]
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+_SMALL = 0.5  # μ from which the difference of two Mills' ratios loses no digits that matter
+_HUGE = 1e7  # μ from which ε = μ²/2 + O(μ) is exact enough, and rounding of t is not
+_NUDGE = 1e-12  # root searches end on the safe side by this much, relatively
+
+
+@overload
+def delta(mu: float, epsilon: float) -> float: ...
+@overload
+def delta(mu: ArrayLike, epsilon: ArrayLike) -> float | Array: ...
+def delta(mu: ArrayLike, epsilon: ArrayLike) -> float | Array:
+    """δ_μ(ε), for any ε ≥ 0; arrays broadcast."""
+    result = np.exp(log_delta(mu, epsilon))
+    return result if result.ndim else float(result)
+
+
+def log_delta(mu: ArrayLike, epsilon: ArrayLike) -> Array:
+    """The logarithm of δ_μ(ε), also where δ itself underflows."""
+    shift, loss = np.broadcast_arrays(np.asarray(mu, dtype=np.float64), np.asarray(epsilon, dtype=np.float64))
+    if not (np.all(shift >= 0) and np.all(loss >= 0)):
+        raise ValueError(f"mu and epsilon must be at least 0, got {mu!r} and {epsilon!r}.")
+    result = np.where(shift == np.inf, 0.0, -np.inf)
+    small = (shift > 0) & (shift < _SMALL)
+    large = (shift >= _SMALL) & (shift < np.inf)
+    result[small] = _log_delta_small(shift[small], loss[small])
+    result[large] = _log_delta_large(shift[large], loss[large])
+    return result
+
+
+def epsilon(mu: float, delta: float) -> float:
+    """The smallest ε ≥ 0 with δ_μ(ε) ≤ δ."""
+    goal = _log_of_fraction(delta)
+    if mu == math.inf:
+        return math.inf
+    if log_delta(mu, 0.0) <= goal:
+        return 0.0
+    # At t = √(2·log(1/δ)) already Φ(−t) < δ.
+    upper = mu * (mu / 2 + math.sqrt(-2 * goal))
+    if mu > _HUGE:
+        return upper
+    root = brentq(lambda loss: float(log_delta(mu, loss)) - goal, 0.0, upper, xtol=1e-15 * upper, rtol=1e-14)
+    return float(root) * (1 + _NUDGE) + 2e-15 * upper
+
+
+def largest_mu(epsilon: float, delta: float) -> float:
+    """The largest μ with δ_μ(ε) ≤ δ: how far a release may shift and still be (ε, δ)-private."""
+    goal = _log_of_fraction(delta)
+    checks.nonnegative("epsilon", epsilon)
+    # Two that are surely private: that of ε = 0, and the inverse of the upper bound in `epsilon`.
+    width = math.sqrt(-2 * goal)
+    still = 2 * math.sqrt(2) * float(erfinv(delta)) if delta < 0.5 else -2 * float(ndtri((1 - delta) / 2))
+    lower = max(still, 2 * epsilon / (math.sqrt(width**2 + 2 * epsilon) + width)) * (1 - _NUDGE)
+    while log_delta(lower, epsilon) > goal:  # by rounding only
+        lower *= 1 - 1e-6
+    if lower > _HUGE:
+        return lower
+    upper = 2 * lower
+    while log_delta(upper, epsilon) <= goal:
+        upper *= 2
+    root = brentq(lambda shift: float(log_delta(shift, epsilon)) - goal, lower, upper, xtol=1e-14 * lower, rtol=1e-14)
+    return float(root) * (1 - _NUDGE)
+
+
+def _log_of_fraction(delta: float) -> float:
+    return math.log(checks.open_fraction("delta", delta))
+
+
+def _log_density(t: Array) -> Array:
+    return -0.5 * t * t - 0.5 * math.log(2 * math.pi)
+
+
+def _mills(t: Array) -> Array:
+    return np.asarray(math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2)))
+
+
+def _log_delta_small(mu: Array, epsilon: Array) -> Array:
+    """m(t) − m(t + μ) as the integral of −m'(u) = 1 − u·m(u), because the difference would cancel."""
+    t = epsilon / mu - mu / 2
+    u = t[..., np.newaxis] + mu[..., np.newaxis] * (1 + _NODES) / 2
+    # Far out 1 − u·m(u) is all rounding; 1/(u² + 3) is a lower bound there, and the limit.
+    with np.errstate(over="ignore"):
+        slope = np.maximum(1 - u * _mills(u), 1 / (u * u + 3))
+        return np.asarray(_log_density(t) + np.log(slope @ _WEIGHTS * mu / 2))
+
+
+def _log_delta_large(mu: Array, epsilon: Array) -> Array:
+    t = epsilon / mu - mu / 2
+    with np.errstate(over="ignore"):
+        # m(t) overflows for t ≪ 0, where Φ(−t) itself is close to 1.
+        ahead = _log_density(t) + np.log(np.maximum(_mills(np.maximum(t, 0)) - _mills(t + mu), np.finfo(float).tiny))
+        behind = np.exp(log_ndtr(-t)) - np.exp(_log_density(t)) * _mills(t + mu)
+        return np.asarray(np.where(t >= 0, ahead, np.log(np.maximum(behind, np.finfo(float).tiny))))

@@ -1,0 +1,1 @@
+"""Attacks that measure what a rule really gives away."""

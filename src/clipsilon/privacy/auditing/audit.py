@@ -1,0 +1,136 @@
+"""Audits: an ε that an attack demonstrates, at a stated confidence. The one place where privacy looks at runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipsilon._core import checks
+from clipsilon.engine import Trace
+from clipsilon.privacy.auditing.attacks import Attack, Effort, attacks
+from clipsilon.privacy.auditing.canaries import Pair
+from clipsilon.privacy.auditing.inference import Bound, clopper_pearson_bound, gaussian_bound, tradeoff_points
+from clipsilon.privacy.certificate import ADJACENCIES
+from clipsilon.privacy.release import Release, release
+from clipsilon.privacy.statement import Statement, account, shown
+from clipsilon.problems.problem import Problem
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import Full
+
+Array = NDArray[np.float64]
+
+_PILOT = 0.1  # share of the runs that choose the attack
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What an audit found. With the stated confidence, no ε below `lower_bound` is true of the rule."""
+
+    lower_bound: float  #: the ε that the attack demonstrates
+    confidence: float  #: with which it holds
+    attack: str  #: the one that won
+    method: str  #: how scores became a bound
+    runs: int  #: on each of the two data sets
+    statement: Statement  #: what is certified of the same rule
+    bound: Bound = field(repr=False)
+    curve: tuple[Array, Array] = field(repr=False)  #: false positive and false negative rates of all thresholds
+
+    def __str__(self) -> str:
+        about = self.statement
+        return (
+            f"{about.rule}: an attack ({self.attack}) on its noisy updates shows ε ≥ {self.lower_bound:.4g} at "
+            f"δ = {about.delta:g} with confidence {self.confidence:g}, where {ADJACENCIES[about.adjacency]}; "
+            f"certified is {shown(about.certified)}."
+        )
+
+
+def audit(
+    rule: Rule,
+    records: int,
+    steps: int,
+    delta: float,
+    runs: int = 10_000,
+    confidence: float = 0.95,
+    seed: int | None = None,
+    adjacency: str = "replace-one",
+    pair: Pair | None = None,
+    statistic: Callable[[Trace], Array] | None = None,
+    n_jobs: int | None = None,
+    progress: bool | None = None,
+) -> Audit:
+    """Attack a rule with canaries and state the ε that the attack demonstrates.
+
+    A tenth of the runs chooses the attack; the others, on which it is judged, have not been looked at before. `runs`
+    is the number of runs on each of the two data sets. With `pair`, the problems without and with a canary of your
+    own, and `statistic`, which gives each replicate of a trace a score, that attack is used alone; the trace holds
+    the first, middle and last iterate. `n_jobs` and `progress` are those of `run`.
+
+    Formal guarantee: if the sequence of the rule's noisy updates is (ε, δ)-private for the adjacency, which is what
+    certificates are about, then lower_bound ≤ ε with probability at least `confidence`. (The iterates tell as much,
+    but for rules such as Adam's, whose steps cannot be undone.)
+    """
+    statement = account(rule, records, steps, delta, adjacency)
+    checks.integer("runs", runs, least=20)
+    checks.open_fraction("confidence", confidence)
+    released, effort = release(rule, records, steps), Effort(n_jobs, progress)
+    candidates = _candidates(rule, released, adjacency, pair, statistic)
+    seeds = seeds_from(seed, 2 * len(candidates) + 2)
+    pilot = 0 if len(candidates) == 1 else max(10, round(_PILOT * runs))
+    promises = [_promise(one, steps, pilot, seeds[2 + 2 * k :], delta, effort) for k, one in enumerate(candidates)]
+    winner = candidates[int(np.argmax(promises))]
+    absent, present = _scores(winner, steps, runs - pilot, seeds, effort)
+    # With all records in every step the two outputs are exactly Gaussian, and so is the trade-off between them.
+    exact = type(released.sampling) is Full and released.feedback is None and pair is None
+    infer = gaussian_bound if exact else clopper_pearson_bound
+    bound = infer(absent, present, delta, confidence)
+    method = "Gaussian trade-off" if exact else "Clopper–Pearson limits"
+    curve = tradeoff_points(absent, present)
+    return Audit(bound.lower_bound, confidence, winner.name, method, runs, statement, bound, curve)
+
+
+def _candidates(rule: Rule, released: Release, adjacency: str, pair: Pair | None, statistic: Any) -> list[Attack]:
+    if (pair is None) != (statistic is None):
+        raise ValueError("pair and statistic must be given together, got one of them.")
+    if pair is not None and (not callable(statistic) or not isinstance(pair, tuple) or len(pair) != 2):
+        raise ValueError("pair must be two problems and statistic a function of a trace.")
+    if pair is not None:
+        if not all(isinstance(problem, Problem) and problem.records == released.records for problem in pair):
+            raise ValueError(f"pair must be two problems of {released.records} records, as `records` says.")
+        ends = np.array([0, released.steps // 2, released.steps])
+        return [Attack("your own", Pair(*pair), rule, ends, statistic)]
+    if released.personal is not None:
+        raise ValueError(f"rule must not be {rule.name} here: `clipsilon.local.audit` attacks what users send.")
+    if not (np.isfinite(released.bound) and released.noise_std > 0):
+        raise ValueError(f"rule must clip and add Gaussian noise to be audited, got {rule}.")
+    return attacks(rule, released, adjacency)
+
+
+def seeds_from(seed: int | None, number: int) -> list[int | None]:
+    """Independent seeds for the parts of an audit; none at all without a seed."""
+    if seed is None:
+        return [None] * number
+    state = np.random.SeedSequence(checks.integer("seed", seed, least=0)).generate_state(number)
+    return [int(one) for one in state]
+
+
+def _scores(attack: Attack, steps: int, runs: int, seeds: list[int | None], effort: Effort) -> tuple[Array, Array]:
+    absent, present = attack.pair
+    return (
+        attack.scores(absent, steps, runs, seeds[0], effort),
+        attack.scores(present, steps, runs, seeds[1], effort),
+    )
+
+
+def _promise(attack: Attack, steps: int, runs: int, seeds: list[int | None], delta: float, effort: Effort) -> float:
+    """How much an attack promises: its bound at even odds, and, where runs are few, how well it ranks them."""
+    if runs == 0:
+        return 0.0
+    absent, present = _scores(attack, steps, runs, seeds, effort)
+    # Which half chooses the threshold and which judges it, both ways round.
+    both = [clopper_pearson_bound(absent[k:], present[k:], delta, 0.5).lower_bound for k in (0, 1)]
+    ranks = np.argsort(np.argsort(np.concatenate((absent, present)), kind="stable"))
+    return float(np.mean(both)) + abs(float(ranks[runs:].mean() - ranks[:runs].mean())) / runs

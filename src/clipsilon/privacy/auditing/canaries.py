@@ -1,0 +1,49 @@
+"""Canaries: neighbouring data sets on which one record stands out as far as a rule lets it.
+
+All other records have gradient zero, so that whatever shows of the canary shows clearly. The loss is linear: a
+record's gradient is the record itself, whatever the model.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from clipsilon._core.parts import implements, traits
+from clipsilon.problems.losses.base import gradient, value
+from clipsilon.problems.problem import Problem
+
+
+@traits(labels="none")
+class Linear(NamedTuple):
+    """ℓ(θ; z) = ⟨θ, z⟩: the gradient is z."""
+
+
+@implements(value, Linear)
+def _(loss, theta, features, label):
+    total = 0.0
+    for j in range(theta.size):
+        total += theta[j] * features[j]
+    return total
+
+
+@implements(gradient, Linear)
+def _(loss, theta, features, label, out):
+    for j in range(theta.size):
+        out[j] = features[j]
+
+
+class Pair(NamedTuple):
+    """Neighbouring problems, without and with the canary."""
+
+    absent: Problem
+    present: Problem
+
+
+def canary_pair(records: int, size: float, adjacency: str) -> Pair:
+    """Records of one number, all zero but the first: `size` with the canary; zero, or the opposite, without."""
+    present, absent = np.zeros((2, records))
+    present[0] = size
+    absent[0] = -size if adjacency == "replace-one" else 0.0
+    return Pair(Problem(absent, loss=Linear()), Problem(present, loss=Linear()))

@@ -1,0 +1,32 @@
+"""Losses: what one record costs at θ. Each is a NamedTuple; see `clipsilon._core.parts`."""
+
+from clipsilon.problems.losses.base import MarginBounds, gradient, margin_value, slope, slopes, value
+from clipsilon.problems.losses.clipped import Clipped, clipped_loss
+from clipsilon.problems.losses.glm import Logistic, SquaredError
+from clipsilon.problems.losses.local import HuberRegression, MallowsLogistic
+from clipsilon.problems.losses.nonconvex import Savage, Sigmoid, Tangent
+from clipsilon.problems.losses.quadratic import Quadratic
+from clipsilon.problems.losses.robust import Absolute, Huber
+from clipsilon.problems.losses.softmax import Softmax
+
+__all__ = [
+    "Absolute",
+    "Clipped",
+    "Huber",
+    "HuberRegression",
+    "Logistic",
+    "MallowsLogistic",
+    "MarginBounds",
+    "Quadratic",
+    "Savage",
+    "Sigmoid",
+    "Softmax",
+    "SquaredError",
+    "Tangent",
+    "clipped_loss",
+    "gradient",
+    "margin_value",
+    "slope",
+    "slopes",
+    "value",
+]

@@ -1,0 +1,138 @@
+"""Responses: how a record reacts to the deployed model, z = respond(z̄, θ) ~ D(θ) (paper 1, eq. 3).
+
+A response writes the moved features into `moved` and returns the label, which it may change
+too. A random one draws from the generator it is handed and says so with `random = True`, so
+that the point solvers average over draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from clipsilon._core.checks import columns, nonnegative, number, positive
+from clipsilon._core.parts import checked, implements, operation, traits
+from clipsilon._core.vectors import norm
+
+__all__ = ["BestResponse", "Identity", "LinearShift", "LocationShift", "respond"]
+
+Array = NDArray[np.float64]
+
+
+@operation
+def respond(response: Any, deployed: Array, features: Array, label: float, moved: Array, rng: Generator) -> float:
+    """Write the features after the reaction to `deployed` into `moved`; return the label."""
+
+
+def is_random(response: Any) -> bool:
+    """Whether a response draws from its generator."""
+    return bool(getattr(response, "random", False))
+
+
+class Identity(NamedTuple):
+    """Nobody reacts: D(θ) is the data as it is."""
+
+    def sensitivity(self, labels: Array) -> float:
+        """β of Assumption 3.2."""
+        return 0.0
+
+    def reach(self, radius: float, labels: Array) -> float:
+        """How far a record can move while ‖θ‖ ≤ radius."""
+        return 0.0
+
+
+@implements(respond, Identity)
+def _(response, deployed, features, label, moved, rng):
+    for j in range(features.size):
+        moved[j] = features[j]
+    return label
+
+
+@checked(beta=number)
+class LocationShift(NamedTuple):
+    """z = z̄ − β·θ: every record moves along the model (paper 1, eq. 24)."""
+
+    beta: float
+
+    def sensitivity(self, labels: Array) -> float:
+        """β of Assumption 3.2, attained."""
+        return abs(self.beta)
+
+    def reach(self, radius: float, labels: Array) -> float:
+        """How far a record can move while ‖θ‖ ≤ radius."""
+        return abs(self.beta) * radius
+
+
+@implements(respond, LocationShift)
+def _(response, deployed, features, label, moved, rng):
+    for j in range(features.size):
+        moved[j] = features[j] - response.beta * deployed[j]
+    return label
+
+
+@traits(needs_labels=True)
+@checked(beta=nonnegative, floor=positive)
+class BestResponse(NamedTuple):
+    """x = x̄ − β·y·θ/max(floor, ‖θ‖): those with label 1 game the model (paper 1, eq. 8).
+
+    This maximises the utility −y⟨θ, x⟩/max(ε_U, ‖θ‖) − ‖x − x̄‖²/(2β), with ε_U = `floor`. The
+    map is (β/floor)-Lipschitz in θ, so with the default floor of 1 `beta` is a bound on the
+    sensitivity of Assumption 3.2.
+    """
+
+    beta: float
+    floor: float = 1.0
+
+    def sensitivity(self, labels: Array) -> float:
+        """β of Assumption 3.2: only the share with a label moves."""
+        return self.beta / self.floor * float(np.mean(np.abs(labels)))
+
+    def reach(self, radius: float, labels: Array) -> float:
+        """How far a record can move while ‖θ‖ ≤ radius."""
+        return self.beta * min(1.0, radius / self.floor) * float(np.max(np.abs(labels)))
+
+
+@implements(respond, BestResponse)
+def _(response, deployed, features, label, moved, rng):
+    shift = 0.0
+    if label != 0.0:  # most records have label 0, and ‖θ‖ is not needed for them
+        shift = response.beta * label / max(response.floor, norm(deployed[: features.size]))
+    for j in range(features.size):
+        moved[j] = features[j] - shift * deployed[j]
+    return label
+
+
+@checked(strength=number, columns=columns)
+class LinearShift(NamedTuple):
+    """x_j = x̄_j − strength·θ_j for the listed columns; the others cannot be changed.
+
+    The credit model of Perdomo et al. (2020), where applicants can change some of their features.
+    """
+
+    strength: float
+    columns: NDArray[np.int64]
+
+    def sensitivity(self, labels: Array) -> float:
+        """β of Assumption 3.2, attained."""
+        return abs(self.strength)
+
+    def reach(self, radius: float, labels: Array) -> float:
+        """How far a record can move while ‖θ‖ ≤ radius."""
+        return abs(self.strength) * radius
+
+    def check_features(self, features: int) -> None:
+        """Refuse columns that the data does not have."""
+        if self.columns.max() >= features:
+            raise ValueError(f"columns of LinearShift must be below {features}, got {self.columns.max()}.")
+
+
+@implements(respond, LinearShift)
+def _(response, deployed, features, label, moved, rng):
+    for j in range(features.size):
+        moved[j] = features[j]
+    for j in response.columns:
+        moved[j] = features[j] - response.strength * deployed[j]
+    return label

@@ -1,0 +1,1 @@
+"""Paper 1: clipped SGD under performative prediction."""

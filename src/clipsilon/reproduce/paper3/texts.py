@@ -1,0 +1,104 @@
+"""What paper 3's experiments with GPT-2 share: sizes, and trainings that are kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clipsilon.reproduce.base import Lab
+from clipsilon.reproduce.paper3.networks import Scale, best
+
+TITLES = {"SGD": "sgd", "DPSGD-GC": "dpsgd", "DiceSGD": "dice"}
+STEPS = (5e-2, 2e-2, 1e-2, 5e-3)
+POINTS = 10  # of a curve
+
+
+class Written(NamedTuple):
+    """What a training of GPT-2 gives."""
+
+    iterations: list[int]
+    losses: list[float]  # a token, on the test set
+    bleu: float
+    rouge: float
+
+
+def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
+    """Made-up restaurants and a small GPT-2; or the user's own files of the E2E challenge at the paper's size.
+
+    `CLIPSILON_E2E` names a folder with trainset.csv and testset_w_refs.csv, `CLIPSILON_GPT2` a pretrained model's.
+    """
+    folder = os.environ.get("CLIPSILON_E2E")
+    seeds = 1 if lab.quick else seeds
+    if folder:
+        records = len(_texts(folder, os.environ.get("CLIPSILON_GPT2"), 0)[0])
+        return Scale(folder, records, 1000, 420, 8.0, 8e-6, seeds, "AdamW", 42, tuning=1)
+    steps = steps // 4 if lab.quick else steps
+    return Scale("restaurants", 5000, 100, steps, 8.0, 8e-6, seeds, "AdamW", steps // 10, tuning=1)
+
+
+def write(source: str, folder: str | None, records: int, plan: Any, described: int) -> Written:
+    """Train a GPT-2, measure its test loss on the way, and let it describe some restaurants of the test set."""
+    from clipsilon.torch.examples import gpt2, language
+
+    train, test, tokens, length = _texts(source, folder, records if source == "restaurants" else 0)
+    model = gpt2.own_gpt2(folder) if folder else gpt2.new_gpt2(tokens.size, length, plan.seed)
+    rows = [gpt2.texts(part, tokens, length) for part in (train, test)]
+    model, curve = gpt2.train_gpt2(plan, model, rows[0], rows[1], max(1, plan.steps // POINTS))
+    known = language.by_meaning(test)
+    meanings = list(known)[:described]
+    expected = [known[each] if source != "restaurants" else language.references(each) for each in meanings]
+    written = gpt2.describe(model, tokens, meanings, length)
+    iterations, losses = (list(each) for each in zip(*curve, strict=True))
+    return Written(iterations, losses, language.bleu(written, expected), language.rouge_l(written, expected))
+
+
+@cache
+def _texts(source: str, folder: str | None, records: int) -> tuple[Any, Any, Any, int]:
+    """Records to train on (so many, of made-up ones) and to test on, their tokens, and the longest row."""
+    from clipsilon.torch.examples import gpt2, language
+
+    if source == "restaurants":
+        train, test = language.restaurants(records, seed=0), language.restaurants(300, seed=1)
+        public = language.restaurants(5000, seed=2)  # tokens and length must not come from private records
+    else:
+        train, test = (language.read_e2e(Path(source) / name) for name in ("trainset.csv", "testset_w_refs.csv"))
+        public = test
+    tokens: Any = gpt2.Pieces(folder) if folder else gpt2.Words([text for record in public for text in record])
+    return train, test, tokens, max(len(tokens.encode(f"{each.meaning} {each.sentence}")) for each in public) + 2
+
+
+class Writer(NamedTuple):
+    """A GPT-2 that is ready for trainings that are kept."""
+
+    scale: Scale
+    described: int = 100
+
+    def written(self, lab: Lab, plan: Any) -> Written:
+        """What a plan gives."""
+        folder = os.environ.get("CLIPSILON_GPT2")
+        found: Written = lab.keep(write, self.scale.source, folder, self.scale.records, plan, self.described)
+        return found
+
+    def __call__(self, lab: Lab, plan: Any) -> float:
+        """The last test loss of a plan."""
+        return self.written(lab, plan).losses[-1]
+
+    def tuned(self, lab: Lab, algorithm: str, **update: Any) -> tuple[Any, list[Written]]:
+        """A plan with the best step, and what its seeds give."""
+
+        def plans(step: float, seed: int) -> Any:
+            return self.scale.plan(algorithm, step, seed, **update)
+
+        steps = STEPS[2:3] if lab.quick else STEPS
+        step = best(lambda step, seed: -self(lab, plans(step, seed)), steps, self.scale.tuning)
+        return plans(step, 0), [self.written(lab, plans(step, seed)) for seed in range(self.scale.seeds)]
+
+
+def mean(values: Sequence[float]) -> float:
+    """Their mean."""
+    return float(np.mean(values))

@@ -1,0 +1,1 @@
+"""Paper 5: private gradient descent for generalised linear models."""

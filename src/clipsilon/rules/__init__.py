@@ -1,0 +1,1 @@
+"""The update as a record of parts, and its parts in order."""

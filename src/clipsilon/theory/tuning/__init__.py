@@ -1,0 +1,5 @@
+"""Tuning: which rule, which thresholds and which step, before any budget is spent."""
+
+from clipsilon.theory.tuning.proposal import Proposal, tune
+
+__all__ = ["Proposal", "tune"]

@@ -1,5 +1,0 @@
-"""Tuning: which rule, which thresholds and which step, before any budget is spent."""
-
-from clipsilon.tuning.proposal import Proposal, tune
-
-__all__ = ["Proposal", "tune"]

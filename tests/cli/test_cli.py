@@ -1,0 +1,304 @@
+"""The commands that state privacy and bias, as their users type them."""
+
+import csv
+import io
+import json
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import clipsilon as cs
+import reference
+from clipsilon.analysis.bias import BiasRow
+from clipsilon.cli import main as cli
+from clipsilon.cli import meter
+from clipsilon.datasets import generated_credit
+from clipsilon.reproduce import problems
+
+DICE = ["DiceSGD", "--noise-std", "1", "--records", "1000", "--steps", "50", "--delta", "1e-5", "--residual-cap", "2"]
+
+
+def run(*words):
+    return CliRunner().invoke(cli.main, list(words), catch_exceptions=False)
+
+
+def test_account():
+    rule = cs.DiceSGD(cs.schedules.Constant(1.0), 1.0, 1.0, 1.0, residual_cap=2.0)
+    expected = cs.account(rule, 1000, 50, 1e-5)
+    assert run("account", *DICE).output == f"{expected}\n"
+    assert json.loads(run("account", *DICE, "--format", "json").output) == expected.to_dict()
+    assert run("account", *DICE, "--format", "markdown").output.startswith("**DiceSGD**, 50 steps on 1000 records")
+
+
+def test_every_preset_can_be_accounted():
+    for preset in ("PCSGD", "DPSGD", "AdamDiceSGD", "AutoDiceSGD"):
+        words = [preset, "--noise-std", "1", "--records", "100", "--steps", "5", "--delta", "1e-5", "--batch", "3"]
+        assert "certified: ε = " in run("account", *words, "--sampling", "epochs").output
+
+
+def test_presets_in_any_case():
+    assert run("account", "dicesgd", *DICE[1:]).output == run("account", *DICE).output
+
+
+def test_presets_of_paper_5():
+    words = ["--records", "59535", "--steps", "2381", "--delta", "1e-5"]
+    gamma = run("account", "GammaDPSGD", "--scale", "0.57", "--batch", "250", "--adjacency", "add-remove", *words)
+    assert "certified: ε = 1.62" in gamma.output
+    assert "--scale must be given for GammaDPSGD" in run("account", "GammaDPSGD", *words).output
+    full = run("account", "DPGD", "--lipschitz", "2", "--noise-std", "0.1", *words)
+    assert "certified: ε = " in full.output
+    assert full.output == run("account", "ClippedDPGD", "--clip", "2", "--noise-std", "0.1", *words).output.replace(
+        "ClippedDPGD", "DPGD"
+    )
+    selection = ["NoisySelection", "--lipschitz", "2", "--noise-std", "0.1", *words]
+    rule = cs.NoisySelection(cs.schedules.Constant(1.0), 2.0, 0.1, 0.5)
+    stated = run("account", *selection, "--selection-epsilon", "0.5").output
+    assert stated == f"{cs.account(rule, 59_535, 2381, 1e-5)}\n"
+    assert "--selection-epsilon must be given for NoisySelection" in run("account", *selection).output
+
+
+def test_local_presets_have_budgets():
+    words = ["--records", "100", "--steps", "100", "--delta", "1e-5"]
+    assert "μ = 2 for the least protected" in run("account", "LDPSGD", "--budget", "2", *words).output
+    assert "--budget must be given for LDPASGD" in run("account", "LDPASGD", *words).output
+    assert "--noise-std has no meaning for LDPSGD" in run("account", "LDPSGD", "--noise-std", "1", *words).output
+    assert "--noise-std must be given for DPSGD" in run("account", "DPSGD", *words).output
+    assert "clipsilon.local.audit" in run("audit", "LDPSGD", "--budget", "2", *words).output
+
+
+def test_audit(tmp_path):
+    words = ["DPSGD", "--noise-std", "0.2", "--records", "20", "--steps", "5", "--delta", "1e-5", "--sampling", "full"]
+    done = run("audit", *words, "--runs", "300", "--seed", "0", "--plot", str(tmp_path / "curve.png"))
+    assert done.exit_code == 0
+    assert "an attack (whole run) on its noisy updates shows ε ≥" in done.output
+    assert (tmp_path / "curve.png").exists()
+
+
+def test_claims():
+    rows = list(csv.reader(io.StringIO(run("claims", "--csv").output)))
+    assert rows[0][0] == "paper"
+    assert len(rows) == 1 + len(cs.claims())
+    assert "DP-SGD with Gamma noise" in run("claims").output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*DICE, "--delta", "2"], "Error: delta must be a number above 0 and below 1, got 2.0.\n"),
+        ([*DICE, "--adjacency", "add-remove"], "Error: adjacency must be 'replace-one' or 'zero-out'"),
+        ([*DICE, "--batch", "2000"], "Error: batch must be at most the number of records (1000), got 2000.\n"),
+        (["PCSGD", *DICE[1:]], "Usage: "),
+        ([*DICE, "--residual-cap", "0.5"], "Error: residual_cap must be at least clip (1.0), got 0.5.\n"),
+    ],
+)
+def test_wrong_input_is_one_sentence(words, message):
+    done = run("account", *words)
+    assert done.exit_code > 0
+    assert done.output.startswith(message)
+    if done.exit_code == 2:
+        assert done.output.endswith("Error: --residual-cap has no meaning for PCSGD.\n")
+    else:
+        assert done.output.count("\n") == 1
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The demo's problems at a size for tests: what is measured stays the same kind of thing."""
+    monkeypatch.setattr(problems, "credit", generated_credit)
+    monkeypatch.setattr(problems, "PAPER_ROWS", 400)
+    monkeypatch.setattr(problems, "bernoulli", lambda records, p, scale: cs.datasets.bernoulli(1000, p, scale))
+    problems.credit_data.cache_clear()
+    yield
+    problems.credit_data.cache_clear()
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table with a text target, columns of different sizes and one that is constant."""
+    x, y = reference.data()
+    x = 5.0 + x * [1.0, 100.0, 0.01, 3.0]
+    path = tmp_path / "loans.csv"
+    with path.open("w", newline="") as file:
+        rows = ([*values, 1, "bad" if label else "ok"] for values, label in zip(x.tolist(), y, strict=True))
+        csv.writer(file).writerows([["a", "b", "c", "d", "always", "outcome"], *rows])
+    return path, x, y
+
+
+def flat(output):
+    """The words of an output, whatever the width of the terminal."""
+    return " ".join(output.split())
+
+
+def bias_rows(*words):
+    done = run("bias", *words, "--csv")
+    assert done.exit_code == 0, done.output
+    assert flat(done.stderr) == meter.WARNING
+    return [dict(row) for row in csv.DictReader(io.StringIO(done.stdout))]
+
+
+def assert_same(rows, expected):
+    """Printed rows are those of `bias_table`, but for the rounding of means."""
+    numbers = BiasRow._fields[:6]
+    assert [tuple(row) for row in rows] == [BiasRow._fields] * len(expected)
+    np.testing.assert_allclose(
+        [[float(row[name]) for name in numbers] for row in rows], [row[:6] for row in expected], rtol=1e-9
+    )
+    assert [tuple(row.values())[6:] for row in rows] == [tuple(map(str, row[6:])) for row in expected]
+
+
+def test_bias_of_the_quadratic_is_the_closed_form(small, tmp_path):
+    share = cs.datasets.bernoulli(1000, 0.1).mean()
+    words = ("--problem", "quadratic", "--clip", "1,0.5,3", "--beta", "0,0.05", "--plot", str(tmp_path / "bias.svg"))
+    rows = bias_rows(*words)
+    assert [(float(row["beta"]), float(row["clip"])) for row in rows] == [
+        (b, c) for b in (0, 0.05) for c in (0.5, 1, 3)
+    ]
+    for row in rows:
+        clip, beta = float(row["clip"]), float(row["beta"])
+        exact = (share / (1 - 10 * beta)) ** 2 * (10 - clip / (1 - share)) ** 2
+        assert float(row["bias"]) == pytest.approx(exact, abs=1e-8)
+    assert (tmp_path / "bias.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_bias_of_a_table_is_that_of_the_library(table):
+    path, x, y = table
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+
+    def problem_at(beta, columns=slice(None)):
+        response = cs.responses.BestResponse(beta)
+        return cs.Problem(x[:, columns], 1.0 - y, loss=cs.losses.Logistic(0.01), response=response)
+
+    expected = cs.bias_table(problem_at, [0.2, 1.0], [0.0, 0.3])  # "ok" comes after "bad", so it is label 1
+    words = ["--target", "outcome", "--clip", "1,0.2", "--beta", "0,0.3"]
+    assert_same(bias_rows(str(path), *words), expected)
+    few = cs.bias_table(lambda beta: problem_at(beta, slice(0, 3)), [0.2, 1.0], [0.0, 0.3])
+    assert_same(bias_rows(str(path), *words, "--ignore", "d", "--ignore", "always"), few)
+
+
+@pytest.mark.parametrize("loss", [None, "squared-error", "huber"])
+def test_bias_of_a_table_with_a_target_of_numbers(table, loss):
+    path, x, _ = table
+    part = cs.losses.Huber(l2=0.5) if loss == "huber" else cs.losses.SquaredError(l2=0.5)
+    features, target = np.column_stack([x[:, [0, 2, 3]], np.ones(len(x))]), x[:, 1]
+    whole = np.genfromtxt(path, delimiter=",", skip_header=1, usecols=range(5))
+    np.testing.assert_array_equal(whole[:, [0, 2, 3, 4]], features)
+    path.write_text("\n".join(",".join(line.split(",")[:5]) for line in path.read_text().splitlines()))
+    shift = cs.responses.LocationShift
+    words = [str(path), "--target", "b", "--l2", "0.5", "--clip", "0.5,2", "--beta", "0,0.2"]
+    words += [] if loss is None else ["--loss", loss]
+    as_is = cs.bias_table(
+        lambda beta: cs.Problem(features, target, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2]
+    )
+    assert_same(bias_rows(*words, "--as-is"), as_is)
+    scaled, label = ((v - v.mean(axis=0)) / v.std(axis=0) for v in (features[:, :3], target))
+    usual = cs.bias_table(lambda beta: cs.Problem(scaled, label, loss=part, response=shift(beta)), [0.5, 2], [0, 0.2])
+    assert_same(bias_rows(*words), usual)
+
+
+def test_bias_offers_every_problem_and_loss_that_there_is():
+    choices = {option.name: getattr(option.type, "choices", None) for option in cli.bias.params}
+    assert list(choices["problem"]) == list(meter.SUBJECTS)
+    assert list(choices["loss"]) == list(meter.LOSSES)
+
+
+def test_bias_in_words(small, table):
+    words = [str(table[0]), "--target", "outcome", "--clip", "1", "--beta", "0,0.3"]
+    text = flat(run("bias", *words).output)
+    assert "loans.csv: 60 records, 4 columns, standardised; no intercept." in text
+    assert "Loss: logistic of 'outcome' with l2 = 0.01; label 1 is 'ok'." in text
+    assert "Left out, because they never change: always." in text
+    assert meter.GAMING in text
+    assert text.endswith(meter.WARNING)
+    weak, strong = (float(row["bias"]) for row in bias_rows(*words))
+    assert f"At c = 1 and β = 0.3 clipping alone will move the model by {np.sqrt(strong):.3g} (squared" in text
+    assert f"At β = 0 it would be {np.sqrt(weak):.3g}." in text
+    text = flat(run("bias", "--problem", "credit").output)
+    assert "a generated stand-in, because the real data could not be downloaded" in text
+    assert "β = 0.3" in text
+    assert "At c = " in text
+
+
+def test_bias_says_what_is_wrong_with_a_number(small):
+    text = flat(run("bias", "--problem", "quadratic", "--clip", "1", "--beta", "0.05,0.15").output)
+    assert "* the stable point is held by the border of the region" in text
+    assert "‡ β ≥ μ/L by the bounds, so the points need not be the only ones" in text
+    assert "0 (100.0%)*†‡" in text
+    assert "At c = 1 and β = 0.05 clipping alone" in text  # not at 0.15
+    text = flat(run("bias", "--problem", "quadratic", "--clip", "1", "--beta", "0.15").output)
+    assert "No bias can be taken at face value: see the remarks." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Error: Give either a FILE or --problem.\n"),
+        (["{path}", "--problem", "credit"], "Error: Give either a FILE or --problem.\n"),
+        (["{path}"], "Error: FILE needs --target, the column that is predicted.\n"),
+        (["--problem", "credit", "--as-is"], "--standardise and --as-is have no meaning without a FILE.\n"),
+        (["--problem", "credit", "--ignore", "a"], "Error: --target, --ignore, --loss, --l2, --standardise and --as-is have"),
+        (["--problem", "credit", "--l2", "1"], "--standardise and --as-is have no meaning without a FILE.\n"),
+        (["--problem", "quadratic", "--clip", "1,a"], "'--clip': must be numbers with commas between them, got '1,a'.\n"),
+        (["--problem", "quadratic", "--beta", ""], "'--beta': must be numbers with commas between them, got ''.\n"),
+        (["--problem", "quadratic", "--clip", "0,1"], "Error: clips must be a number above 0, got 0.0.\n"),
+        (["{path}", "--target", "outcome", "--beta", "-1"], "Error: beta must be a number of at least 0, got -1.0.\n"),
+        (["{path}", "--target", "paid"], "Error: target must be one of 'a', 'b', 'c', 'd', 'always', 'outcome', got 'paid'.\n"),
+        (["{path}", "--target", "a"], "got others in 'outcome' (such as '"),
+        (["{path}", "--target", "outcome", "--loss", "huber"], "Error: target 'outcome' must hold numbers, got text such as '"),
+        (["{path}", "--target", "outcome", "--l2", "-1"], "Error: l2 must be a number of at least 0, got -1.0.\n"),
+        (["none.csv", "--target", "y"], "Error: path must name a file, got none.csv, where there is none.\n"),
+    ],
+)  # fmt: skip
+def test_bias_refuses_in_one_sentence(table, words, message):
+    done = run("bias", *(word.format(path=table[0]) for word in words))
+    assert done.exit_code > 0
+    assert message in done.output
+    assert done.output.count("\n") == (1 if done.exit_code == 1 else 4)  # a wrong call is shown the usage, too
+
+
+def test_a_table_whose_columns_never_change(tmp_path):
+    path = tmp_path / "flat.csv"
+    path.write_text("a,y\n1,0\n1,1\n")
+    done = run("bias", str(path), "--target", "y")
+    assert done.output == "Error: features must have a column that changes from row to row, got none.\n"
+
+
+@pytest.mark.parametrize("name", ["none/bias.png", "bias.xyz", "bias"])
+@pytest.mark.parametrize("command", [["bias", "--problem", "quadratic"], ["audit", *DICE]])
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_computed(command, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*command, "--plot", name)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    message = f"must be a .png, .svg or .pdf file in a folder that exists, got '{name}'."
+    assert done.stderr.splitlines()[-1] == f"Error: Invalid value for '--plot': {message}"
+
+
+def commands(group=cli.main):
+    for command in group.commands.values():
+        yield from commands(command) if hasattr(command, "commands") else [command]
+
+
+@pytest.mark.parametrize("command", [*commands()], ids=lambda command: command.name)
+def test_every_option_is_explained_by_a_sentence(command):
+    for option in command.params:
+        if isinstance(option, click.Option):
+            text = option.help.split("  [")[0]
+            assert text.endswith(".")
+            assert not text[0].islower() or text[0] in "εδμη"
+
+
+def test_the_list_of_commands_is_not_cut_short():
+    assert "..." not in run("--help").output.split("Commands:")[1]
+
+
+def test_one_option_has_one_meaning():
+    """The same words wherever it stands, but for what a command says of its own."""
+    own = {"--output", "--l2", "--target", "--clip", "--csv", "--seed", "--delta"}
+    said = {}
+    for command in commands():
+        for option in command.params:
+            if option.opts[0].startswith("--"):
+                said.setdefault(option.opts[0], set()).add(option.help)
+    assert [name for name, texts in said.items() if len(texts) > 1 and name not in own] == []

@@ -1,0 +1,713 @@
+"""`clipsilon fit` and `clipsilon predict`, as their users type them, and the model file between them."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
+
+import clipsilon as cs
+from clipsilon.cli import fitting
+from clipsilon.cli import main as cli
+from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateScaler, total_privacy
+from clipsilon.estimators import model_files as models
+from clipsilon.estimators.methods import Budget
+from clipsilon.privacy.accounting import gaussian, profiles
+
+RECORDS = 4000
+COLUMNS = ("age", "income", "rate")
+
+
+def run(*words):
+    return CliRunner().invoke(cli.main, [str(word) for word in words], catch_exceptions=False)
+
+
+def records():
+    """Columns of different sizes; a target of two words, one of three numbers, and one of prices."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(RECORDS, 3))
+    score = x @ [2.0, -1.0, 0.5]
+    return {
+        "age": 50 + 10 * x[:, 0],
+        "income": 3e4 + 1e4 * x[:, 1],
+        "rate": 1e-3 * x[:, 2],
+        "paid": np.where(score + rng.logistic(size=RECORDS) > 0, "yes", "no"),
+        "grade": np.digitize(score + rng.normal(size=RECORDS), [-1.0, 1.0]),
+        "price": 200 + 20 * score + rng.normal(size=RECORDS),
+    }
+
+
+TARGETS = ("paid", "grade", "price")
+
+
+def others(target):
+    return [word for name in TARGETS if name != target for word in ("--ignore", name)]
+
+
+def write(path, table):
+    with path.open("w", newline="") as file:
+        rows = zip(*(np.asarray(column).tolist() for column in table.values()), strict=True)
+        csv.writer(file).writerows([table, *rows])
+    return path
+
+
+@pytest.fixture
+def data(tmp_path):
+    return write(tmp_path / "data.csv", records())
+
+
+def fitted(data, target, *words, output="model.json", epsilon=2):
+    path = data.parent / output
+    done = run("fit", data, "--target", target, "--epsilon", epsilon, *others(target), *words, "--output", path)
+    assert done.exit_code == 0, done.output
+    return done, path
+
+
+def coefficients(path):
+    return json.loads(path.read_text("utf-8"))["model"]["coefficients"]
+
+
+# -- from end to end ----------------------------------------------------------------------------------------------------
+
+
+def test_csv_and_parquet_give_the_same_model(data):
+    table = data.with_name("data.parquet")
+    parquet.write_table(pa.table(records()), table)
+    _, one = fitted(data, "paid", "--seed", 3, output="one.json")
+    _, other = fitted(table, "paid", "--seed", 3, output="other.json")
+    assert one.read_text("utf-8") == other.read_text("utf-8")
+
+
+def test_what_is_printed(data):
+    done, path = fitted(data, "paid")
+    assert (
+        done.stderr == f"Reading {data}…\nLearning the scales of the columns…\nTraining on 3200 rows and 3 columns…\n"
+    )
+    assert "Quality on 800 held-out rows" in done.stdout
+    assert " ".join(fitting.QUALITY_WARNING.split()) in " ".join(done.stdout.split())
+    assert "at δ = 1e-05 for the 3200 rows that trained the model" in done.stdout
+    for rule in ("PrivateScaler, 31 steps on 3200 records\n  certified: ε = ", "DPSGD, "):
+        assert rule in done.stdout
+    assert "Note: The classes were learnt from y without budget; give them as --classes.\n" in done.stdout
+    assert done.stdout.endswith(f"wrote {path}\n")
+    quiet, _ = fitted(data, "paid", "--classes", "no,yes", "--quiet", output="quiet.json")
+    assert quiet.stderr == ""
+    assert "Note:" not in quiet.stdout
+
+
+def test_the_default_model_file(data, monkeypatch):
+    monkeypatch.chdir(data.parent)
+    done = run("fit", "data.csv", "--target", "paid", "--epsilon", 2, *others("paid"))
+    assert done.output.endswith("wrote model.json\n")
+    assert cs.load_model("model.json").classes_.tolist() == ["no", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "kind"),
+    [
+        ("paid", [], "logistic"),
+        ("paid", ["--classes", "no,perhaps,yes"], "logistic"),
+        ("grade", ["--model", "logistic"], "logistic"),
+        ("grade", ["--classes", "0, 1, 2"], "logistic"),
+        ("grade", ["--model", "linear"], "linear"),
+        ("price", ["--target-range", "100,300"], "linear"),
+        ("price", ["--model", "huber", "--target-range", "100,300", "--l2", "0.01"], "huber"),
+    ],
+)
+@pytest.mark.parametrize("scaling", [[], ["--as-is"]])
+def test_the_pieces_are_those_of_the_library(data, target, words, kind, scaling):
+    """The command is a scaler and an estimator on the rows that were not held out, with seeds of their own."""
+    _, path = fitted(data, target, *words, *scaling, "--seed", 5, "--holdout", "0.25")
+    model = models.read_model(path)
+    assert (model.kind, model.columns, model.target) == (kind, COLUMNS, target)
+    table = records()
+    x = np.column_stack([table[name] for name in COLUMNS])
+    seeds = np.random.SeedSequence(5).generate_state(3).tolist()
+    train, held = fitting.split(RECORDS, 0.25, seeds[0])
+    assert sorted([*train, *held]) == list(range(RECORDS))
+    assert len(held) == 1000
+    scaled = x[train]
+    if not scaling:
+        scaled = PrivateScaler(0.2, 1e-6, random_state=seeds[1]).fit_transform(scaled)
+    found = model.pipeline.named_steps["model"]
+    twin = type(found)(**{**found.get_params(), "random_state": seeds[2]})
+    told = "--classes" in words or "--target-range" in words
+    with nullcontext() if told else pytest.warns(cs.PrivacyWarning):
+        twin.fit(scaled, table[target][train])
+    np.testing.assert_array_equal(twin.coef_, found.coef_)
+    np.testing.assert_array_equal(twin.intercept_, found.intercept_)
+    np.testing.assert_allclose(twin.theta_, found.theta_, rtol=1e-12, atol=1e-12)
+    assert twin.statement_.to_dict() == found.statement_.to_dict()
+
+
+def test_without_a_seed_no_two_fits_are_alike(data):
+    one, other = (fitted(data, "paid", output=name)[1] for name in ("one.json", "other.json"))
+    assert coefficients(one) != coefficients(other)
+    assert not json.loads(one.read_text("utf-8"))["seeded"]
+
+
+def test_a_seed_is_said_and_not_written(data):
+    done, path = fitted(data, "paid", "--seed", 918273645)
+    assert f"Note: {fitting.SEEDED}\n" in done.stdout
+    text = path.read_text("utf-8")
+    assert json.loads(text)["seeded"]
+    assert "918273645" not in text
+    for seed in np.random.SeedSequence(918273645).generate_state(3).tolist():
+        assert str(seed) not in text
+
+
+def test_held_out_rows_do_not_touch_the_model(data):
+    seed = 7
+    train, held = fitting.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+
+    def model_after(change, name):
+        table = records()
+        change(table)
+        return fitted(write(data, table), "paid", "--seed", seed, output=name)[1].read_text("utf-8")
+
+    def change_row(k):
+        def change(table):
+            table["age"][k], table["paid"][k] = 1e9, "no" if table["paid"][k] == "yes" else "yes"
+
+        return change
+
+    whole = model_after(lambda table: None, "whole.json")
+    assert model_after(change_row(held[0]), "held.json") == whole
+    assert model_after(change_row(train[0]), "train.json") != whole
+
+
+def test_no_rows_held_out(data):
+    done, _ = fitted(data, "paid", "--holdout", "0", "--classes", "no,yes", "--format", "json")
+    found = json.loads(done.stdout)
+    assert (found["trained_rows"], found["held_out_rows"], found["quality_not_private"]) == (RECORDS, 0, [])
+    done, _ = fitted(data, "paid", "--holdout", "0", output="text.json")
+    assert "Quality" not in done.stdout
+    assert "Not private" not in done.stdout
+
+
+# -- quality ------------------------------------------------------------------------------------------------------------
+
+
+def held_out(seed, target):
+    _, held = fitting.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    table = records()
+    return np.column_stack([table[name] for name in COLUMNS])[held], table[target][held]
+
+
+def printed_quality(done):
+    found = json.loads(done.stdout)
+    return {row["measure"]: (row["model"], row["baseline"]) for row in found["quality_not_private"]}, found["baseline"]
+
+
+def test_quality_of_a_classifier(data):
+    done, path = fitted(data, "paid", "--seed", 1, "--format", "json")
+    quality, baseline = printed_quality(done)
+    x, y = held_out(1, "paid")
+    pipeline = models.read_model(path).pipeline
+    chances = pipeline.predict_proba(x)
+    shares = np.array([np.mean(y == label) for label in ("no", "yes")])
+    expected = {
+        "accuracy": (accuracy_score(y, pipeline.predict(x)), shares.max()),
+        "AUC": (roc_auc_score(y == "yes", pipeline.decision_function(x)), 0.5),
+        "log loss": (log_loss(y, chances), -np.sum(shares * np.log(shares))),
+    }
+    assert quality.keys() == expected.keys()
+    for name, values in expected.items():
+        assert quality[name] == pytest.approx(values, rel=1e-12)
+    assert baseline == f"always {('no', 'yes')[shares.argmax()]}"
+    assert quality["AUC"][0] > 0.8
+
+
+def test_quality_of_several_classes(data):
+    quality, _ = printed_quality(fitted(data, "grade", "--model", "logistic", "--seed", 1, "--format", "json")[0])
+    assert quality["accuracy"][0] > quality["accuracy"][1] + 0.1
+    assert quality["AUC"][0] > 0.7
+
+
+def test_quality_of_numbers(data):
+    done, path = fitted(data, "price", "--target-range", "100,300", "--seed", 1, "--format", "json")
+    quality, baseline = printed_quality(done)
+    x, y = held_out(1, "price")
+    predicted = models.read_model(path).pipeline.predict(x)
+    assert quality["R²"] == pytest.approx((r2_score(y, predicted), 0.0), rel=1e-12)
+    errors = mean_absolute_error(y, predicted), np.abs(y - y.mean()).mean()
+    assert quality["mean absolute error"] == pytest.approx(errors, rel=1e-12)
+    assert baseline == "always their mean"
+    assert quality["R²"][0] > 0.8
+
+
+def test_quality_that_the_rows_cannot_tell(data):
+    table = records()
+    seed = 2
+    _, held = fitting.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    table["paid"][held], table["price"][held] = "no", 7.0
+    write(data, table)
+    done, _ = fitted(data, "paid", "--seed", seed)
+    row = next(line for line in done.stdout.splitlines() if "AUC" in line)
+    assert row.count("–") == 2
+    quality, _ = printed_quality(
+        fitted(data, "price", "--target-range", "0,9", "--seed", seed, "--format", "json", output="b.json")[0]
+    )
+    assert quality["R²"] == (None, None)
+    assert quality["mean absolute error"][1] == 0
+
+
+# -- budget -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words"),
+    [
+        (1.0, ["--method", "dpsgd", "--scale-epsilon", "0.3"]),
+        (8.0, ["--method", "dpsgd"]),
+        (1.0, ["--method", "dpsgd", "--adjacency", "replace-one", "--scale-epsilon", "0.9"]),
+        (1.0, ["--method", "gamma-dpsgd", "--adjacency", "add-remove", "--scale-epsilon", "0.3"]),
+        (8.0, ["--method", "gamma-dpsgd"]),
+        (3.0, ["--method", "noisy-selection"]),
+        (3.0, ["--method", "dpgd"]),
+        (0.1, ["--method", "dice", "--as-is"]),
+        (0.01, ["--method", "gamma-dpsgd", "--as-is"]),
+    ],
+)
+def test_no_more_is_spent_than_asked_for(data, epsilon, words):
+    done, path = fitted(data, "paid", "--delta", "1e-6", *words, "--format", "json", epsilon=epsilon)
+    found = json.loads(done.stdout)["privacy"]
+    assert found["delta"] == 1e-6
+    assert 0.85 * epsilon < found["epsilon"] <= epsilon
+    assert json.loads(path.read_text("utf-8"))["privacy"] == found
+    with pytest.warns(cs.PrivacyWarning, match="classes were learnt"):
+        again = total_privacy(cs.load_model(path), 1e-6)
+    assert list(again.notes) == found["notes"]
+    assert again.epsilon == pytest.approx(found["epsilon"], rel=1e-12)
+    assert again.adjacency == found["adjacency"]
+
+
+def test_gaussian_steps_share_by_squares():
+    """A tenth of ε for the scaler costs the model about one hundredth of it, where squares add up."""
+    x = np.random.default_rng(0).normal(size=(4000, 2))
+    spent = PrivateScaler(0.1, 1e-6, random_state=0).fit(x).statement_
+    whole = Budget(1.0, 1e-5, "zero-out")
+    left = fitting.remaining(whole, spent, "linear", "dpgd", 4000, 2)
+    together = np.hypot(gaussian.largest_mu(left.epsilon, left.delta), spent.certificate.profile.mu)
+    assert together == pytest.approx(gaussian.largest_mu(1.0, 1e-5), rel=1e-6)
+    assert left.epsilon > 0.99
+    summed = fitting.remaining(whole, spent, "logistic", "noisy-selection", 4000, 2)
+    assert summed.epsilon == pytest.approx(0.9, abs=1e-6)
+    assert left.delta == summed.delta == pytest.approx(9e-6)
+
+
+def test_a_scaler_that_has_nothing_left_for_the_model_is_not_made(data):
+    done = run(
+        "fit", data, "--target", "paid", "--epsilon", 1, "--scale-epsilon", 1, "--output", data.parent / "m.json"
+    )
+    assert done.output == "Error: scale epsilon must be below epsilon (1), got 1.0.\n"
+
+
+def test_bounds_cost_nothing(data):
+    bounds = data.parent / "bounds.csv"
+    bounds.write_text("low,high,column\n-0.003,0.003,rate\n0,1,else\n20,80,age\n0,60000,income\n")
+    done, path = fitted(data, "paid", "--bounds", bounds, "--format", "json", "--classes", "no,yes")
+    scaler = cs.load_model(path)[0]
+    np.testing.assert_allclose(scaler.center_, [50, 30_000, 0], atol=1e-12)
+    np.testing.assert_allclose(scaler.scale_, [30, 30_000, 0.003])
+    assert json.loads(done.stdout)["statements"][0]["certified_epsilon"] == 0
+
+
+def test_columns_that_noise_hid_are_named(tmp_path):
+    wild = np.exp(30 * np.random.default_rng(1).normal(size=RECORDS))  # of all sizes that there are
+    data = write(tmp_path / "wild.csv", {"wild": wild, **records()})
+    done, _ = fitted(data, "paid", "--classes", "no,yes", "--seed", 0)
+    assert "Note: Noise hid the scale of wild: more rows, a larger" in done.stdout
+
+
+def test_too_few_rows_to_learn_scales(tmp_path):
+    few = {name: values[:60] for name, values in records().items()}
+    data, path = write(tmp_path / "few.csv", few), tmp_path / "model.json"
+    words = ["--target", "paid", "--epsilon", 1, *others("paid"), "--quiet", "--output", path]
+    done = run("fit", data, *words)
+    assert done.output == (
+        "Error: FILE must have more than 48 rows that train, to learn the scales of 3 column(s) at ε = 0.1; else give "
+        "--bounds, --as-is or a larger --scale-epsilon.\n"
+    )
+    assert not path.exists()
+    assert run("fit", data, *words, "--as-is").exit_code == 0
+
+
+def test_a_delta_that_protects_nobody_is_said(data):
+    done, _ = fitted(data, "paid", "--delta", "0.001")
+    assert "Note: δ = 0.001 is no less than 1 in 3200 rows" in done.stdout
+
+
+# -- the model file -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("paid", []),
+        ("paid", ["--as-is", "--classes", "no,yes"]),
+        ("grade", ["--classes", "0,1,2"]),
+        ("price", ["--target-range", "0,400"]),
+        ("price", ["--model", "huber", "--method", "noisy-selection"]),
+    ],
+)
+def test_a_model_comes_back_whole(data, target, words):
+    about = {"path": data, "target": target, "epsilon": 2.0, "ignore": [name for name in TARGETS if name != target]}
+    options = dict(zip(words[::2], words[1::2], strict=False))
+    if "--as-is" in words:
+        about |= {"as_is": True, "classes": ["no", "yes"]}
+    if target == "grade":
+        about |= {"classes": ["0", "1", "2"]}
+    if "--target-range" in options:
+        about |= {"target_range": [0.0, 400.0]}
+    if "--model" in options:
+        about |= {"model": "huber", "method": "noisy-selection"}
+    result = fitting.fit_file(fitting.Request(**about))
+    path = data.parent / "model.json"
+    models.write_model(path, result.model, result.total)
+    frame = pd.read_csv(data)[list(COLUMNS)]
+    one, other = result.model.pipeline, cs.load_model(path)
+    np.testing.assert_array_equal(one.predict(frame.to_numpy()), other.predict(frame))
+    if target != "price":
+        np.testing.assert_array_equal(one.predict_proba(frame.to_numpy()), other.predict_proba(frame))
+        np.testing.assert_array_equal(one.decision_function(frame.to_numpy()), other.decision_function(frame))
+        np.testing.assert_array_equal(one.classes_, other.classes_)
+        assert one.classes_.dtype.kind == other.classes_.dtype.kind
+    assert other.feature_names_in_.tolist() == list(COLUMNS)
+    for (_, left), (_, right) in zip(one.steps, other.steps, strict=True):
+        assert type(left) is type(right)
+        assert left.statement_.to_dict() == right.statement_.to_dict()
+        assert left.statement_.epsilon(left.delta) == pytest.approx(right.statement_.epsilon(left.delta), rel=1e-12)
+    models.write_model(data.parent / "again.json", result.model._replace(pipeline=other), result.total)
+    assert (data.parent / "again.json").read_bytes() == path.read_bytes()
+
+
+def test_a_loaded_model_checks_names(data):
+    model = cs.load_model(fitted(data, "paid")[1])
+    frame = pd.read_csv(data)[list(COLUMNS)]
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[["income", "age", "rate"]])
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame.rename(columns={"rate": "ratio"}))
+
+
+def test_a_loaded_model_learns_on(data):
+    table = records()
+    x, y = np.column_stack([table[name] for name in COLUMNS]), table["paid"]
+    loaded = cs.load_model(fitted(data, "paid", "--classes", "no,yes")[1])
+    scaler, model = loaded[0], loaded[-1]
+    before = model.theta_
+    del scaler.feature_names_in_
+    model.partial_fit(scaler.transform(x), y)
+    assert isinstance(model, PrivateLogisticRegression)
+    assert not np.array_equal(before, model.theta_)
+    assert np.linalg.norm(before - model.theta_) < 0.5 * np.linalg.norm(before)  # from there, and not from 0
+    assert "parallel composition" in model.statement_.reasons[-1]
+
+
+def test_a_loaded_regression_knows_its_units(data):
+    model = cs.load_model(fitted(data, "price", "--target-range", "100,300")[1])[-1]
+    assert isinstance(model, PrivateLinearRegression)
+    coefficients, intercept = model.coef_.copy(), model.intercept_
+    model._publish(model.theta_)
+    np.testing.assert_allclose(model.coef_, coefficients, rtol=1e-12)
+    assert model.intercept_ == pytest.approx(intercept, rel=1e-12)
+
+
+def edited(change):
+    def edit(content):
+        change(content)
+        return json.dumps(content)
+
+    return edit
+
+
+NOT_ONE = "path must be a model file of clipsilon, got {path}, which is not one, or not whole."
+DAMAGED = "path must be a whole model file, got {path}, which is damaged: "
+DAMAGES = {
+    "empty": (lambda content: "", NOT_ONE),
+    "half": (lambda content: json.dumps(content)[:500], NOT_ONE),
+    "not UTF-8": (lambda content: b"\xff\xfe{}", NOT_ONE),
+    "list": (lambda content: "[]", NOT_ONE),
+    "deep": (lambda content: "[" * 100_000, NOT_ONE),
+    "other": (lambda content: '{"format": "something"}', NOT_ONE),
+    "version": (edited(lambda c: c.update(version=2)), "path must be a model file of version 1, got {path} of version 2: another version of clipsilon wrote it."),
+    "no version": (edited(lambda c: c.pop("version")), "path must be a model file of version 1, got {path} of version None:"),
+    "no model": (edited(lambda c: c.pop("model")), DAMAGED),
+    "no scaling": (edited(lambda c: c.pop("scaling")), DAMAGED),
+    "kind": (edited(lambda c: c["model"].update(kind="tree")), DAMAGED),
+    "column lost": (edited(lambda c: c["columns"].pop()), DAMAGED),
+    "number as name": (edited(lambda c: c["columns"].insert(0, 3)), DAMAGED),
+    "coefficient lost": (edited(lambda c: c["model"]["coefficients"][0].pop()), DAMAGED),
+    "NaN": (edited(lambda c: c["model"].update(intercept=[float("nan")])), DAMAGED),
+    "words": (edited(lambda c: c["model"].update(intercept=["a"])), DAMAGED),
+    "scale of 0": (edited(lambda c: c["scaling"]["scale"].__setitem__(0, 0.0)), DAMAGED),
+    "one class": (edited(lambda c: c["model"].update(classes=["no"])), DAMAGED),
+    "classes turned round": (edited(lambda c: c["model"]["classes"].reverse()), DAMAGED),
+    "settings": (edited(lambda c: c["model"]["settings"].update(colour="red")), DAMAGED),
+    "statement": (edited(lambda c: c["model"]["statement"].pop("rule")), DAMAGED),
+    "adjacency": (edited(lambda c: c["model"]["statement"].update(adjacency="none")), DAMAGED),
+    "not a record": (edited(lambda c: c.update(model=[1])), DAMAGED),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    data = write(tmp_path_factory.mktemp("content") / "data.csv", records())
+    return fitted(data, "paid")[1].read_text("utf-8")
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_model_files_are_refused(tmp_path, content, damage, message):
+    path = tmp_path / "model.json"
+    text = damage(json.loads(content))
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        cs.load_model(path)
+    assert str(caught.value).startswith(message.format(path=path))
+    done = run("predict", path, tmp_path / "data.csv")
+    assert done.exit_code == 1
+    assert done.output == f"Error: {caught.value}\n"
+
+
+def test_no_model_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="^path must name a file, got .*, where there is none.$"):
+        cs.load_model(tmp_path / "none.json")
+
+
+def test_a_profile_of_one_point():
+    profile = profiles.point(0.5, 1e-6)
+    assert [profile.epsilon(delta) for delta in (1e-7, 1e-6, 1e-5)] == [np.inf, 0.5, 0.5]
+    assert [profile.delta(epsilon) for epsilon in (0.4, 0.5, 0.6)] == [1.0, 1e-6, 1e-6]
+    assert profile.mu is None
+
+
+# -- predict ------------------------------------------------------------------------------------------------------------
+
+
+def test_predictions_of_classes(data):
+    path = fitted(data, "paid")[1]
+    printed = run("predict", path, data)
+    rows = list(csv.DictReader(io.StringIO(printed.output)))
+    model = cs.load_model(path)
+    frame = pd.read_csv(data)[list(COLUMNS)]
+    assert [row["prediction"] for row in rows] == model.predict(frame).tolist()
+    assert [[float(row["P(no)"]), float(row["P(yes)"])] for row in rows] == model.predict_proba(frame).tolist()
+    output = data.parent / "predictions.csv"
+    assert run("predict", path, data, "--output", output).output == ""
+    assert output.read_text("utf-8") == printed.output
+
+
+def test_predictions_of_numbers_and_of_columns_in_another_order(data):
+    path = fitted(data, "price", "--target-range", "100,300")[1]
+    frame = pd.read_csv(data)[["rate", "age", "income"]].assign(note="")
+    frame.to_parquet(data.parent / "new.parquet")
+    lines = run("predict", path, data.parent / "new.parquet").output.splitlines()
+    assert lines[0] == "prediction"
+    assert list(map(float, lines[1:])) == cs.load_model(path).predict(frame[list(COLUMNS)]).tolist()
+
+
+def test_whole_numbers_stay_whole(data):
+    path = fitted(data, "grade", "--model", "logistic")[1]
+    rows = list(csv.reader(io.StringIO(run("predict", path, data).output)))
+    assert rows[0] == ["prediction", "P(0)", "P(1)", "P(2)"]
+    assert {row[0] for row in rows[1:]} <= {"0", "1", "2"}
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------------
+
+SMALL = "a,b,y\n" + "\n".join(f"{k},{k % 3},{'ny'[k % 2]}" for k in range(40)) + "\n"
+NUMBERS = "a,y\n" + "\n".join(f"{k},{k / 4}" for k in range(40)) + "\n"
+GRADES = "a,y\n" + "\n".join(f"{k},{k % 3}" for k in range(40)) + "\n"
+RARE = SMALL + "1,2,w\n"
+
+REFUSED = {
+    "no file": (None, [], "path must name a file, got {path}, where there is none."),
+    "no target": (SMALL, ["--target", "z"], "target must be one of 'a', 'b', 'y', got 'z'."),
+    "text": (SMALL.replace("3,0", "3,x"), [], "features in {path} must be finite numbers, got others in 'b' (such as 'x'): encode them or leave them out."),
+    "missing": (SMALL.replace("3,0", "3,"), [], "column 'b' must have a value in every row, got '' in row 5, and none in 1 more."),
+    "NaN": (SMALL.replace("\n5,", "\nNaN,"), [], "column 'a' must have a value in every row, got 'NaN' in row 7."),
+    "missing target": (SMALL.replace("\n7,1,y", "\n7,1,"), [], "column 'y' must have a value in every row, got '' in row 9."),
+    "constant": (SMALL.replace("y\n", "n\n").replace("a,b,n", "a,b,y"), [], "target 'y' must take more than one value, got 'n' in every row."),
+    "empty": ("", [], "the first row of {path} must name the columns, got nothing."),
+    "target only": (SMALL, ["--ignore", "a", "--ignore", "b"], "{path} must have columns besides the target 'y', got none."),
+    "ignored target": (SMALL, ["--ignore", "y"], "ignore must be one of 'a', 'b', got 'y'."),
+    "ignored twice": (SMALL, ["--ignore", "c"], "ignore must be one of 'a', 'b', got 'c'."),
+    "no model": (GRADES, [], "model must be chosen for a target of more than two values, got none for 'y' with 3: logistic (classes), linear or huber (numbers)."),
+    "words as numbers": (SMALL, ["--model", "linear"], "target 'y' must hold numbers, got text such as 'n'."),
+    "numbers as classes": (NUMBERS, ["--model", "logistic"], "target 'y' must hold classes for model 'logistic', got the number 0.25: use model 'linear' or 'huber'."),
+    "epsilon": (SMALL, ["--epsilon", "0"], "epsilon must be a number above 0, got 0.0."),
+    "NaN epsilon": (SMALL, ["--epsilon", "nan"], "epsilon must be a finite number, got nan."),
+    "delta": (SMALL, ["--delta", "1"], "delta must be a number above 0 and below 1, got 1.0."),
+    "l2": (SMALL, ["--l2", "-1"], "l2 must be a number of at least 0, got -1.0."),
+    "holdout": (SMALL, ["--holdout", "1"], "holdout must be a number in [0, 1), got 1.0."),
+    "holdout of nothing": (SMALL, ["--holdout", "0.001"], "holdout must leave rows to train on and rows to measure, got 0.001 of 40 rows."),
+    "holdout of all": (SMALL, ["--holdout", "0.999"], "holdout must leave rows to train on and rows to measure, got 0.999 of 40 rows."),
+    "seed": (SMALL, ["--seed", "-1"], "seed must be a whole number of at least 0, got -1."),
+    "one class": (SMALL, ["--classes", "n"], "classes must be two different labels or more, got 'n'."),
+    "wrong classes": (SMALL, ["--classes", "n,no"], "target 'y' must hold the classes n, no only, got y."),
+    "classes in words": (GRADES, ["--classes", "low,high"], "classes must be numbers, as target 'y' is, got 'low, high'."),
+    "classes of numbers": (GRADES, ["--model", "linear", "--classes", "0,1,2"], "classes must be left out for a target of numbers, which has a target range instead."),
+    "range of classes": (SMALL, ["--model", "logistic", "--target-range", "0,1"], "target range must be left out for model 'logistic', which has classes instead."),
+    "short range": (NUMBERS, ["--target-range", "1"], "target range must be a low and a high number, in this order, got 1."),
+    "range that falls": (NUMBERS, ["--target-range", "5,1"], "target range must be a low and a high number, in this order, got 5, 1."),
+    "two scalings": (SMALL, ["--as-is", "--scale-epsilon", "0.1"], "columns must be scaled in one way: by an epsilon, by bounds, or left as they are."),
+    "scale epsilon": (SMALL, ["--scale-epsilon", "-1"], "scale epsilon must be a number above 0, got -1.0."),
+    "no bounds": (SMALL, ["--bounds", "{folder}/none.csv"], "path must name a file, got {folder}/none.csv, where there is none."),
+    "not bounds": (SMALL, ["--bounds", "{path}"], "bounds in {path} must have the columns column, low and high, got a, b, y."),
+    "adjacency": (SMALL, ["--method", "dice", "--adjacency", "add-remove"], None),
+    "existing output": (SMALL, ["--output", "{path}"], "output must be a new file, got {path}, which exists."),
+    "no folder": (SMALL, ["--output", "{folder}/none/m.json"], "output must be in a folder that exists, got {folder}/none/m.json."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words", "message"), REFUSED.values(), ids=REFUSED)
+def test_fit_refuses_in_one_sentence_and_leaves_no_file(tmp_path, text, words, message):
+    path = tmp_path / "data.csv"
+    if text is not None:
+        path.write_text(text)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    usual = ["--target", "y", "--epsilon", "1", "--quiet", "--output", str(tmp_path / "model.json")]
+    words = [word.format(path=path, folder=tmp_path) for word in words]
+    done = run("fit", path, *usual, *words)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    if message is not None:
+        assert done.stderr == f"Error: {message.format(path=path, folder=tmp_path)}\n"
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("column,low,high\na,0,40\n", "bounds in {path} must have a row for every feature, got none for 'b'."),
+        ("column,low,high\na,0,40\nb,3,3\n", "bounds of column 'b' must have low below high, got (3.0, 3.0)."),
+        ("column,low,high\na,0,40\nb,0,many\n", "bounds in {path} must name columns, with finite numbers as low and high."),
+    ],
+)  # fmt: skip
+def test_wrong_bounds(tmp_path, text, message):
+    data, bounds = tmp_path / "data.csv", tmp_path / "bounds.csv"
+    data.write_text(SMALL)
+    bounds.write_text(text)
+    done = run("fit", data, "--target", "y", "--epsilon", 1, "--bounds", bounds, "--quiet", "--output", tmp_path / "m")
+    assert done.output == f"Error: {message.format(path=bounds)}\n"
+
+
+def test_a_class_that_only_held_out_rows_have(tmp_path):
+    data = tmp_path / "data.csv"
+    data.write_text(RARE)
+
+    def is_held(seed):
+        return 40 in fitting.split(41, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])[1]
+
+    seed = next(seed for seed in range(1000) if is_held(seed))
+    words = [
+        "--target",
+        "y",
+        "--epsilon",
+        1,
+        "--model",
+        "logistic",
+        "--seed",
+        seed,
+        "--quiet",
+        "--output",
+        tmp_path / "m",
+    ]
+    done = run("fit", data, *words)
+    expected = "target 'y' must have every class among the rows that train, got w among the held-out ones only"
+    assert done.output == f"Error: {expected}: name the classes.\n"
+    assert run("fit", data, *words, "--classes", "n,y,w", "--as-is").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fit", "{path}"], "Error: Missing option '--target'.\n"),
+        (["fit", "{path}", "--target", "y"], "Error: Missing option '--epsilon'.\n"),
+        (["fit", "{path}", "--target", "y", "--epsilon", "1", "--model", "tree"], "'tree' is not one of 'logistic', 'linear', 'huber'.\n"),
+        (["fit", "{path}", "--target", "y", "--epsilon", "1", "--target-range", "a,b"], "must be numbers with commas between them, got 'a,b'.\n"),
+        (["predict", "{path}"], "Error: Missing argument 'FILE'.\n"),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_is_shown_the_usage(tmp_path, words, message):
+    path = tmp_path / "data.csv"
+    path.write_text(SMALL)
+    done = run(*(word.format(path=path) for word in words))
+    assert done.exit_code == 2
+    assert done.output.endswith(message)
+
+
+def test_predict_refuses_in_one_sentence(tmp_path, content):
+    model, data = tmp_path / "model.json", tmp_path / "new.csv"
+    model.write_text(content)
+    for text, message in {
+        "age,income\n1,2\n": f"{data} must have the columns of the model, got none named 'rate'.",
+        "age,income,rate\n1,2,\n": "column 'rate' must have a value in every row, got '' in row 2.",
+        "age,income,rate\n1,2,x\n": f"features in {data} must be finite numbers, got others in 'rate' (such as 'x'): encode them or leave them out.",
+        "age,income,rate\n": f"{data} must have rows below its header, got none.",
+    }.items():
+        data.write_text(text)
+        for words in ([], ["--output", tmp_path / "predictions.csv"]):
+            done = run("predict", model, data, *words)
+            assert done.exit_code == 1
+            assert done.output == f"Error: {message}\n"
+    assert run("predict", model, data, "--output", model).output.endswith("which exists.\n")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.json", "new.csv"]
+
+
+def test_the_command_offers_every_model_and_method_that_there_is():
+    choices = {option.name: getattr(option.type, "choices", None) for option in cli.fit.params}
+    assert tuple(choices["model"]) == fitting.MODELS
+    assert tuple(choices["method"]) == fitting.METHODS
+
+
+# -- Ctrl-C -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["fit", "write"])
+def test_an_interrupted_fit_leaves_nothing(data, monkeypatch, place):
+    def interrupted(*arguments, **named):
+        raise KeyboardInterrupt
+
+    if place == "fit":
+        monkeypatch.setattr(PrivateLogisticRegression, "fit", interrupted)
+    else:
+        monkeypatch.setattr(os, "fsync", interrupted)
+    words = ["--target", "paid", "--epsilon", 2, *others("paid"), "--quiet", "--output", data.parent / "model.json"]
+    done = run("fit", data, *words)
+    assert done.exit_code == 130
+    assert done.output == "Stopped: nothing was written.\n"
+    assert [file.name for file in data.parent.iterdir()] == ["data.csv"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_signal_stops_the_command(tmp_path):
+    """From outside: the process waits for a file that never ends, and is sent what Ctrl-C sends."""
+    pipe = tmp_path / "data.csv"
+    pipe.write_text("a,y\n" + "1,2\n3,4\n" * 3_000_000)  # a few seconds of reading
+    code = "from clipsilon.cli.main import main; main()"
+    words = ["fit", str(pipe), "--target", "y", "--epsilon", "1", "--output", str(tmp_path / "model.json")]
+    with subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True) as process:
+        first = process.stderr.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert first == f"Reading {pipe}…\n"
+    assert rest == "Stopped: nothing was written.\n"
+    assert process.returncode == 130
+    assert [file.name for file in tmp_path.iterdir()] == ["data.csv"]

@@ -1,0 +1,186 @@
+"""`tune`: certified, near the best of a grid, and able to say why."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import clipsilon as cs
+from clipsilon.cli.demo import credit_case, quadratic_case
+from clipsilon.theory.performative import sharp_clipped_sgd_bound
+
+STEPS = [cs.schedules.Constant(gamma) for gamma in (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)] + [
+    cs.schedules.InverseTime(a0, a1) for a0 in (0.5, 1, 2, 5, 10, 30) for a1 in (10, 1000, 100_000)
+]
+
+
+def small_quadratic(beta=0.05):
+    data = cs.datasets.bernoulli(10_000, p=0.1)
+    return cs.Problem(
+        data,
+        loss=cs.losses.Quadratic(a=10.0),
+        response=cs.responses.LocationShift(beta=beta),
+        region=cs.regions.Box(-10, 10),
+    )
+
+
+def gaps(problem, rule, steps, start, replicates, seed):
+    target = cs.stable_point(problem).theta
+    return cs.run(problem, rule, steps=steps, start=start, replicates=replicates, seed=seed, progress=False).gap(
+        target
+    )[:, -1]
+
+
+def best_of_grid(problem, noise, clips, steps, start, replicates):
+    """The rule with the least mean gap over a grid of clips and steps, at the noise that the budget needs."""
+    scores = {}
+    for clip in clips:
+        for step in STEPS:
+            rule = cs.PCSGD(step, clip, noise * clip)
+            try:
+                scores[rule] = gaps(problem, rule, steps, start, replicates, seed=1).mean()
+            except cs.DivergenceError:
+                continue
+    return min(scores, key=scores.__getitem__)
+
+
+def test_proposals_are_certified_and_explained():
+    problem = small_quadratic()
+    proposal = cs.tune(problem, epsilon=1.0, delta=1e-5, steps=10_000, start=5.0)
+    again = cs.account(proposal.rule, problem.records, 10_000, 1e-5)
+    assert 0.98 <= again.certified <= 1.0
+    assert again.certified == proposal.statement.certified
+    assert [option.rule.name for option in proposal.options] == ["PCSGD", "DiceSGD"]
+    assert proposal.options[0].forecast.gap <= proposal.options[1].forecast.gap
+    said = str(proposal)
+    assert said.startswith(f"PCSGD, 10000 steps on {problem.records} records\n")
+    assert f"clip {proposal.rule.clip.threshold:.3g}" in said
+    assert "not covered by the statement" in said
+    assert "The best DiceSGD found" in said
+
+
+@pytest.mark.verify
+def test_a_proposal_keeps_its_promise():
+    """Mean gaps of 2,000 runs within 30 % of the forecast. For a Gaussian error in one dimension the relative deviation
+    of that mean is √(2/2000), 3.2 %: a forecast that is right to 10 % fails by chance with probability below 1e-9."""
+    problem = small_quadratic()
+    for preset in ("PCSGD", "DiceSGD"):
+        proposal = cs.tune(problem, 4.0, 1e-5, 10_000, preset=preset, start=5.0)
+        assert proposal.rule.name == preset
+        found = gaps(problem, proposal.rule, 10_000, 5.0, 2000, seed=0).mean()
+        assert found == pytest.approx(proposal.forecast.gap, rel=0.3)
+
+
+def test_the_goal_of_a_bound():
+    """What is proposed has the least proven bound of all that a grid finds, and runs keep below it."""
+    problem, steps = small_quadratic(), 5000
+    proposal = cs.tune(problem, 1.0, 1e-5, steps, goal="bound", start=5.0)
+    target = cs.stable_point(problem).theta
+    about = {"start_gap": float((5.0 - target[0]) ** 2), "dimension": 1, "iterations": steps}
+    noise = proposal.rule.noise.std / proposal.rule.clip.threshold
+    bounds = [
+        sharp_clipped_sgd_bound(problem.constants(), step, clip, noise * clip, **about)
+        for step in STEPS
+        for clip in np.geomspace(0.1, 50, 30)
+    ]
+    assert proposal.options[0].bound <= 1.01 * min(bounds)
+    assert gaps(problem, proposal.rule, steps, 5.0, 50, seed=0).mean() < proposal.options[0].bound
+    assert "What is proven" in str(proposal)
+    with pytest.raises(ValueError, match="preset must be PCSGD for the goal 'bound'"):
+        cs.tune(problem, 1.0, 1e-5, steps, goal="bound", preset="DiceSGD", start=5.0)
+
+
+def test_what_is_proven_knows_how_batches_are_drawn():
+    """Poisson batches of one record: min{c, G}² counts twice. And no passes over the data, which need least noise here."""
+    problem, steps = small_quadratic(), 500
+    proposal = cs.tune(problem, 1.0, 1e-5, steps, "bound", start=5.0, adjacency="add-remove")
+    known, rule = problem.constants(), proposal.options[0].rule
+    noise = np.hypot(rule.noise.std, min(rule.clip.threshold, known.gradient_bound))
+    gap = float((5.0 - cs.stable_point(problem).theta[0]) ** 2)
+    bound = sharp_clipped_sgd_bound(known, rule.step, rule.clip.threshold, noise, gap, 1, steps)
+    assert proposal.options[0].bound == pytest.approx(bound, rel=1e-9)
+    few = problem.on(problem.features[:1000])
+    assert isinstance(cs.tune(few, 20.0, 1e-5, 1000, start=5.0, preset="PCSGD").rule.sampling, cs.sampling.Epochs)
+    assert isinstance(cs.tune(few, 20.0, 1e-5, 1000, "bound", start=5.0).rule.sampling, cs.sampling.Uniform)
+
+
+def test_what_cannot_be_promised_is_refused():
+    problem = small_quadratic()
+    with pytest.raises(ValueError, match="start must lie in the region"):
+        cs.tune(problem, 1.0, 1e-5, 100, start=50.0)
+    repels = small_quadratic(beta=0.11)  # β > μ/L = 0.1
+    with pytest.raises(ValueError, match="models are drawn to, got one with rates of decay from -0.1 to -0.1"):
+        cs.tune(repels, 1.0, 1e-5, 100)
+    about = {"response": problem.response, "region": problem.region}
+    odd = cs.Problem(problem.features, np.zeros(problem.records), loss=Shifted(10.0), **about)
+    with pytest.raises(ValueError, match="goal must be 'gap' where constants are estimates: strong_convexity"):
+        cs.tune(odd, 1.0, 1e-5, 100, goal="bound")
+
+
+class Shifted(NamedTuple):
+    """The quadratic loss as a user's own part, of which only estimates are known."""
+
+    a: float
+
+
+@cs.implements(cs.losses.value, Shifted)
+def _(loss, theta, features, label):
+    return 0.5 * (theta[0] + loss.a * features[0]) ** 2
+
+
+@cs.implements(cs.losses.gradient, Shifted)
+def _(loss, theta, features, label, out):
+    out[0] = theta[0] + loss.a * features[0]
+
+
+def test_dice_thresholds():
+    rule = cs.tune(small_quadratic(), 4.0, 1e-5, 10_000, preset="DiceSGD", start=5.0).rule
+    assert rule.feedback.clip.threshold == rule.clip.threshold
+    assert rule.feedback.cap.threshold > rule.clip.threshold
+
+
+def test_poisson_and_batches():
+    problem = small_quadratic()
+    proposal = cs.tune(problem, 1.0, 1e-5, 1000, preset="PCSGD", batch=50, start=5.0, adjacency="add-remove")
+    assert isinstance(proposal.rule.sampling, cs.sampling.Poisson)
+    assert proposal.rule.sampling.batch == 50
+    assert proposal.statement.certified <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"goal": "risk"}, "goal must be one of"),
+        ({"preset": "SGD"}, "preset must be one of"),
+        ({"adjacency": "swap"}, "adjacency must be one of"),
+        ({"epsilon": 0.0}, "epsilon must be a number above 0"),
+        ({"steps": 0}, "steps must be"),
+        ({"start": [1.0, 2.0]}, "start must"),
+    ],
+)
+def test_bad_input(change, words):
+    about = {"epsilon": 1.0, "delta": 1e-5, "steps": 100, **change}
+    with pytest.raises((ValueError, TypeError), match=words):
+        cs.tune(small_quadratic(), **about)
+
+
+def test_a_problem_without_gradients_is_refused():
+    with pytest.raises(ValueError, match="gradient that is not zero"):
+        cs.tune(cs.Problem([0.0, 0.0], loss=cs.losses.Quadratic(a=1.0)), 1.0, 0.1, 10)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+@pytest.mark.parametrize("name", ["quadratic", "credit"])
+def test_within_one_and_a_half_of_a_grid_search(name, epsilon):
+    """Paper 1's two problems at 10⁵ steps. Measured ratios: 0.86 to 0.95. The best rule of the grid is run again with
+    fresh draws; the two means have relative deviations of at most 5 % (1,000 runs in one dimension, 300 in ten), so a
+    true ratio of 1 passes 1.5 by chance with probability below 1e-9."""
+    case = quadratic_case() if name == "quadratic" else credit_case()[0]
+    problem, start, steps = case.problem, case.start, 100_000
+    clips, runs = (np.geomspace(0.3, 30, 9), 1000) if name == "quadratic" else (np.geomspace(0.2, 50, 9), 300)
+    proposal = cs.tune(problem, epsilon, 1e-5, steps, start=start)
+    noise = proposal.rule.noise.std / proposal.rule.clip.threshold
+    best = best_of_grid(problem, noise, clips, steps, start, replicates=6)
+    found, wanted = (gaps(problem, rule, steps, start, runs, seed=2).mean() for rule in (proposal.rule, best))
+    assert found <= 1.5 * wanted
