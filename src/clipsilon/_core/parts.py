@@ -22,17 +22,31 @@ import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
 from types import CodeType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from numba import types
 from numba.extending import overload
 
 from clipsilon._core.checks import short_repr
 
-__all__ = ["checked", "fallback", "implements", "operation", "traits"]
+__all__ = ["Part", "checked", "fallback", "implements", "operation", "traits"]
 
 Implementation = Callable[..., Any]
 Class = TypeVar("Class", bound=type)
+
+
+class Part(Protocol):
+    """What every part is to a type checker: a NamedTuple.
+
+    Which operations a part implements is registered with `implements` and checked by `require` when a `Problem` or a
+    `Rule` is made. The roles (`Loss`, `Clip`, `Schedule`, …) are this type under a name that says what is expected.
+    """
+
+    @property
+    def _fields(self) -> tuple[str, ...]: ...
+
+    def _asdict(self) -> dict[str, Any]: ...
+
 
 _IMPLEMENTATIONS: dict[tuple[str, type], Implementation] = {}
 _COMPILED: set[tuple[str, type]] = set()  # what some kernel has been compiled with

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import number, positive
-from clipsilon._core.parts import checked, implements, operation
+from clipsilon._core.parts import Part, checked, implements, operation
 from clipsilon._core.vectors import norm
 
-__all__ = ["Ball", "Box", "Everywhere", "project"]
+__all__ = ["Ball", "Box", "Everywhere", "Region", "project"]
 
 Array = NDArray[np.float64]
 
 
+class Region(Part, Protocol):
+    """Where θ may be: implements `project`."""
+
+
 @operation
-def project(region: Any, theta: Array) -> None:
+def project(region: Region, theta: Array) -> None:
     """Move θ to the nearest point of the region, in place."""
 
 

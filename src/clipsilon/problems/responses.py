@@ -7,27 +7,31 @@ that the point solvers average over draws.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import columns, nonnegative, number, positive
-from clipsilon._core.parts import checked, implements, operation, traits
+from clipsilon._core.parts import Part, checked, implements, operation, traits
 from clipsilon._core.vectors import norm
 
-__all__ = ["BestResponse", "Identity", "LinearShift", "LocationShift", "respond"]
+__all__ = ["BestResponse", "Identity", "LinearShift", "LocationShift", "Response", "respond"]
 
 Array = NDArray[np.float64]
 
 
+class Response(Part, Protocol):
+    """How one record reacts to the deployed model: implements `respond`."""
+
+
 @operation
-def respond(response: Any, deployed: Array, features: Array, label: float, moved: Array, rng: Generator) -> float:
+def respond(response: Response, deployed: Array, features: Array, label: float, moved: Array, rng: Generator) -> float:
     """Write the features after the reaction to `deployed` into `moved`; return the label."""
 
 
-def is_random(response: Any) -> bool:
+def is_random(response: Response) -> bool:
     """Whether a response draws from its generator."""
     return bool(getattr(response, "random", False))
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import count, positive
-from clipsilon._core.parts import checked, implements, operation
+from clipsilon._core.parts import Part, checked, implements, operation
 from clipsilon._core.vectors import norm
 
-__all__ = ["Norm", "Normalise", "PerClass", "Unclipped", "add_clipped", "scale"]
+__all__ = ["Clip", "Norm", "Normalise", "PerClass", "Unclipped", "add_clipped", "scale"]
 
 Array = NDArray[np.float64]
 
 
+class Clip(Part, Protocol):
+    """A bound on the influence of one record: implements `add_clipped` and, if it only scales its vector, `scale`."""
+
+
 @operation
-def add_clipped(clip: Any, vector: Array, weight: float, total: Array) -> None:
+def add_clipped(clip: Clip, vector: Array, weight: float, total: Array) -> None:
     """Total += weight · clip(vector)."""
 
 
 @operation
-def scale(clip: Any, amount: float, norm: float) -> float:
+def scale(clip: Clip, amount: float, norm: float) -> float:
     """What clipping makes of `amount·x` if it only scales: the number in its place, with norm = ‖amount·x‖."""
 
 

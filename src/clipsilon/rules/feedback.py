@@ -12,40 +12,44 @@ certificate possible.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon._core.parts import checked, implements, operation, require, traits
+from clipsilon._core.parts import Part, checked, implements, operation, require, traits
 from clipsilon.rules.clipping import add_clipped, scale
 
-__all__ = ["ErrorFeedback", "NoFeedback", "keep", "kept_amount", "recall", "settle"]
+__all__ = ["ErrorFeedback", "Feedback", "NoFeedback", "keep", "kept_amount", "recall", "settle"]
 
 Array = NDArray[np.float64]
 
 
+class Feedback(Part, Protocol):
+    """What becomes of the clipped-off part of gradients: implements `keep`, `recall` and `settle`."""
+
+
 @operation
-def keep(feedback: Any, gradient: Array, weight: float, kept: Array) -> None:
+def keep(feedback: Feedback, gradient: Array, weight: float, kept: Array) -> None:
     """Add one record's (capped) gradient to what this step should have applied."""
 
 
 @operation
-def kept_amount(feedback: Any, amount: float, norm: float) -> float:
+def kept_amount(feedback: Feedback, amount: float, norm: float) -> float:
     """What `amount` becomes in `keep`, where it multiplies a vector of that norm; only if the cap has a `scale`."""
 
 
 @operation
-def recall(feedback: Any, error: Array, update: Array) -> None:
+def recall(feedback: Feedback, error: Array, update: Array) -> None:
     """Add the clipped error to the update: v = u + clip(e, C2)."""
 
 
 @operation
-def settle(feedback: Any, error: Array, kept: Array, update: Array) -> None:
+def settle(feedback: Feedback, error: Array, kept: Array, update: Array) -> None:
     """Update the error: e ← e + kept − v, with v before noise."""
 
 
-def remembers(feedback: Any) -> bool:
+def remembers(feedback: Feedback) -> bool:
     """Whether there is an error to keep; a feedback that does not say is given room for one."""
     return bool(getattr(feedback, "remembers", True))
 

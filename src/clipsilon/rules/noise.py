@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import budgets, nonnegative, positive
-from clipsilon._core.parts import checked, implements, operation
+from clipsilon._core.parts import Part, checked, implements, operation
 from clipsilon.problems.losses.base import sensitivity_of
 
-__all__ = ["Gaussian", "Local", "Radial", "add_noise"]
+__all__ = ["Gaussian", "Local", "Noise", "Radial", "add_noise"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
+class Noise(Part, Protocol):
+    """The noise added to the mean update: implements `add_noise`."""
+
+
 @operation
-def add_noise(noise: Any, drawn: Indices, update: Array, rng: Generator) -> None:
+def add_noise(noise: Noise, drawn: Indices, update: Array, rng: Generator) -> None:
     """Update += noise, in place. `drawn` starts with the records of the step."""
 
 

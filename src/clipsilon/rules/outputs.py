@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import nonnegative, positive
-from clipsilon._core.parts import checked, fallback, implemented, implements, operation, traits
+from clipsilon._core.parts import Part, checked, fallback, implemented, implements, operation, traits
 from clipsilon._core.vectors import norm
 
-__all__ = ["Average", "Last", "Selected", "consider", "summarise"]
+__all__ = ["Average", "Last", "Output", "Selected", "consider", "summarise"]
 
 Array = NDArray[np.float64]
 
 
+class Output(Part, Protocol):
+    """What of a run is released: implements `summarise` and, if it looks at updates before noise, `consider`."""
+
+
 @operation
-def summarise(output: Any, t: int, theta: Array, summary: Array) -> None:
+def summarise(output: Output, t: int, theta: Array, summary: Array) -> None:
     """Bring `summary` up to date with θ_t, t ≥ 1. It starts with the model that would be released now."""
 
 
 @operation
-def consider(output: Any, theta: Array, update: Array, summary: Array, rng: Generator) -> None:
+def consider(output: Output, theta: Array, update: Array, summary: Array, rng: Generator) -> None:
     """Bring `summary` up to date with θ_t and its update *before noise*, t ≥ 0; nothing is done for most outputs."""
 
 
@@ -37,17 +41,17 @@ def _nothing(output, theta, update, summary, rng):  # type: ignore[no-untyped-de
     pass
 
 
-def considers(output: Any) -> bool:
+def considers(output: Output) -> bool:
     """Whether an output looks at updates before noise, and not at the iterates alone."""
     return type(output) in implemented(consider)
 
 
-def averages(output: Any) -> bool:
+def averages(output: Output) -> bool:
     """Whether the summary is recorded along the run, as averages are; so is that of an output that does not say."""
     return bool(getattr(output, "averages", True))
 
 
-def begin(output: Any, theta: Array) -> Array:
+def begin(output: Output, theta: Array) -> Array:
     """The summary before the first step: θ itself, or a copy of it and, from ∞ on, what the output notes beside it."""
     if not getattr(output, "separate", True):
         return theta

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import fraction, positive
-from clipsilon._core.parts import checked, implements, operation, traits
+from clipsilon._core.parts import Part, checked, implements, operation, traits
 
-__all__ = ["Adam", "Plain", "precondition"]
+__all__ = ["Adam", "Plain", "Preconditioner", "precondition"]
 
 Array = NDArray[np.float64]
 
 
+class Preconditioner(Part, Protocol):
+    """The direction made from a noisy update: implements `precondition`."""
+
+
 @operation
-def precondition(preconditioner: Any, t: int, update: Array, moments: Array) -> None:
+def precondition(preconditioner: Preconditioner, t: int, update: Array, moments: Array) -> None:
     """Replace the t-th noisy update (t ≥ 1) by a direction, in place; `moments` is its memory."""
 
 
-def moments(preconditioner: Any) -> int:
+def moments(preconditioner: Preconditioner) -> int:
     """How many vectors of memory a preconditioner has; one that does not say gets two."""
     return int(getattr(preconditioner, "moments", 2))
 

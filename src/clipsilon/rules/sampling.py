@@ -8,7 +8,7 @@ part never depends on the data.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba.extending import register_jitable
@@ -16,15 +16,30 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import count
-from clipsilon._core.parts import checked, fallback, implements, operation, traits
+from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 
-__all__ = ["Epochs", "Full", "Poisson", "SinglePass", "Uniform", "draw", "draw_span", "foresee", "pass_span"]
+__all__ = [
+    "Epochs",
+    "Full",
+    "Poisson",
+    "Sampling",
+    "SinglePass",
+    "Uniform",
+    "draw",
+    "draw_span",
+    "foresee",
+    "pass_span",
+]
 
 Indices = NDArray[np.int64]
 
 
+class Sampling(Part, Protocol):
+    """Which records take part in a step: implements `draw`."""
+
+
 @operation
-def draw(sampling: Any, t: int, m: int, order: Indices, rng: Generator, drawn: Indices) -> int:
+def draw(sampling: Sampling, t: int, m: int, order: Indices, rng: Generator, drawn: Indices) -> int:
     """Write which of m records take part in step t (t ≥ 0) into `drawn`; return how many there are.
 
     `order` starts as 0 … m−1 for samplers that ask for it (`permutes`) and is empty for others; a
@@ -33,7 +48,7 @@ def draw(sampling: Any, t: int, m: int, order: Indices, rng: Generator, drawn: I
 
 
 @operation
-def foresee(sampling: Any, t: int, m: int, order: Indices) -> int:
+def foresee(sampling: Sampling, t: int, m: int, order: Indices) -> int:
     """A record that step t will probably want, so that it can be fetched early; −1 if the sampler cannot tell."""
 
 
@@ -51,7 +66,9 @@ def _unknown(sampling, t, m, order):  # type: ignore[no-untyped-def]
 
 
 @operation
-def draw_span(sampling: Any, m: int, position: float, first: int, last: int, rng: Generator, drawn: Indices) -> int:
+def draw_span(
+    sampling: Sampling, m: int, position: float, first: int, last: int, rng: Generator, drawn: Indices
+) -> int:
     """Write who of the records first … last − 1 takes part into `drawn`, counted from `first`; return how many do.
 
     `position` is the first of them, or what `pass_span` gave for `first`.
@@ -59,29 +76,29 @@ def draw_span(sampling: Any, m: int, position: float, first: int, last: int, rng
 
 
 @operation
-def pass_span(sampling: Any, m: int, position: float, last: int, rng: Generator) -> float:
+def pass_span(sampling: Sampling, m: int, position: float, last: int, rng: Generator) -> float:
     """The first record from `last` on that takes part, given the one at `position` (−1 before the first).
 
     It makes the draws of all those before. A result of m or more means that there is none.
     """
 
 
-def permutes(sampling: Any) -> bool:
+def permutes(sampling: Sampling) -> bool:
     """Whether a sampler works on a permutation of the records; one that does not say gets it."""
     return bool(sampling.permutes()) if hasattr(sampling, "permutes") else True
 
 
-def most_drawn(sampling: Any, records: int) -> int:
+def most_drawn(sampling: Sampling, records: int) -> int:
     """Room for the largest batch that a sampler can draw; all records if it does not say."""
     return expected_batch(sampling, records) if getattr(sampling, "fixed", False) else records
 
 
-def expected_batch(sampling: Any, records: int) -> int:
+def expected_batch(sampling: Sampling, records: int) -> int:
     """B: the public, expected number of records in a step."""
     return int(getattr(sampling, "batch", records))
 
 
-def longest_run(sampling: Any, records: int) -> float:
+def longest_run(sampling: Sampling, records: int) -> float:
     """The largest number of steps the sampler allows."""
     return -(-records // sampling.batch) if isinstance(sampling, SinglePass) else np.inf
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 from clipsilon._core.checks import nonnegative, positive
-from clipsilon._core.parts import checked, implements, operation
+from clipsilon._core.parts import Part, checked, implements, operation
 
-__all__ = ["Constant", "InverseTime", "Power", "size"]
+__all__ = ["Constant", "InverseTime", "Power", "Schedule", "size"]
+
+
+class Schedule(Part, Protocol):
+    """A number for each step t = 1, 2, …: implements `size`."""
 
 
 @operation
-def size(step: Any, t: int) -> float:
+def size(step: Schedule, t: int) -> float:
     """γ_t, the step size of the t-th update, t ≥ 1."""
 
 

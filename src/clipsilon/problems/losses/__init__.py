@@ -1,6 +1,6 @@
 """Losses: what one record costs at θ. Each is a NamedTuple; see `clipsilon._core.parts`."""
 
-from clipsilon.problems.losses.base import MarginBounds, gradient, margin_value, slope, slopes, value
+from clipsilon.problems.losses.base import Loss, MarginBounds, gradient, margin_value, slope, slopes, value
 from clipsilon.problems.losses.clipped import Clipped, clipped_loss
 from clipsilon.problems.losses.glm import Logistic, SquaredError
 from clipsilon.problems.losses.local import HuberRegression, MallowsLogistic
@@ -15,6 +15,7 @@ __all__ = [
     "Huber",
     "HuberRegression",
     "Logistic",
+    "Loss",
     "MallowsLogistic",
     "MarginBounds",
     "Quadratic",

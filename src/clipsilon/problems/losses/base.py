@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import positive
-from clipsilon._core.parts import fallback, implementation, operation
+from clipsilon._core.parts import Part, fallback, implementation, operation
 
 Array = NDArray[np.float64]
 
 
+class Loss(Part, Protocol):
+    """The loss of one record: implements `margin_value` and `slope`, or `value` and `gradient`."""
+
+
 @operation
-def value(loss: Any, theta: Array, features: Array, label: float) -> float:
+def value(loss: Loss, theta: Array, features: Array, label: float) -> float:
     """ℓ(θ; z) of one record z = (features, label)."""
 
 
 @operation
-def gradient(loss: Any, theta: Array, features: Array, label: float, out: Array) -> None:
+def gradient(loss: Loss, theta: Array, features: Array, label: float, out: Array) -> None:
     """Write ∇_θ ℓ(θ; z) of one record into `out`."""
 
 
 @operation
-def margin_value(loss: Any, margin: float, label: float) -> float:
+def margin_value(loss: Loss, margin: float, label: float) -> float:
     """For generalised linear losses: ℓ as a function of the margin ⟨x, θ⟩, without the penalty."""
 
 
 @operation
-def slope(loss: Any, margin: float, label: float) -> float:
+def slope(loss: Loss, margin: float, label: float) -> float:
     """For generalised linear losses: the derivative of `margin_value` in the margin."""
 
 
 @operation
-def slopes(loss: Any, scores: Array, label: float) -> None:
+def slopes(loss: Loss, scores: Array, label: float) -> None:
     """For losses of several margins ⟨x, θ_k⟩, one a class: turn the margins into the derivatives by them, in place."""
 
 
@@ -47,17 +51,17 @@ class MarginBounds(NamedTuple):
     high: Array  #: largest |second derivative|
 
 
-def label_kind(loss: Any) -> str:
+def label_kind(loss: Loss) -> str:
     """Which labels a loss takes: "binary", "class" (0, 1, …, `loss.classes` − 1), "real" (the default) or "none"."""
     return getattr(loss, "labels", "real")
 
 
-def dimension(loss: Any, columns: int) -> int:
+def dimension(loss: Loss, columns: int) -> int:
     """The length of θ for records of so many columns: one entry a column, unless the loss says otherwise."""
     return int(loss.dimension(columns)) if hasattr(loss, "dimension") else columns
 
 
-def sensitivity_of(loss: Any) -> float:
+def sensitivity_of(loss: Loss) -> float:
     """Δ, by how much a gradient changes at most when its record is replaced; refuse a loss that does not know it."""
     if not hasattr(loss, "sensitivity"):
         raise ValueError(
@@ -67,17 +71,17 @@ def sensitivity_of(loss: Any) -> float:
     return positive("sensitivity", loss.sensitivity())
 
 
-def is_margin_loss(loss: Any) -> bool:
+def is_margin_loss(loss: Loss) -> bool:
     """Whether a loss is a generalised linear one: it has a slope in the margin."""
     return implementation(slope, type(loss)) is not None
 
 
-def is_linear(loss: Any) -> bool:
+def is_linear(loss: Loss) -> bool:
     """Whether a loss sees the model through the margin ⟨x, θ⟩, but for a penalty: a margin loss, or made of one."""
     return is_margin_loss(loss) or bool(getattr(loss, "linear", False))
 
 
-def is_convex(loss: Any, labels: Iterable[float] = (0.0, 1.0)) -> bool:
+def is_convex(loss: Loss, labels: Iterable[float] = (0.0, 1.0)) -> bool:
     """Whether the slope of a margin loss never falls, at margins up to ±1000 and for the labels given."""
     sizes = np.geomspace(1e-2, 1e3, 80)
     margins = np.concatenate((-sizes[::-1], [0.0], sizes))
@@ -87,7 +91,7 @@ def is_convex(loss: Any, labels: Iterable[float] = (0.0, 1.0)) -> bool:
         return not np.any(falls > 1e-9 * (1.0 + np.abs(slopes[:, 1:])))
 
 
-def penalty(loss: Any) -> float:
+def penalty(loss: Loss) -> float:
     """The weight of ½‖θ‖² in the loss (η in paper 1 eq. 7)."""
     return float(getattr(loss, "l2", 0.0))
 
