@@ -21,10 +21,10 @@ import numba
 import numpy as np
 
 import clipsilon as cs
-from clipsilon.engine.arrays import world
+from clipsilon.engine.arrays import problem_arrays
 from clipsilon.engine.loop import advance, empty_recording, initial_state
 from clipsilon.engine.streams import spawn
-from clipsilon.engine.threads import team
+from clipsilon.engine.threads import step_threads
 from clipsilon.rules.sampling import draw, expected_batch
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
@@ -59,9 +59,9 @@ def engine(case: cs.Problem, how: cs.Rule, steps: int) -> np.ndarray:
     """The compiled loop alone, in one thread."""
     state = initial_state(case, how, np.zeros(case.dimension))
     records = empty_recording(case, how, np.array([0, steps]))
-    batch, shared = expected_batch(how.sampling, case.records), team(case, how, 1, state.error.size)
+    weight, shared = 1.0 / expected_batch(how.sampling, case.records), step_threads(case, how, 1)
     order = np.arange(case.records)
-    advance(world(case), how.update(), batch, shared, state, order, records, steps, *spawn(0, 1)[0])
+    advance(problem_arrays(case), how.update(), weight, shared, state, order, records, steps, *spawn(0, 1)[0])
     return records.theta[-1]
 
 

@@ -10,9 +10,9 @@ from scipy.special import poch
 
 import clipsilon as cs
 from clipsilon.engine.streams import spawn
-from clipsilon.rules.clipping import Norm, Normalise, PerClass, Unclipped
+from clipsilon.rules.clipping import Norm, Normalise, PerClass, Scheduled, Unclipped
 from clipsilon.rules.feedback import NoFeedback
-from clipsilon.rules.noise import Gaussian, Local, Radial
+from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
 from clipsilon.rules.outputs import Average, Selected
 from clipsilon.rules.preconditioning import Adam
 from clipsilon.rules.sampling import Full, Poisson, Uniform
@@ -118,6 +118,8 @@ def step_size(step, t):
             return step.a0 / (step.a1 + t)
         case "Power":
             return step.eta / t**step.alpha
+        case "Piecewise":
+            return step.values[np.flatnonzero(step.starts <= t)[-1]]
     raise AssertionError(step)
 
 
@@ -156,12 +158,14 @@ class Sampler:
         return order
 
 
-def noise(part, problem, drawn, rng):
+def noise(part, t, problem, drawn, rng):
     """What is added to the mean update of a step."""
     d = problem.dimension
     match part:
         case Gaussian():
             return part.std * rng.standard_normal(d) if part.std > 0 else np.zeros(d)
+        case ScheduledGaussian():
+            return step_size(part.std, t) * rng.standard_normal(d)
         case Local():  # paper 4, eq. 2
             budget = np.broadcast_to(part.budgets, problem.records)[drawn[0]]
             return problem.loss.sensitivity() / budget * rng.standard_normal(d)
@@ -195,14 +199,16 @@ def run(problem, rule, steps, start, seed):
             for i in drawn
         ]  # fmt: skip
         zero = np.zeros_like(theta)
-        v = sum((clip(rule.clip, g) for g in gradients), zero) / batch
+        scheduled = isinstance(rule.clip, Scheduled)
+        part = Norm(step_size(rule.clip.threshold, t + 1)) if scheduled else rule.clip
+        v = sum((clip(part, g) for g in gradients), zero) / batch
         if not isinstance(rule.feedback, NoFeedback):
             v = v + clip(rule.feedback.clip, e)
             e = e + sum((clip(rule.feedback.cap, g) for g in gradients), zero) / batch - v
         if isinstance(rule.output, Selected):  # paper 5, Theorem 4.1, with the scale of docs/errata.md
             scale = 4 * rule.clip.bound() / (problem.records * rule.output.epsilon)
             lengths.append(np.linalg.norm(v) + streams.noise.laplace(scale=scale))
-        noisy = v + noise(rule.noise, problem, drawn, streams.noise)
+        noisy = v + noise(rule.noise, t + 1, problem, drawn, streams.noise)
         if isinstance(rule.preconditioner, Adam):  # paper 3, Algorithm 3, with t + 1 and β₂
             adam = rule.preconditioner
             m1 = adam.beta1 * m1 + (1 - adam.beta1) * noisy

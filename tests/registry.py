@@ -27,6 +27,8 @@ ARGUMENTS = {
     "Constant": {"gamma": 0.05},
     "InverseTime": {"a0": 2, "a1": 30},
     "Power": {"eta": 0.1, "alpha": 0.5},
+    "Piecewise": {"starts": [1, 8, 20], "values": [0.1, 0.04, 0.02]},
+    "Scheduled": {"threshold": cs.schedules.Power(0.9, 0.1)},
     "Norm": {"threshold": 0.9},
     "PerClass": {"threshold": 0.6, "classes": 2},
     "Uniform": {"batch": 3},

@@ -10,10 +10,11 @@ from scipy import sparse
 import clipsilon as cs
 import reference
 from clipsilon._core.rows import Sparse, stored
-from clipsilon.engine import threads as team_module
+from clipsilon.engine import threads as threads_module
+from clipsilon.engine.arrays import Models, RecordParts, Span, Sums, records
 from clipsilon.engine.batch import add_batch, workspace
 from clipsilon.engine.kernel_cache import kernel
-from clipsilon.engine.threads import team
+from clipsilon.engine.threads import step_threads
 from clipsilon.problems.responses import Identity
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, Unclipped
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
@@ -106,9 +107,9 @@ def test_threads_do_not_change_the_result(loss, rule):
 def test_threads_share_a_step_only_where_it_is_worthwhile():
     case, large = problem(LOSSES["logistic"]), problem(LOSSES["logistic"], records=5_000)
     rule = cs.DPSGD(STEP, 0.8, 0.05, batch=250)
-    assert team(case, rule, 8, 0).members == 1  # 250·5 numbers
-    assert team(large, cs.DPSGD(STEP, 0.8, 0.05, batch=2_000), 8, 0).members == 8
-    assert team(large, RULES["plain"], 8, 0).members == 1
+    assert step_threads(case, rule, 8).members == 1  # 250·5 numbers
+    assert step_threads(large, cs.DPSGD(STEP, 0.8, 0.05, batch=2_000), 8).members == 8
+    assert step_threads(large, RULES["plain"], 8).members == 1
 
 
 def test_a_run_with_threads_can_be_interrupted_and_resumed(tmp_path):
@@ -121,22 +122,18 @@ def test_a_run_with_threads_can_be_interrupted_and_resumed(tmp_path):
 
 
 @kernel
-def one_record(features, labels, weights, loss, response, clip, feedback, theta, v, kept, rng):
-    drawn = np.zeros(1, np.int64)
-    moved, written, gradient_i, numbers = workspace(features, theta)
-    add_batch(
-        features, labels, weights, loss, response, clip, feedback, theta, theta, drawn, 0, 1,
-        1.0, v, kept, moved, written, gradient_i, numbers, rng,
-    )  # fmt: skip
+def one_record(table, parts, theta, into, rng):
+    space = workspace(table.features, theta)
+    add_batch(table, parts, Models(theta, theta), Span(np.zeros(1, np.int64), 0, 1), 1.0, into, space, rng)
 
 
 def contribution(x, y, loss, clip, theta, feedback=None):
     """What one record adds to v, and to what the feedback keeps."""
-    v, kept = np.zeros(theta.size), np.zeros(0 if feedback is None else theta.size)
+    into = Sums(np.zeros(theta.size), np.zeros(0 if feedback is None else theta.size), np.zeros(0))
     rng = np.random.Generator(np.random.SFC64(0))
-    parts = (loss, Identity(), clip, feedback or NoFeedback())
-    one_record(stored(x[np.newaxis]), np.array([y]), None, *parts, theta, v, kept, rng)
-    return v, kept
+    parts = RecordParts(loss, Identity(), clip, feedback or NoFeedback())
+    one_record(records(x[np.newaxis], np.array([y]), None), parts, theta, into, rng)
+    return into.v, into.kept
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -258,7 +255,7 @@ def test_a_thread_that_cannot_start_leaves_no_other_waiting(monkeypatch):
     started, start = [], threading.Thread.start
 
     def only_one(thread):
-        if getattr(thread, "_target", None) is team_module._assist:
+        if getattr(thread, "_target", None) is threads_module._assist:
             if started:
                 raise RuntimeError("can't start new thread")
             started.append(thread)

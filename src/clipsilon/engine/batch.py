@@ -1,8 +1,11 @@
-"""The records of a step, summed: v += (1/B) Σ clip(g_i), and with feedback kept += (1/B) Σ clip(g_i, C3).
+"""Sum the records of a step: v += (1/B) Σ clip(g_i), and with feedback kept += (1/B) Σ clip(g_i, C3).
 
-In general record by record. Where records do not react and the loss sees ⟨x, θ⟩, no gradient is formed: it is
-slope·x, plus a penalty that all records share, and its norm |slope|·‖x‖. So each record comes down to one number, by
-which its row is added to the sum.
+In general this goes record by record. Where records do not react and the loss depends on ⟨x, θ⟩, no gradient is
+formed: it is slope·x plus a penalty that all records share, and its norm is |slope|·‖x‖. Each record then reduces to
+one number, by which its row is multiplied on its way into the sum.
+
+Tuples of arrays are unpacked in one assignment, once per function: the compiler then removes the reference counting,
+which it does not where a field is read by name.
 """
 
 from __future__ import annotations
@@ -32,82 +35,64 @@ from clipsilon._core.rows import (
     width,
 )
 from clipsilon._core.vectors import norm
+from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import fetch_start
 from clipsilon.problems.losses.base import gradient, slope, slopes
 from clipsilon.problems.responses import Identity, respond
-from clipsilon.rules.clipping import add_clipped, scale
+from clipsilon.rules.clipping import add_clipped, scale, tally
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
 
 Array = NDArray[np.float64]
-Indices = NDArray[np.int64]
 
 _ROUNDING = 2.0**-51
 
-# What `scratch` has of a row, besides MARGIN and SQUARE: what multiplies it on its way into v, and into kept.
+# Rows of `scratch` besides MARGIN and SQUARE: the factors of a record's features in v and in kept.
 FACTOR, KEPT_FACTOR = 2, 3
 
 
-class Summed(NamedTuple):
-    """In place of a table of records: what a step makes of them, summed elsewhere (`clipsilon.engine.remote`)."""
+class Workspace(NamedTuple):
+    """Room for intermediate results."""
 
-    v: Array
-    kept: Array
-    width: int
+    moved: Array  # a record's features after its reaction
+    dense_row: Array  # a record's features before its reaction, if the table is sparse
+    gradient: Array
+    scratch: Array  # a few numbers for each of the rows that are processed at a time
 
 
 @kernel
-def workspace(features: Any, theta: Array) -> tuple[Array, Array, Array, Array]:
-    """Where intermediate results go: a record's features after its reaction, and before it if the table is sparse; its
-    gradient; and a few numbers for each of the rows that are taken at a time.
-    """
+def workspace(features: Any, theta: Array) -> Workspace:
+    """Allocate the workspace of one thread."""
     columns = width(features)
-    return np.empty(columns), np.empty(columns), np.empty(theta.size), np.empty((KEPT_FACTOR + 1, ROWS_AT_A_TIME))
+    scratch = np.empty((KEPT_FACTOR + 1, ROWS_AT_A_TIME))
+    return Workspace(np.empty(columns), np.empty(columns), np.empty(theta.size), scratch)
 
 
 def add_batch(
-    features: Any,
-    labels: Array,
-    weights: Array | None,
-    loss: Any,
-    response: Any,
-    clip: Any,
-    feedback: Any,
-    theta: Array,
-    deployed: Array,
-    drawn: Indices,
-    first: int,
-    last: int,
+    records: Records,
+    parts: RecordParts,
+    models: Models,
+    span: Span,
     weight: float,
-    v: Array,
-    kept: Array,
-    moved: Array,
-    written: Array,
-    gradient_i: Array,
-    scratch: Array,
+    into: Sums,
+    space: Workspace,
     rng: Generator,
 ) -> None:
-    """Add the records drawn[first:last], each times `weight`, to v and to kept (which is empty without feedback).
+    """Add the records of a span, each times `weight`, to the sums of the step.
 
-    Which of the functions below this is depends on the types of the parts. All that it needs comes by itself: taking
-    arrays out of tuples would cost reference counting, a third of the time of a step with one record.
+    This is a declaration for compiled code. The types of the parts select one of the functions below.
     """
 
 
 @overload(add_batch, jit_options=INNER)
-def _add_batch(
-    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, scratch, rng,
-):  # fmt: skip
-    if getattr(features, "instance_class", None) is Summed:
-        return _as_summed
-    if not _only_multiplies(loss, response, clip, feedback):
+def _add_batch(records, parts, models, span, weight, into, space, rng):
+    if not _only_multiplies(*parts):
         return _record_by_record
-    return _by_margins if _has_margin(loss) else _by_scores
+    return _by_margins if _has_margin(parts[0]) else _by_scores
 
 
 def _only_multiplies(loss: Any, response: Any, clip: Any, feedback: Any) -> bool:
-    """Whether a record's row is only multiplied by a number on its way into the sum."""
+    """Return whether a record's row is only multiplied by a number on its way into the sum."""
     caps = {NoFeedback: [], ErrorFeedback: list(feedback)[-1:]}.get(feedback.instance_class)
     return (
         (_has_margin(loss) or implementation(slopes, loss.instance_class) is not None)
@@ -118,38 +103,35 @@ def _only_multiplies(loss: Any, response: Any, clip: Any, feedback: Any) -> bool
 
 
 def _has_margin(loss: Any) -> bool:
-    """Whether the loss's gradient follows from its slope, and is not one of its own."""
+    """Return whether the loss's gradient follows from its slope, and is not implemented separately."""
     kind = loss.instance_class
     return implementation(slope, kind) is not None and kind not in implemented(gradient)
 
 
-def _as_summed(
-    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, scratch, rng,
-):  # fmt: skip
-    for j in range(v.size):
-        v[j] += features.v[j]
-    for j in range(kept.size):
-        kept[j] += features.kept[j]
-
-
-def _record_by_record(
-    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, scratch, rng,
-):  # fmt: skip
+def _record_by_record(records, parts, models, span, weight, into, space, rng):
+    features, labels, weights = records
+    loss, response, clip, feedback = parts
+    theta, deployed = models
+    v, kept, counts = into
+    moved, dense_row, gradient_i, _ = space
+    drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
-        label = respond(response, deployed, row(features, i, written), labels[i], moved, rng)
+        label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
         gradient(loss, theta, moved, label, gradient_i)
         weigh(weights, i, gradient_i)
         add_clipped(clip, gradient_i, weight, v)
         keep(feedback, gradient_i, weight, kept)
+        _tally_gradient(clip, gradient_i, counts)
 
 
-def _by_margins(
-    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, scratch, rng,
-):  # fmt: skip
+def _by_margins(records, parts, models, span, weight, into, space, rng):
+    features, labels, weights = records
+    loss, _, clip, feedback = parts
+    theta, _ = models
+    v, kept, counts = into
+    _, _, _, scratch = space
+    drawn, first, last = span
     theta_norm = _penalised_norm(loss, theta)
     penalty, kept_penalty = 0.0, 0.0
     block = at_a_time(theta.size)
@@ -164,6 +146,7 @@ def _by_margins(
             rate = own * slope(loss, margin_i, labels[i])
             size = row_norm(features, i, scratch[SQUARE, k])
             total = _gradient_norm(loss, rate, own, margin_i, size, theta_norm, theta.size)
+            tally(clip, total, counts)
             scratch[FACTOR, k] = weight * scale(clip, rate, total)
             scratch[KEPT_FACTOR, k] = weight * kept_amount(feedback, rate, total)
             if theta_norm != 0.0:
@@ -176,10 +159,13 @@ def _by_margins(
     _add_penalty(loss, theta, kept_penalty, kept)
 
 
-def _by_scores(
-    features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight, v, kept,
-    moved, written, gradient_i, scratch, rng,
-):  # fmt: skip
+def _by_scores(records, parts, models, span, weight, into, space, rng):
+    features, labels, weights = records
+    loss, _, clip, feedback = parts
+    theta, _ = models
+    v, kept, counts = into
+    _, _, gradient_i, _ = space
+    drawn, first, last = span
     columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
     theta_norm = _penalised_norm(loss, theta)
     penalty, kept_penalty = 0.0, 0.0
@@ -195,6 +181,7 @@ def _by_scores(
                 inner += rates[k] * margin(features, i, theta, k * columns)
         size = norm(rates) * row_norm(features, i, square(features, i))
         total = _gradient_norm(loss, own, own, inner, size, theta_norm, theta.size)
+        tally(clip, total, counts)
         for k in range(loss.classes):
             add_row(features, i, weight * scale(clip, own * rates[k], total), v, k * columns)
         penalty += weight * scale(clip, own, total)
@@ -206,8 +193,19 @@ def _by_scores(
     _add_penalty(loss, theta, kept_penalty, kept)
 
 
+def _tally_gradient(clip, gradient, counts):
+    """Count a record by its gradient; the norm is computed only for clips that count."""
+
+
+@overload(_tally_gradient, jit_options={"forceinline": True})
+def _tally(clip, gradient, counts):
+    if clip.instance_class in implemented(tally):
+        return lambda clip, gradient, counts: tally(clip, norm(gradient), counts)
+    return lambda clip, gradient, counts: None
+
+
 def _penalised_norm(loss, theta):
-    """‖θ‖ if there is a penalty, else 0."""
+    """Return ‖θ‖ if there is a penalty, else 0."""
 
 
 @overload(_penalised_norm, jit_options={"forceinline": True})
@@ -222,7 +220,7 @@ def _has_penalty(loss: Any) -> bool:
 
 
 def _gradient_norm(loss, rate, own, inner, size, theta_norm, d):
-    """‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = inner and ‖x‖ = size."""
+    """Return ‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = inner and ‖x‖ = size."""
 
 
 @overload(_gradient_norm, jit_options={"forceinline": True})
@@ -231,7 +229,7 @@ def _norm_of(loss, rate, own, inner, size, theta_norm, d):
         return abs(rate) * size
 
     def penalised(loss, rate, own, inner, size, theta_norm, d):
-        # The two parts may nearly cancel. What rounding could hide is added, so that no record passes its clip.
+        # The two terms may nearly cancel. The rounding error is added, so that no record exceeds its clip.
         a, b = abs(rate) * size, abs(own) * loss.l2 * theta_norm
         if b == 0.0:
             return a
@@ -243,7 +241,7 @@ def _norm_of(loss, rate, own, inner, size, theta_norm, d):
 
 
 def _add_penalty(loss, theta, penalty, total):
-    """Total += penalty·l2·θ; nothing for losses without a penalty, and for an empty total."""
+    """Add penalty·l2·θ to `total`; do nothing for losses without a penalty."""
 
 
 @overload(_add_penalty, jit_options={"forceinline": True})

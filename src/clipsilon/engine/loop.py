@@ -1,20 +1,27 @@
-"""The update, compiled: the only loop over steps in the package. It knows no algorithm by name."""
+"""The update, compiled: the only loop over steps in the package. It knows no algorithm by name.
+
+A step has two halves. `batch.add_batch` sums the records of the batch; `finish_step` turns the sums into the next θ.
+`remote.py` shares the second half: its sums come from elsewhere.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon.engine.arrays import ProblemArrays
+from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, workspace
-from clipsilon.engine.kernel_cache import kernel
+from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
-from clipsilon.engine.threads import StepThreads, announce, clear, span_start, wait_for
+from clipsilon.engine.threads import StepThreads, announce, clear, span_start, span_sums, wait_for
 from clipsilon.problems.problem import Problem
-from clipsilon.problems.regions import project
+from clipsilon.problems.regions import Region, project
+from clipsilon.rules import clipping, noise
+from clipsilon.rules.clipping import adapt, at_step
 from clipsilon.rules.feedback import recall, remembers, settle
 from clipsilon.rules.noise import add_noise
 from clipsilon.rules.outputs import averages, begin, consider, summarise
@@ -27,18 +34,20 @@ Array = NDArray[np.float64]
 
 
 class State(NamedTuple):
-    """All that one replicate carries from step to step (its random streams and the sampler's permutation apart)."""
+    """What one replicate carries from step to step, besides its random streams and the sampler's permutation."""
 
     clock: NDArray[np.int64]  # steps done, records written
     theta: Array
     deployed: Array  # the model that records react to: θ itself under greedy deployment
     error: Array  # e of the feedback; empty without
-    moments: Array  # of the preconditioner
+    clip: Array  # the state of the clip
+    noise: Array  # the state of the noise, one vector per row
+    moments: Array  # the state of the preconditioner, one vector per row
     summary: Array  # starts with what would be released now: θ itself, an average, or the best so far
 
 
 class Recording(NamedTuple):
-    """Where the loop writes what is to be kept: row k belongs to iteration iterations[k]."""
+    """The rows that the loop records: row k belongs to iteration iterations[k]."""
 
     iterations: NDArray[np.int64]
     theta: Array
@@ -47,7 +56,7 @@ class Recording(NamedTuple):
 
 
 def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
-    """The state before the first step, at θ_0 = start."""
+    """Return the state before the first step, at θ_0 = start."""
     d = problem.dimension
     theta = start.copy()
     return State(
@@ -55,13 +64,15 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
         theta=theta,
         deployed=theta if rule.deploy_every == 1 else start.copy(),
         error=np.zeros(d if remembers(rule.feedback) else 0),
+        clip=clipping.initial_state(rule.clip),
+        noise=noise.initial_state(rule.noise, d),
         moments=np.zeros((moments(rule.preconditioner), d)),
         summary=begin(rule.output, theta),
     )
 
 
 def empty_recording(problem: Problem, rule: Rule, iterations: NDArray[np.int64]) -> Recording:
-    """Rows of NaN, one for each iteration that is to be recorded."""
+    """Return rows of NaN, one for each iteration that is to be recorded."""
     kept = (True, remembers(rule.feedback), averages(rule.output))
     widths = [problem.dimension if wanted else 0 for wanted in kept]
     return Recording(iterations, *(np.full((iterations.size, width), np.nan) for width in widths))
@@ -71,7 +82,7 @@ def empty_recording(problem: Problem, rule: Rule, iterations: NDArray[np.int64])
 def advance(
     arrays: ProblemArrays,
     update: Update,
-    batch: int,
+    weight: float,
     shared: StepThreads,
     state: State,
     order: NDArray[np.int64],
@@ -81,59 +92,108 @@ def advance(
     noise_rng: Generator,
     response_rng: Generator,
 ) -> bool:
-    """Run the update until step `until`; False as soon as θ is no longer finite."""
+    """Run the update until step `until`; return False as soon as θ is no longer finite.
+
+    Parameters
+    ----------
+    arrays : ProblemArrays
+        The problem.
+    update : Update
+        The parts of the rule.
+    weight : float
+        1/B, with the expected batch size B.
+    shared : StepThreads
+        The memory shared with the worker threads, which must be running if there are any.
+    state : State
+        Updated in place.
+    order : array of int
+        The sampler's permutation of the records, updated in place; empty if it needs none.
+    recording : Recording
+        Filled in place.
+    until : int
+        The number of steps done on return.
+    record_rng, noise_rng, response_rng : Generator
+        The random streams of the replicate.
+    """
     # Arrays are taken out of their tuples here: inside the loop that would cost reference counting.
-    features, labels, weights, loss, response, region = arrays
-    clip, feedback = update.clip, update.feedback
-    clock, theta, deployed, error, memory, summary = state
-    post, drawn, sums, kept_sums, members = shared
-    moved, written, gradient_i, scratch = workspace(features, theta)
-    v, kept = sums[0], kept_sums[0]
-    spans, weight = sums.shape[0], 1.0 / batch
-    due = _record(state, recording)
+    records, loss, response, region = arrays
+    features, labels, _ = records
+    clock, theta, deployed, _, clip_state, _, _, _ = state
+    post, drawn = shared.post, shared.drawn
+    models, space, total = Models(theta, deployed), workspace(features, theta), span_sums(shared, 0)
+    spans, members = shared.v.shape[0], shared.members
+    due = record(state, recording)
     for t in range(clock[0], until):
         if update.deploy_every > 1 and t % update.deploy_every == 0:
             _copy(theta, deployed)
-        taking_part = draw(update.sampling, t, labels.size, order, record_rng, drawn)
+        batch = draw(update.sampling, t, labels.size, order, record_rng, drawn)
         soon = foresee(update.sampling, t + AHEAD, labels.size, order)
         if soon >= 0:
             fetch_record(features, labels, soon)
-        post[1] = taking_part
+        post[1] = batch
         announce(post, 0, t + 1)
+        parts = RecordParts(loss, response, at_step(update.clip, t + 1, clip_state), update.feedback)
         for span in range(spans // members):
-            into, kept_into = (v, kept) if span == 0 else (sums[span], kept_sums[span])
+            into = total if span == 0 else span_sums(shared, span)
             clear(into)
-            clear(kept_into)
-            first, last = span_start(span, spans, taking_part), span_start(span + 1, spans, taking_part)
-            add_batch(
-                features, labels, weights, loss, response, clip, feedback, theta, deployed, drawn, first, last, weight,
-                into, kept_into, moved, written, gradient_i, scratch, response_rng,
-            )  # fmt: skip
+            some = Span(drawn, span_start(span, spans, batch), span_start(span + 1, spans, batch))
+            add_batch(records, parts, models, some, weight, into, space, response_rng)
         for member in range(1, members):
             wait_for(post, member, t + 1)
         for span in range(1, spans):
-            _add(sums[span], v)
-            _add(kept_sums[span], kept)
-        recall(feedback, error, v)
-        settle(feedback, error, kept, v)
-        consider(update.output, theta, v, summary, noise_rng)
-        add_noise(update.noise, drawn, v, noise_rng)
-        precondition(update.preconditioner, t + 1, v, memory)
-        total = _move(theta, size(update.step, t + 1), v)
-        clock[0] = t + 1
-        # Before the projection, which could hide it; a non-finite e shows in θ at the next step.
-        if not np.isfinite(total):
+            _add(shared.v[span], total.v)
+            _add(shared.kept[span], total.kept)
+            _add(shared.counts[span], total.counts)
+        if not finish_step(update, region, drawn, total, state, noise_rng):
             return False
-        project(region, theta)
-        summarise(update.output, t + 1, theta, summary)
         if t + 1 == due:
-            due = _record(state, recording)
+            due = record(state, recording)
+    return True
+
+
+@register_jitable(**INNER)  # type: ignore[untyped-decorator]
+def finish_step(
+    update: Update, region: Region, drawn: NDArray[np.int64], total: Sums, state: State, rng: Generator
+) -> bool:
+    """Turn the sums of a step into the next θ; return False if θ is no longer finite.
+
+    Parameters
+    ----------
+    update : Update
+        The parts of the rule.
+    region : Region
+        Where θ may be.
+    drawn : array of int
+        Starts with the records that took part.
+    total : Sums
+        The sums over these records; overwritten.
+    state : State
+        Updated in place.
+    rng : Generator
+        The stream of the noise.
+    """
+    v, kept, counts = total
+    clock, theta, _, error, clip_state, noise_state, memory, summary = state
+    t = clock[0] + 1
+    recall(update.feedback, error, v)
+    settle(update.feedback, error, kept, v)
+    consider(update.output, theta, v, summary, rng)
+    adapt(update.clip, t, counts, clip_state, rng)
+    add_noise(update.noise, t, drawn, v, noise_state, rng)
+    precondition(update.preconditioner, t, v, memory)
+    checksum = _move(theta, size(update.step, t), v)
+    clock[0] = t
+    # Before the projection, which could hide it; a non-finite e shows in θ at the next step.
+    if not np.isfinite(checksum):
+        return False
+    project(region, theta)
+    summarise(update.output, t, theta, summary)
     return True
 
 
 @kernel
-def _record(state: State, recording: Recording) -> int:
-    """Keep θ, e and the average if this iteration is to be recorded; return the next one that is."""
+def record(state: State, recording: Recording) -> int:
+    """Record θ, e and the average if this iteration is to be recorded; return the next one that is, or −1."""
     k = state.clock[1]
     if k < recording.iterations.size and recording.iterations[k] == state.clock[0]:
         recording.theta[k] = state.theta
@@ -159,7 +219,7 @@ def _add(source: Array, target: Array) -> None:
 
 @kernel
 def _move(theta: Array, gamma: float, direction: Array) -> float:
-    """Take a step; return the sum of θ, which is finite if all of θ is."""
+    """Take a step; return the sum of θ, which is finite if all entries are."""
     total = 0.0
     for j in range(theta.size):
         theta[j] -= gamma * direction[j]

@@ -63,7 +63,7 @@ def _generator() -> Generator:
 
 @kernel
 def _mean_loss(arrays: ProblemArrays, theta: Array, deployed: Array, repeats: int, rng: Generator) -> float:
-    features, labels, weights = arrays.features, arrays.labels, arrays.weights
+    features, labels, weights = arrays.records
     moved, stored_row = np.empty(width(features)), np.empty(width(features))
     total = 0.0
     for i in range(labels.size):
@@ -77,7 +77,7 @@ def _mean_loss(arrays: ProblemArrays, theta: Array, deployed: Array, repeats: in
 def _mean_gradient(
     arrays: ProblemArrays, clip: Any, theta: Array, deployed: Array, repeats: int, rng: Generator
 ) -> Array:
-    features, labels, weights = arrays.features, arrays.labels, arrays.weights
+    features, labels, weights = arrays.records
     moved, stored_row = np.empty(width(features)), np.empty(width(features))
     gradient_i = np.empty(theta.size)
     total = np.zeros(theta.size)
@@ -93,7 +93,7 @@ def _mean_gradient(
 
 @kernel
 def _record_gradients(arrays: ProblemArrays, clip: Any, theta: Array, rng: Generator) -> Array:
-    features, labels, weights = arrays.features, arrays.labels, arrays.weights
+    features, labels, weights = arrays.records
     moved, stored_row = np.empty(width(features)), np.empty(width(features))
     gradient_i = np.empty(theta.size)
     out = np.zeros((labels.size, theta.size))
@@ -107,7 +107,7 @@ def _record_gradients(arrays: ProblemArrays, clip: Any, theta: Array, rng: Gener
 
 @kernel
 def _gradient_norms(arrays: ProblemArrays, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
-    features, labels, weights = arrays.features, arrays.labels, arrays.weights
+    features, labels, weights = arrays.records
     moved, stored_row = np.empty(width(features)), np.empty(width(features))
     gradient_i = np.empty(theta.size)
     norms = np.empty((labels.size, repeats))
@@ -122,7 +122,7 @@ def _gradient_norms(arrays: ProblemArrays, theta: Array, deployed: Array, repeat
 
 @kernel
 def _count_signs(arrays: ProblemArrays, theta: Array, deployed: Array, repeats: int, rng: Generator) -> Array:
-    features, labels = arrays.features, arrays.labels
+    features, labels, _ = arrays.records
     moved, stored_row = np.empty(width(features)), np.empty(width(features))
     counts = np.zeros((2, 2))
     for i in range(labels.size):

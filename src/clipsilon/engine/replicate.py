@@ -1,4 +1,4 @@
-"""One replicate of a run: its state, what it recorded, its random streams; and how it moves."""
+"""One replicate of a run: its state, its recording and its random streams, and how it advances."""
 
 from __future__ import annotations
 
@@ -7,32 +7,41 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon.engine.arrays import ProblemArrays, problem_arrays
+from clipsilon.engine.arrays import Models, ProblemArrays, problem_arrays
 from clipsilon.engine.loop import Recording, State, advance
 from clipsilon.engine.streams import Streams
-from clipsilon.engine.threads import StepThreads, assembled, prepare, team
+from clipsilon.engine.threads import StepThreads, prepare, step_threads, worker_threads
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.rule import Rule, Update
 from clipsilon.rules.sampling import expected_batch, permutes
 
-CHUNK_SECONDS = 0.1  # how long the compiled loop may run before it looks up
+CHUNK_SECONDS = 0.1  # how long the compiled loop runs before it can be stopped or saved
 
 _NOTHING = np.empty(0, dtype=np.int64)
 
 
+class Fixed(NamedTuple):
+    """The arguments of `advance` that stay the same throughout a run."""
+
+    arrays: ProblemArrays
+    update: Update
+    weight: float  # 1/B
+    shared: StepThreads
+
+
 @dataclass
 class Pace:
-    """How many steps to take at a time; the replicates of a run learn it from each other."""
+    """The number of steps to take at a time, shared by the replicates of a run."""
 
     chunk: int = 1
 
     def learn(self, steps: int, seconds: float) -> None:
-        """Aim at CHUNK_SECONDS. Doubling finds the right size in a few calls, whatever a step costs."""
+        """Adjust the chunk to CHUNK_SECONDS. Doubling finds the right size in a few calls, whatever a step costs."""
         if seconds < CHUNK_SECONDS / 2:
             self.chunk = max(self.chunk, 2 * steps)
         else:
@@ -41,7 +50,7 @@ class Pace:
 
 @dataclass
 class Replicate:
-    """One replicate. `moving` is held while its state changes, `turn` by whoever is next to hold it."""
+    """One replicate. `moving` is held while its state changes, `turn` by the thread that is next to hold it."""
 
     state: State
     recording: Recording
@@ -53,12 +62,12 @@ class Replicate:
 
     @property
     def done(self) -> int:
-        """Steps done."""
+        """Return the number of steps done."""
         return int(self.state.clock[0])
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Hold the replicate between two chunks. Taking the turn first keeps others from slipping in."""
+        """Hold the replicate between two chunks. Taking the turn first keeps other threads from overtaking."""
         with self.turn:
             self.moving.acquire()
         try:
@@ -67,38 +76,50 @@ class Replicate:
             self.moving.release()
 
     def compile(self, problem: Problem, rule: Rule, threads: int) -> None:
-        """Have the loop ready, compiled or loaded, and record the start; no step is taken."""
-        place, update, batch, shared = self._arguments(problem, rule, threads)
-        advance(place, update, batch, shared, self.state, self.order, self.recording, self.done, *self.streams)
-        prepare(shared, place, update, *self._common(batch))
+        """Compile or load the loop, and record the start; no step is taken."""
+        fixed = self._fixed(problem, rule, threads)
+        advance(*fixed, self.state, self.order, self.recording, self.done, *self.streams)
+        prepare(fixed.shared, *self._common(fixed))
 
     def advance_to(
         self, problem: Problem, rule: Rule, steps: int, threads: int, pace: Pace, stop: threading.Event
     ) -> None:
-        """Advance in chunks of about CHUNK_SECONDS, so that it can be stopped or saved in between."""
+        """Advance in chunks of about CHUNK_SECONDS, so that the replicate can be stopped or saved in between.
+
+        Parameters
+        ----------
+        problem, rule : Problem, Rule
+            What runs.
+        steps : int
+            The number of steps at the end.
+        threads : int
+            The largest number of threads per step.
+        pace : Pace
+            The chunk size, shared with the other replicates.
+        stop : threading.Event
+            Ends the run after the present chunk.
+        """
         if self.done == steps:
             return
         if permutes(rule.sampling) and self.order.size == 0:
             self.order = np.arange(problem.records)
-        place, update, batch, shared = self._arguments(problem, rule, threads)
-        with assembled(shared, place, update, *self._common(batch)):
-            self._advance((place, update, batch, shared), steps, pace, stop)
+        fixed = self._fixed(problem, rule, threads)
+        with worker_threads(fixed.shared, *self._common(fixed)):
+            self._advance(fixed, steps, pace, stop)
         if self.done == steps:
             with self.still():
                 self.order = _NOTHING  # so that memory does not grow with the number of replicates
 
-    def _arguments(self, problem: Problem, rule: Rule, threads: int) -> tuple[ProblemArrays, Update, int, StepThreads]:
-        """What the compiled loop is told about the problem and the rule, and room for its sums."""
-        shared = team(problem, rule, threads, self.state.error.size)
-        return problem_arrays(problem), rule.update(), expected_batch(rule.sampling, problem.records), shared
+    def _fixed(self, problem: Problem, rule: Rule, threads: int) -> Fixed:
+        weight = 1.0 / expected_batch(rule.sampling, problem.records)
+        return Fixed(problem_arrays(problem), rule.update(), weight, step_threads(problem, rule, threads))
 
-    def _common(self, batch: int) -> tuple[Any, ...]:
-        """What every member of a team is told besides."""
-        return self.state.theta, self.state.deployed, 1.0 / batch, self.streams.response
+    def _common(self, fixed: Fixed) -> tuple[Any, ...]:
+        """Return the arguments that all worker threads share."""
+        models = Models(self.state.theta, self.state.deployed)
+        return fixed.arrays, fixed.update, models, self.state.clip, fixed.weight, self.streams.response
 
-    def _advance(
-        self, fixed: tuple[ProblemArrays, Update, int, StepThreads], steps: int, pace: Pace, stop: threading.Event
-    ) -> None:
+    def _advance(self, fixed: Fixed, steps: int, pace: Pace, stop: threading.Event) -> None:
         while self.done < steps and not stop.is_set():
             began = time.monotonic()
             with self.still():

@@ -1,8 +1,8 @@
-"""Several threads in one step: the batch is cut into spans, each summed by itself, and the sums are added in order.
+"""Several threads per step: the batch is cut into spans, each summed by itself, and the sums are added in order.
 
-How many spans there are depends on the batch alone, so the result does not depend on the number of threads. A step
-takes microseconds; threads that had to be woken up for it would come too late. So they watch a number in memory, the
-ticket, which the leader sets to the step that is due.
+The number of spans depends on the batch alone, so the result does not depend on the number of threads. A step takes
+microseconds, and waking a thread takes longer. The threads therefore watch a number in memory, the ticket, which the
+leader sets to the step that is due.
 """
 
 from __future__ import annotations
@@ -19,56 +19,54 @@ from numba.extending import intrinsic, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon.engine.arrays import ProblemArrays
+from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, workspace
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import is_random
+from clipsilon.rules.clipping import at_step, count_width
+from clipsilon.rules.feedback import remembers
 from clipsilon.rules.rule import Rule, Update
 from clipsilon.rules.sampling import expected_batch, most_drawn
 
 Array = NDArray[np.float64]
 
 _MOST_SPANS = 16
-_SPAN = 32  # records, at least, in a span of which there are several
-_WORTHWHILE = 2_000  # numbers to read in a step, below which a second thread costs more than it brings
-_LINE = 8  # places of a cache line: each member writes to one of its own
+_SPAN = 32  # least number of records per span if there are several
+_WORTHWHILE = 2_000  # numbers read per step, below which a second thread costs more than it saves
+_LINE = 8  # numbers per cache line: each thread writes to a line of its own
 _STOP = -1
-_PATIENCE = 2_000  # looks at the ticket before another thread is let through
+_PATIENCE = 2_000  # looks at the ticket before the thread yields the processor
 
 
 class StepThreads(NamedTuple):
-    """What the threads of one replicate share."""
+    """The memory that the threads of one replicate share."""
 
-    post: NDArray[np.int64]  # the ticket, how many records take part, and from the second line on who is done
+    post: NDArray[np.int64]  # the ticket, the size of the batch, and from the second line on each thread's last step
     drawn: NDArray[np.int64]
-    sums: Array  # one row a span: v
-    kept: Array  # the same for the feedback; empty rows without
-    members: int
+    v: Array  # one row per span, as in `Sums`
+    kept: Array
+    counts: Array
+    members: int  # number of threads, the leader included
 
 
-def team(problem: Problem, rule: Rule, threads: int, remembered: int) -> StepThreads:
-    """Room for a replicate whose steps are shared by up to so many threads; `remembered` is the length of e."""
+def step_threads(problem: Problem, rule: Rule, threads: int) -> StepThreads:
+    """Allocate the shared memory of a replicate whose steps are computed by at most `threads` threads."""
     batch = expected_batch(rule.sampling, problem.records)
     spans = _spans(batch)
     members = min(threads, spans) if _is_worthwhile(problem, batch) else 1
     return StepThreads(
         post=np.zeros((members + 1) * _LINE, dtype=np.int64),
         drawn=np.empty(most_drawn(rule.sampling, problem.records), dtype=np.int64),
-        sums=np.empty((spans, problem.dimension)),
-        kept=np.empty((spans, remembered)),
+        v=np.empty((spans, problem.dimension)),
+        kept=np.empty((spans, problem.dimension if remembers(rule.feedback) else 0)),
+        counts=np.empty((spans, count_width(rule.clip))),
         members=members,
     )
 
 
-def alone(dimension: int, remembered: int) -> StepThreads:
-    """Room for one thread that is handed the sums of its steps."""
-    post, drawn = np.zeros(2 * _LINE, dtype=np.int64), np.empty(0, dtype=np.int64)
-    return StepThreads(post, drawn, np.empty((1, dimension)), np.empty((1, remembered)), members=1)
-
-
 def _spans(batch: int) -> int:
-    """A power of two, so that spans are about equal for the usual numbers of threads."""
+    """Return a power of two, so that spans are about equal for the usual numbers of threads."""
     spans = 1
     while spans < _MOST_SPANS and 2 * spans * _SPAN <= batch:
         spans *= 2
@@ -76,32 +74,33 @@ def _spans(batch: int) -> int:
 
 
 def _is_worthwhile(problem: Problem, batch: int) -> bool:
-    """Random responses draw from one stream, record after record."""
-    alone = sys.platform == "win32" or is_random(problem.response)
-    return not alone and batch * problem.dimension >= _WORTHWHILE
+    """Return whether a second thread saves time; random responses draw from one stream, record after record."""
+    if sys.platform == "win32" or is_random(problem.response):
+        return False
+    return batch * problem.dimension >= _WORTHWHILE
 
 
 @contextmanager
-def assembled(shared: StepThreads, *common: Any) -> Iterator[None]:
-    """Have all members but the leader at their places until the leader is done; `common` is what `_assist` is told."""
-    members = [
+def worker_threads(shared: StepThreads, *common: Any) -> Iterator[None]:
+    """Run the worker threads for the duration of the block. `common` is passed on to `_assist`."""
+    workers = [
         threading.Thread(target=_assist, args=(shared, *common, member), daemon=True)
         for member in range(1, shared.members)
     ]
     try:
-        for member in members:
-            member.start()
+        for worker in workers:
+            worker.start()
         yield
     finally:
         shared.post[0] = _STOP
-        for member in members:
-            if member.ident is not None:  # a thread that could not be started cannot be joined
-                member.join()
+        for worker in workers:
+            if worker.ident is not None:  # a thread that could not be started cannot be joined
+                worker.join()
         shared.post[:] = 0
 
 
 def prepare(shared: StepThreads, *common: Any) -> None:
-    """Have `_assist` ready, compiled or loaded."""
+    """Compile or load `_assist`. `common` is as for `worker_threads`."""
     if shared.members > 1:
         shared.post[0] = _STOP
         _assist(shared, *common, 1)
@@ -113,14 +112,15 @@ def _assist(
     shared: StepThreads,
     arrays: ProblemArrays,
     update: Update,
-    theta: Array,
-    deployed: Array,
+    models: Models,
+    clip_state: Array,
     weight: float,
     rng: Generator,
     member: int,
 ) -> None:
-    """Take one's share of every step that is announced, until told to stop."""
-    post, spans, members = shared.post, shared.sums.shape[0], shared.members
+    """Process this thread's spans of each batch until the leader signals the end."""
+    post, spans, members = shared.post, shared.v.shape[0], shared.members
+    space = workspace(arrays.records.features, models.theta)
     seen, looks = 0, 0
     while True:
         ticket = look(post, 0)
@@ -129,66 +129,59 @@ def _assist(
         if ticket == seen:
             looks += 1
             if looks > _PATIENCE:
-                _let_others()
+                _yield_processor()
             continue
+        clip = at_step(update.clip, ticket, clip_state)
+        parts = RecordParts(arrays.loss, arrays.response, clip, update.feedback)
         for span in range(member * spans // members, (member + 1) * spans // members):
-            sum_span(arrays, update, theta, deployed, shared, span, weight, rng)
+            into = span_sums(shared, span)
+            clear(into)
+            some = Span(shared.drawn, span_start(span, spans, post[1]), span_start(span + 1, spans, post[1]))
+            add_batch(arrays.records, parts, models, some, weight, into, space, rng)
         seen, looks = ticket, 0
         announce(post, (member + 1) * _LINE, ticket)
 
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]
-def sum_span(
-    arrays: ProblemArrays,
-    update: Update,
-    theta: Array,
-    deployed: Array,
-    shared: StepThreads,
-    span: int,
-    weight: float,
-    rng: Generator,
-) -> None:
-    """Sum the records of one span into its rows."""
-    spans, taking_part, v, kept = shared.sums.shape[0], shared.post[1], shared.sums[span], shared.kept[span]
-    clear(v)
-    clear(kept)
-    first, last = span_start(span, spans, taking_part), span_start(span + 1, spans, taking_part)
-    moved, written, gradient_i, scratch = workspace(arrays.features, theta)
-    add_batch(
-        arrays.features, arrays.labels, arrays.weights, arrays.loss, arrays.response, update.clip, update.feedback,
-        theta, deployed, shared.drawn, first, last, weight, v, kept, moved, written, gradient_i, scratch, rng,
-    )  # fmt: skip
+def span_sums(shared: StepThreads, span: int) -> Sums:
+    """Return the rows of the shared memory that belong to a span."""
+    return Sums(shared.v[span], shared.kept[span], shared.counts[span])
 
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]
-def span_start(span: int, spans: int, taking_part: int) -> int:
-    """The place of a span's first record: a multiple of eight, because rows are summed eight at a time."""
-    return taking_part if span == spans else span * (taking_part // 8) // spans * 8
+def clear(into: Sums) -> None:
+    """Set all sums to zero. (A plain loop is faster than a slice assignment at the size of one record.)"""
+    v, kept, counts = into
+    for j in range(v.size):
+        v[j] = 0.0
+    for j in range(kept.size):
+        kept[j] = 0.0
+    for j in range(counts.size):
+        counts[j] = 0.0
+
+
+@register_jitable(**INNER)  # type: ignore[untyped-decorator]
+def span_start(span: int, spans: int, batch: int) -> int:
+    """Return the place of a span's first record: a multiple of eight, because rows are summed eight at a time."""
+    return batch if span == spans else span * (batch // 8) // spans * 8
 
 
 @kernel
 def wait_for(post: NDArray[np.int64], member: int, ticket: int) -> None:
-    """Wait until a member is done with a step."""
+    """Wait until a thread has finished a step."""
     looks = 0
     while look(post, (member + 1) * _LINE) != ticket:
         looks += 1
         if looks > _PATIENCE:
-            _let_others()
+            _yield_processor()
 
 
-@kernel
-def clear(vector: Array) -> None:
-    """Set all to zero. (Plain loops are faster than NumPy's slices at the sizes of one record.)"""
-    for j in range(vector.size):
-        vector[j] = 0.0
-
-
-# Loads and stores that other threads see in the order in which they were made.
+# Loads and stores that other threads observe in program order.
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def look(typing: Any, array: Any, place: Any) -> Any:
-    """What stands at a place that another member writes to."""
+    """Load a number that another thread may write."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -199,7 +192,7 @@ def look(typing: Any, array: Any, place: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def announce(typing: Any, array: Any, place: Any, value: Any) -> Any:
-    """Let all members see a number, after all that was written before it."""
+    """Store a number so that threads that see it also see everything written before it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -212,8 +205,8 @@ def announce(typing: Any, array: Any, place: Any, value: Any) -> Any:
 if sys.platform == "win32":
 
     @register_jitable
-    def _let_others() -> None:
-        """Teams have one member there."""
+    def _yield_processor() -> None:
+        """Do nothing: there is one thread on this platform."""
 
 else:
-    _let_others = types.ExternalFunction("sched_yield", types.int32())
+    _yield_processor = types.ExternalFunction("sched_yield", types.int32())

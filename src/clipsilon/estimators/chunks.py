@@ -18,15 +18,15 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from clipsilon._core import checks
 from clipsilon._core.rows import with_ones
+from clipsilon.engine.arrays import Records, Sums
 from clipsilon.engine.remote import (
-    Begin,
+    ChunkStart,
     Job,
     RemoteProblem,
     Step,
-    Sums,
     add_records,
     add_up,
-    drawn_of,
+    drawn_rows,
     no_sums,
     run_chunked,
 )
@@ -152,16 +152,16 @@ def train(
         case = problem
         if directions is not None:
             case = RemoteProblem(problem.records, directions.shape[1], loss=problem.loss, response=None)
-        job = Job(case.loss, case.response, rule.clip, rule.feedback, rule.sampling, case.records)
+        job = Job(case.loss, case.response, rule.feedback, rule.sampling, case.records)
 
         def sum_up(step: Step) -> Sums:
-            common = job, ones, directions, step.theta, step.deployed
-            tasks = [partial(_sums_of_chunk, *common, begin) for begin in step.begins]
+            common, starts = step._replace(starts=[]), step.starts
+            tasks = [partial(_sums_of_chunk, job, ones, directions, common, start) for start in starts]
             parts = [_call(task, x, own) for task, x, own in zip(tasks, chunks.X, labels, strict=True)]
-            v, kept = _reduced(add_up, parts)
-            return v, kept
+            return Sums(*_reduced(add_up, parts))
 
-        return np.array(run_chunked(case, rule, steps, start, seed, progress, sizes, sum_up).output[0])
+        trace = run_chunked(case, rule, steps, start, seed=seed, progress=progress, sizes=sizes, sum_up=sum_up)
+        return np.array(trace.output[0])
 
     return execute(plan, run_part, seed, start)
 
@@ -172,11 +172,11 @@ def _labelled(read: Callable[[Any, Any], Labels], y: Any, weights: Any) -> Label
 
 
 def _sums_of_chunk(
-    job: Job, ones: bool, directions: Array | None, theta: Array, deployed: Array, begin: Begin, x: Any, own: Labels
+    job: Job, ones: bool, directions: Array | None, step: Step, start: ChunkStart, x: Any, own: Labels
 ) -> Sums:
     """What the records of one chunk add to a step; only of their margins along directions, if there are any."""
     labels, weights = own
-    sums, drawn = no_sums(job, theta.size), drawn_of(job, begin, labels.size)
+    sums, drawn = no_sums(job, step), drawn_rows(job, start, labels.size)
     x = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0)
     if x.shape[0] != labels.size:
         raise ValueError(f"X must be the same at every step, got a chunk of {x.shape[0]} rows that had {labels.size}.")
@@ -184,7 +184,7 @@ def _sums_of_chunk(
         rows = _as_slice(drawn[first : first + _AT_ONCE])
         features = with_ones(x[rows]) if ones else x[rows]
         features = features if directions is None else margins(features, directions)
-        add_records(job, theta, deployed, features, labels[rows], None if weights is None else weights[rows], sums)
+        add_records(job, step, Records(features, labels[rows], None if weights is None else weights[rows]), sums)
     return sums
 
 

@@ -1,40 +1,181 @@
-"""Clipping: what bounds the influence of one record, or of the fed-back error."""
+"""Clips: bounds on the influence of one record, or of the fed-back error.
+
+A clip that depends on the step or on what earlier steps released implements `at_step`: it returns the clip in force,
+which is then applied to every record of the step. A clip that adapts also implements `tally`, which counts records,
+and `adapt`, which updates the clip's state from the counts. The engine carries the state, saves it in checkpoints, and
+adds the counts up over threads and Dask chunks.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import count, positive
-from clipsilon._core.parts import Part, checked, implements, operation
+from clipsilon._core.parts import Part, checked, fallback, implementation, implements, operation
 from clipsilon._core.vectors import norm
+from clipsilon.rules.schedules import Schedule, schedule, size, stretches
 
-__all__ = ["Clip", "Norm", "Normalise", "PerClass", "Unclipped", "add_clipped", "scale"]
+__all__ = [
+    "Clip",
+    "Norm",
+    "Normalise",
+    "PerClass",
+    "Scheduled",
+    "Unclipped",
+    "adapt",
+    "add_clipped",
+    "at_step",
+    "scale",
+    "tally",
+]
 
 Array = NDArray[np.float64]
 
 
 class Clip(Part, Protocol):
-    """A bound on the influence of one record: implements `add_clipped` and, if it only scales its vector, `scale`."""
+    """A bound on the influence of one record: implements `add_clipped`, or `at_step` if it changes with the step.
+
+    A clip that only scales its vector also implements `scale`, which is faster. `bound()` states the largest norm that
+    leaves the clip; `initial_state()` the numbers that it carries from step to step; the class attribute `counts` how
+    many sums over records it adapts to.
+    """
 
 
 @operation
 def add_clipped(clip: Clip, vector: Array, weight: float, total: Array) -> None:
-    """Total += weight · clip(vector)."""
+    """Add weight · clip(vector) to `total`, in place.
+
+    Parameters
+    ----------
+    clip : Clip
+        The clip in force.
+    vector : array of shape (d,)
+        A record's gradient, or the fed-back error; left unchanged.
+    weight : float
+        What the clipped vector is multiplied by.
+    total : array of shape (d,)
+        The sum, updated in place.
+    """
 
 
 @operation
 def scale(clip: Clip, amount: float, norm: float) -> float:
-    """What clipping makes of `amount·x` if it only scales: the number in its place, with norm = ‖amount·x‖."""
+    """Return the factor that replaces `amount` when `amount`·x is clipped, for clips that only scale.
+
+    Parameters
+    ----------
+    clip : Clip
+        The clip in force.
+    amount : float
+        What multiplies x before clipping.
+    norm : float
+        ‖amount·x‖.
+    """
+
+
+@operation
+def at_step(clip: Clip, t: int, state: Array) -> Clip:
+    """Return the clip in force in step t ≥ 1; the clip itself unless it changes with the step.
+
+    Parameters
+    ----------
+    clip : Clip
+        The rule's clip.
+    t : int
+        The step, counted from 1.
+    state : array
+        The clip's state before the step, which must not be modified here.
+    """
+
+
+@operation
+def tally(clip: Clip, norm: float, counts: Array) -> None:
+    """Add one record's contribution to the counts of the step, in place; most clips count nothing.
+
+    Parameters
+    ----------
+    clip : Clip
+        The clip in force.
+    norm : float
+        The norm of the record's gradient before clipping.
+    counts : array of shape (clip.counts,)
+        Sums over the records of the step.
+    """
+
+
+@operation
+def adapt(clip: Clip, t: int, counts: Array, state: Array, rng: Generator) -> None:
+    """Update the clip's state after step t, in place; most clips have none.
+
+    Parameters
+    ----------
+    clip : Clip
+        The rule's clip.
+    t : int
+        The step, counted from 1.
+    counts : array of shape (clip.counts,)
+        The step's counts without noise. Whatever enters `state` must be private: add noise from `rng`.
+    state : array
+        The clip's state.
+    rng : Generator
+        The stream of the noise.
+    """
+
+
+@fallback(at_step)
+def _unchanging(clip: type) -> Callable[..., Any] | None:
+    return _itself if implementation(add_clipped, clip) is not None else None
+
+
+def _itself(clip, t, state):  # type: ignore[no-untyped-def]
+    return clip
+
+
+@fallback(tally)
+def _uncounted(clip: type) -> Callable[..., None]:
+    return _count_nothing
+
+
+def _count_nothing(clip, norm, counts):  # type: ignore[no-untyped-def]
+    pass
+
+
+@fallback(adapt)
+def _unadapting(clip: type) -> Callable[..., None]:
+    return _adapt_nothing
+
+
+def _adapt_nothing(clip, t, counts, state, rng):  # type: ignore[no-untyped-def]
+    pass
+
+
+def initial_state(clip: Clip) -> Array:
+    """Return the clip's state before the first step; empty for most clips."""
+    return np.array(clip.initial_state(), dtype=np.float64) if hasattr(clip, "initial_state") else np.empty(0)
+
+
+def count_width(clip: Clip) -> int:
+    """Return how many sums over records a clip adapts to."""
+    return int(getattr(clip, "counts", 0))
+
+
+def bounds(clip: Clip, steps: int) -> list[tuple[int, float]]:
+    """Return the largest norm that leaves the clip, as stretches of constant steps; ∞ if the clip does not state it."""
+    if hasattr(clip, "bounds"):
+        return list(clip.bounds(steps))
+    return [(steps, float(clip.bound()) if hasattr(clip, "bound") else np.inf)]
 
 
 class Unclipped(NamedTuple):
-    """The vector as it is; nothing is bounded."""
+    """The identity; nothing is bounded."""
 
     def bound(self) -> float:
-        """The largest norm that leaves the clip."""
+        """Return the largest norm that leaves the clip."""
         return np.inf
 
 
@@ -56,7 +197,7 @@ class Norm(NamedTuple):
     threshold: float
 
     def bound(self) -> float:
-        """The largest norm that leaves the clip."""
+        """Return the largest norm that leaves the clip."""
         return self.threshold
 
 
@@ -80,7 +221,7 @@ class Normalise(NamedTuple):
     length: float = 1.0
 
     def bound(self) -> float:
-        """The largest norm that leaves the clip."""
+        """Return the largest norm that leaves the clip."""
         return self.length
 
 
@@ -105,11 +246,11 @@ class PerClass(NamedTuple):
     classes: int
 
     def bound(self) -> float:
-        """The largest norm that leaves the clip: all blocks at their threshold."""
+        """Return the largest norm that leaves the clip: all blocks at their threshold."""
         return self.threshold * float(np.sqrt(self.classes))
 
     def check_dimension(self, dimension: int) -> None:
-        """Refuse a parameter vector that does not fall into equal blocks."""
+        """Raise ValueError unless the dimension divides into equal blocks."""
         if dimension % self.classes:
             raise ValueError(f"PerClass needs a dimension divisible by {self.classes} classes, got {dimension}.")
 
@@ -122,3 +263,23 @@ def _(clip, vector, weight, total):
         scale = weight * (clip.threshold / max(clip.threshold, norm(block)))
         for j in range(width):
             total[k * width + j] += scale * block[j]
+
+
+@checked(threshold=schedule)
+class Scheduled(NamedTuple):
+    """min{1, c_t/‖g‖}·g with a threshold c_t that follows a public schedule.
+
+    Pair it with `noise.ScheduledGaussian`: noise in proportion to the threshold has a constant noise multiplier, and
+    the certificate is that of a constant clip.
+    """
+
+    threshold: Schedule
+
+    def bounds(self, steps: int) -> list[tuple[int, float]]:
+        """Return the thresholds, as stretches of constant steps."""
+        return stretches(self.threshold, steps)
+
+
+@implements(at_step, Scheduled)
+def _(clip, t, state):
+    return Norm(size(clip.threshold, t))

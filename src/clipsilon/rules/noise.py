@@ -1,4 +1,8 @@
-"""Noise: what is added to the mean update v before it is applied."""
+"""Noise: what is added to the mean update v before it is applied.
+
+Noise receives the step and a state of its own, so it may change over time or be correlated between steps. The class
+attribute (or property) `memory` states how many vectors of length d the engine carries for it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from numpy.typing import NDArray
 from clipsilon._core.checks import budgets, nonnegative, positive
 from clipsilon._core.parts import Part, checked, implements, operation
 from clipsilon.problems.losses.base import sensitivity_of
+from clipsilon.rules.schedules import Schedule, schedule, size, stretches
 
-__all__ = ["Gaussian", "Local", "Noise", "Radial", "add_noise"]
+__all__ = ["Gaussian", "Local", "Noise", "Radial", "ScheduledGaussian", "add_noise"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -23,8 +28,36 @@ class Noise(Part, Protocol):
 
 
 @operation
-def add_noise(noise: Noise, drawn: Indices, update: Array, rng: Generator) -> None:
-    """Update += noise, in place. `drawn` starts with the records of the step."""
+def add_noise(noise: Noise, t: int, drawn: Indices, update: Array, state: Array, rng: Generator) -> None:
+    """Add noise to the mean update, in place.
+
+    Parameters
+    ----------
+    noise : Noise
+        The part.
+    t : int
+        The step, counted from 1.
+    drawn : array of int
+        Starts with the records that take part in the step.
+    update : array of shape (d,)
+        The mean update v, modified in place.
+    state : array of shape (memory, d)
+        What the noise carries from step to step; zero before the first step.
+    rng : Generator
+        The stream of the noise.
+    """
+
+
+def initial_state(noise: Noise, dimension: int) -> Array:
+    """Return the noise's state before the first step: `noise.memory` vectors of zeros, none if it does not say."""
+    return np.zeros((int(getattr(noise, "memory", 0)), dimension))
+
+
+def stds(noise: Noise, steps: int) -> list[tuple[int, float]]:
+    """Return the standard deviation per coordinate as stretches of constant steps; 0 unless noise is Gaussian."""
+    if type(noise) is ScheduledGaussian:
+        return stretches(noise.std, steps)
+    return [(steps, float(noise.std) if type(noise) is Gaussian else 0.0)]
 
 
 @checked(std=nonnegative)
@@ -35,21 +68,35 @@ class Gaussian(NamedTuple):
 
 
 @implements(add_noise, Gaussian)
-def _(noise, drawn, update, rng):
+def _(noise, t, drawn, update, state, rng):
     if noise.std > 0.0:
         for j in range(update.size):
             update[j] += noise.std * rng.standard_normal()
 
 
+@checked(std=schedule)
+class ScheduledGaussian(NamedTuple):
+    """N(0, std_t²) on every coordinate, with a standard deviation that follows a public schedule."""
+
+    std: Schedule
+
+
+@implements(add_noise, ScheduledGaussian)
+def _(noise, t, drawn, update, state, rng):
+    std = size(noise.std, t)
+    for j in range(update.size):
+        update[j] += std * rng.standard_normal()
+
+
 @checked(scale=positive)
 class Radial(NamedTuple):
-    """Density ∝ exp(−‖z‖/scale) on the mean update: any direction, a length of Gamma(d, scale) (paper 5, App. E)."""
+    """Density ∝ exp(−‖z‖/scale): a uniform direction and a length of law Gamma(d, scale) (paper 5, App. E)."""
 
     scale: float
 
 
 @implements(add_noise, Radial)
-def _(noise, drawn, update, rng):
+def _(noise, t, drawn, update, state, rng):
     direction = np.empty(update.size)
     square = 0.0
     for j in range(update.size):
@@ -62,17 +109,17 @@ def _(noise, drawn, update, rng):
 
 @checked(budgets=budgets)
 class Local(NamedTuple):
-    """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i: 2·C0/μ_i in paper 4, eq. 2.
+    """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i; the standard deviation is 2·C0/μ_i in paper 4, eq. 2.
 
-    `budgets` holds one μ for all users or one each. `sensitivity` is Δ, how much a gradient changes at most when its
-    record is replaced; the problem's loss knows it, so it is filled in when a run begins, and NaN until then.
+    `budgets` holds one μ for all users, or one per user. `sensitivity` is Δ, the largest change of a gradient when its
+    record is replaced. The problem's loss states it, so it is filled in when a run begins and is NaN until then.
     """
 
     budgets: Array
     sensitivity: float = np.nan
 
     def on(self, problem: Any) -> Local:
-        """The same budgets with the sensitivity of the problem's loss."""
+        """Return the same budgets with the sensitivity of the problem's loss."""
         sensitivity = sensitivity_of(problem.loss)
         if problem.weights is not None:
             raise ValueError("weights must be None for local privacy: a weight would change the loss's sensitivity.")
@@ -80,13 +127,13 @@ class Local(NamedTuple):
         return self._replace(sensitivity=sensitivity)
 
     def check_users(self, users: int) -> None:
-        """Refuse budgets of other users than these."""
+        """Raise ValueError unless there is one budget, or one per user."""
         if self.budgets.size not in (1, users):
             raise ValueError(f"budget must be one number or one for each of {users} users, got {self.budgets.size}.")
 
 
 @implements(add_noise, Local)
-def _(noise, drawn, update, rng):
+def _(noise, t, drawn, update, state, rng):
     user = drawn[0] if noise.budgets.size > 1 else 0
     std = noise.sensitivity / noise.budgets[user]
     for j in range(update.size):

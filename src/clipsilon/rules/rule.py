@@ -2,46 +2,46 @@
 
 At step t = 0, 1, …, with θ_t deployed:
 
-1. draw a batch from the m records (`sampling`); each record in it responds to the deployed θ
+1. draw a batch from the m records (`sampling`); each record in it reacts to the deployed θ
 2. g_i = ∇ℓ(θ_t; z_i)
-3. u = (1/B) Σ clip(g_i)                     `clip`; B is the expected batch size
+3. u = (1/B) Σ clip_{t+1}(g_i)               `clip`, which may change; B is the expected batch size
 4. v = u + clip(e_t)                         `feedback`
 5. e_{t+1} = e_t + (1/B) Σ cap(g_i) − v      `feedback`
 6. θ_{t+1} = project(θ_t − γ_{t+1}·precondition(v + noise))    `step`, `preconditioner`, `noise`
 7. release the last iterate, an average, or the one whose v was shortest, up to noise    `output`
 
-`clipsilon.engine.loop` is this list, compiled.
+Clip, noise and preconditioner may keep a state from step to step. `clipsilon.engine.loop` is this list, compiled.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from clipsilon._core import checks
-from clipsilon._core.parts import require
+from clipsilon._core.parts import implemented, require
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import add_clipped
-from clipsilon.rules.feedback import NoFeedback, keep, recall, settle
-from clipsilon.rules.noise import Gaussian, Local, add_noise
-from clipsilon.rules.outputs import Last, Selected, summarise
-from clipsilon.rules.preconditioning import Plain, precondition
-from clipsilon.rules.sampling import Full, SinglePass, draw, expected_batch, longest_run
-from clipsilon.rules.schedules import size
+from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step
+from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
+from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
+from clipsilon.rules.outputs import Last, Output, Selected, summarise
+from clipsilon.rules.preconditioning import Plain, Preconditioner, precondition
+from clipsilon.rules.sampling import Full, Sampling, SinglePass, draw, expected_batch, longest_run
+from clipsilon.rules.schedules import Constant, Schedule, size
 
 
 class Update(NamedTuple):
     """The parts of a rule as the compiled loop takes them."""
 
-    step: Any
-    clip: Any
-    feedback: Any
-    noise: Any
-    sampling: Any
-    preconditioner: Any
-    output: Any
+    step: Schedule
+    clip: Clip
+    feedback: Feedback
+    noise: Noise
+    sampling: Sampling
+    preconditioner: Preconditioner
+    output: Output
     deploy_every: int
 
 
@@ -50,32 +50,43 @@ _NO_NOISE, _NO_FEEDBACK, _PLAIN, _LAST = Gaussian(0.0), NoFeedback(), Plain(), L
 
 @dataclass(frozen=True)
 class Rule:
-    """An algorithm: which part does each step of the update. `clipsilon.rules.presets` names the papers' ones.
+    """An algorithm: one part for each place in the update. The presets name those of the papers.
 
     Parameters
     ----------
-    name
-        What traces and statements call it.
-    step, clip, sampling, noise, feedback, preconditioner, output
-        Parts of `clipsilon.schedules`, `clipsilon.clipping`, `clipsilon.sampling`, `clipsilon.noise`,
-        `clipsilon.feedback`, `clipsilon.preconditioning` and `clipsilon.outputs`.
-    deploy_every
-        Records react to a model that is replaced every so many steps.
+    name : str
+        The name in traces and statements.
+    step : Schedule
+        Step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : Clip
+        The bound on one record's gradient, a part of `clipsilon.clipping`.
+    sampling : Sampling
+        Which records take part in a step, a part of `clipsilon.sampling`.
+    noise : Noise, default Gaussian(0)
+        The noise on the mean update, a part of `clipsilon.noise`.
+    feedback : Feedback, default NoFeedback()
+        What becomes of the clipped-off part, a part of `clipsilon.feedback`.
+    preconditioner : Preconditioner, default Plain()
+        The direction made from the noisy update, a part of `clipsilon.preconditioning`.
+    output : Output, default Last()
+        What is released, a part of `clipsilon.outputs`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
     """
 
     name: str
-    step: Any
-    clip: Any
-    sampling: Any
-    noise: Any = _NO_NOISE
-    feedback: Any = _NO_FEEDBACK
-    preconditioner: Any = _PLAIN
-    output: Any = _LAST
+    step: Schedule
+    clip: Clip
+    sampling: Sampling
+    noise: Noise = _NO_NOISE
+    feedback: Feedback = _NO_FEEDBACK
+    preconditioner: Preconditioner = _PLAIN
+    output: Output = _LAST
     deploy_every: int = 1
 
     def __post_init__(self) -> None:
         require("step", self.step, [size])
-        require("clip", self.clip, [add_clipped])
+        require("clip", self.clip, [at_step if type(self.clip) in implemented(at_step) else add_clipped])
         require("sampling", self.sampling, [draw])
         require("noise", self.noise, [add_noise])
         require("feedback", self.feedback, [keep, recall, settle])
@@ -86,13 +97,13 @@ class Rule:
         alone = type(self.sampling) is SinglePass and self.sampling.batch == 1
         if isinstance(self.noise, Local) and not alone:
             raise ValueError(
-                f"sampling must be SinglePass(1) with local noise, which is for one user a step, got {self.sampling}."
+                f"sampling must be SinglePass(1) with local noise, which is for one user per step, got {self.sampling}."
             )
         if isinstance(self.output, Selected):
             self._check_selection()
 
     def _check_selection(self) -> None:
-        """Refuse parts with which v is not a mean gradient of all records that one of them changes little."""
+        """Raise ValueError unless v is a mean over all records that one record changes by a bounded amount."""
         if type(self.sampling) is not Full:
             raise ValueError(f"sampling must be Full() to select an iterate, got {self.sampling}.")
         if type(self.feedback) is not NoFeedback:
@@ -101,7 +112,7 @@ class Rule:
             raise ValueError(f"clip must have a bound (as Norm has) to select an iterate, got {self.clip}.")
 
     def update(self) -> Update:
-        """The parts alone, for the compiled loop."""
+        """Return the parts alone, for the compiled loop."""
         return Update(
             self.step,
             self.clip,
@@ -114,11 +125,11 @@ class Rule:
         )
 
     def longest_run(self, records: int) -> float:
-        """The largest number of steps that the sampler allows."""
+        """Return the largest number of steps that the sampler allows."""
         return longest_run(self.sampling, records)
 
     def check_sampling(self, records: int, steps: int) -> None:
-        """Refuse a batch larger than the data, and a pass longer than it."""
+        """Raise ValueError for a batch larger than the data, or more steps than a single pass has."""
         batch = expected_batch(self.sampling, records)
         if batch > records:
             raise ValueError(f"batch must be at most the number of records ({records}), got {batch}.")
@@ -126,8 +137,20 @@ class Rule:
         if steps > most:
             raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
 
+    def at(self, t: int) -> Rule:
+        """Return the rule with the constant step size, clip and noise that are in force in step t ≥ 1.
+
+        For the phases of a rule whose parts are `Piecewise`. Parts that keep a state are left as they are.
+        """
+        return replace(
+            self,
+            step=Constant(size(self.step, t)),
+            clip=Norm(size(self.clip.threshold, t)) if isinstance(self.clip, Scheduled) else self.clip,
+            noise=Gaussian(size(self.noise.std, t)) if isinstance(self.noise, ScheduledGaussian) else self.noise,
+        )
+
     def on(self, problem: Problem) -> Rule:
-        """The rule with what only the problem can tell: its loss's sensitivity or number of records, for noise."""
+        """Return the rule with the numbers that its noise takes from the problem: sensitivity or number of records."""
         if isinstance(self.noise, Local):
             return replace(self, noise=self.noise.on(problem))
         if isinstance(self.output, Selected):
@@ -135,7 +158,7 @@ class Rule:
         return self
 
     def check(self, problem: Problem, steps: int) -> None:
-        """Refuse a rule that cannot run on the problem for that many steps."""
+        """Raise ValueError if the rule cannot run on the problem for that many steps."""
         self.check_sampling(problem.records, steps)
         if hasattr(self.clip, "check_dimension"):
             self.clip.check_dimension(problem.dimension)

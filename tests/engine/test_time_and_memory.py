@@ -1,0 +1,208 @@
+"""Clips and noise that change with the step or remember: in memory, over threads, resumed, and on Dask's chunks."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import clipsilon as cs
+import reference
+from clipsilon._core.parts import implements, traits
+from clipsilon.engine import remote, replicate
+from clipsilon.engine.arrays import Records, Sums
+from clipsilon.engine.streams import spawn
+from clipsilon.rules.clipping import Norm, Scheduled, adapt, add_clipped, at_step, scale, tally
+from clipsilon.rules.noise import Gaussian, ScheduledGaussian, add_noise
+from clipsilon.rules.sampling import Full, Poisson, Uniform
+from registry import STEP
+
+
+@traits(counts=1)
+class Quantile(NamedTuple):
+    """A clip whose threshold follows a quantile of the norms, with a noisy count: the state is the threshold."""
+
+    quantile: float
+    rate: float
+    noise: float
+    threshold: float = 1.0
+
+    def initial_state(self):
+        return [self.threshold]
+
+
+@implements(at_step, Quantile)
+def _(clip, t, state):
+    return Quantile(clip.quantile, clip.rate, clip.noise, state[0])
+
+
+@implements(add_clipped, Quantile)
+def _(clip, vector, weight, total):
+    add_clipped(Norm(clip.threshold), vector, weight, total)
+
+
+@implements(scale, Quantile)
+def _(clip, amount, norm):
+    return scale(Norm(clip.threshold), amount, norm)
+
+
+@implements(tally, Quantile)
+def _(clip, norm, counts):
+    counts[0] += 0.5 if norm <= clip.threshold else -0.5
+
+
+@implements(adapt, Quantile)
+def _(clip, t, counts, state, rng):
+    share = (counts[0] + clip.noise * rng.standard_normal()) / 40.0
+    state[0] *= np.exp(-clip.rate * (share + 0.5 - clip.quantile))
+
+
+@traits(memory=2)
+class TwoSteps(NamedTuple):
+    """Noise correlated with that of the two steps before: y_t = s·z_t − ½·y_{t−1} − ¼·y_{t−2}."""
+
+    std: float
+
+
+@implements(add_noise, TwoSteps)
+def _(noise, t, drawn, update, state, rng):
+    for j in range(update.size):
+        fresh = noise.std * rng.standard_normal() - 0.5 * state[0, j] - 0.25 * state[1, j]
+        state[1, j] = state[0, j]
+        state[0, j] = fresh
+        update[j] += fresh
+
+
+ADAPTIVE = cs.Rule("adaptive", STEP, Quantile(0.6, 0.3, 2.0), Poisson(40), TwoSteps(0.05))
+SCHEDULE = cs.schedules.Piecewise([1, 6, 11], [0.4, 1.5, 0.2])
+PHASED = cs.Rule("phased", STEP, Scheduled(SCHEDULE), Poisson(40), ScheduledGaussian(cs.schedules.Power(0.2, 0.5)))
+
+
+def plain_run(case, rule, steps, seed):
+    """The two parts above, written out: thresholds and θ of every step."""
+    streams = spawn(seed, 1)[0]
+    sampler = reference.Sampler(rule.sampling, case.records, streams.records)
+    theta, threshold, thetas, thresholds = np.zeros(case.dimension), rule.clip.threshold, [], []
+    before, earlier = np.zeros_like(theta), np.zeros_like(theta)
+    for t in range(1, steps + 1):
+        chosen = sampler.batch(t - 1)
+        responses = [
+            reference.respond(case.response, theta, case.features[i], case.labels[i], streams.response) for i in chosen
+        ]
+        gradients = [
+            reference.gradient(case.loss, theta, x, case.labels[i]) for x, i in zip(responses, chosen, strict=True)
+        ]
+        norms = np.array([np.linalg.norm(g) for g in gradients])
+        v = sum((g * min(1, threshold / n) for g, n in zip(gradients, norms, strict=True)), np.zeros_like(theta)) / 40
+        count = np.where(norms <= threshold, 0.5, -0.5).sum() + rule.clip.noise * streams.noise.standard_normal()
+        threshold *= np.exp(-rule.clip.rate * (count / 40 + 0.5 - rule.clip.quantile))
+        fresh = rule.noise.std * streams.noise.standard_normal(theta.size) - before / 2 - earlier / 4
+        before, earlier = fresh, before
+        theta = theta - reference.step_size(rule.step, t) * (v + fresh)
+        thetas.append(theta)
+        thresholds.append(threshold)
+    return np.array(thetas), np.array(thresholds)
+
+
+@pytest.mark.parametrize("response", [None, cs.responses.LocationShift(0.2)])
+def test_a_clip_that_adapts_and_noise_that_remembers_are_the_written_out_run(response):
+    case = reference.problem(cs.losses.Logistic(), response, records=200)
+    trace = cs.run(case, ADAPTIVE, 30, seed=4, record=range(31))
+    theta, thresholds = plain_run(case, ADAPTIVE, 30, 4)
+    np.testing.assert_allclose(trace.theta[0, 1:], theta, rtol=1e-9, atol=1e-11)
+    assert np.ptp(thresholds) > 0.1  # it did adapt
+
+
+@pytest.mark.parametrize("sampling", [Poisson(40), Uniform(1), Full()])
+def test_parts_that_change_with_the_step_are_the_reference(sampling):
+    case = reference.problem(cs.losses.Logistic(l2=0.1), records=200)
+    rule = cs.Rule("phased", STEP, PHASED.clip, sampling, PHASED.noise)
+    trace = cs.run(case, rule, 25, start=0.3, seed=5, record=range(26))
+    np.testing.assert_allclose(trace.theta[0], reference.run(case, rule, 25, 0.3, 5)[0], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("rule", [ADAPTIVE, PHASED], ids=lambda rule: rule.name)
+def test_threads_do_not_change_the_result(rule):
+    x, y = reference.data("binary", records=2_000, features=5)
+    case = cs.Problem(x, y, loss=cs.losses.Logistic())
+    rule = cs.Rule(rule.name, rule.step, rule.clip, Poisson(900), rule.noise)
+    runs = [cs.run(case, rule, 60, seed=2, n_jobs=jobs).theta for jobs in (1, 2, 3)]
+    np.testing.assert_array_equal(runs[1], runs[0])
+    np.testing.assert_array_equal(runs[2], runs[0])
+
+
+@pytest.mark.parametrize("rule", [ADAPTIVE, PHASED], ids=lambda rule: rule.name)
+def test_a_run_resumes_to_the_bit(rule, tmp_path, monkeypatch):
+    case = reference.problem(cs.losses.Logistic(), records=200)
+    whole = cs.run(case, rule, 60, seed=1)
+
+    advance, calls = replicate.advance, []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return advance(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replicate, "advance", interrupted)
+        with pytest.raises(cs.Interrupted) as stopped:
+            cs.run(case, rule, 60, seed=1, checkpoint=tmp_path / "run", n_jobs=1)
+    assert 0 < stopped.value.trace.steps_done[0] < 60
+    again = cs.run(case, rule, 60, seed=1, checkpoint=tmp_path / "run")
+    np.testing.assert_array_equal(again.theta, whole.theta)
+
+
+@pytest.mark.parametrize("rule", [ADAPTIVE, PHASED], ids=lambda rule: rule.name)
+def test_records_in_chunks_give_the_same_run(rule):
+    x, y = reference.data("binary", records=200)
+    loss, sizes = cs.losses.Logistic(), [70, 1, 129]
+    problem = remote.RemoteProblem(200, x.shape[1], loss=loss, response=None)
+    job = remote.Job(loss, problem.response, rule.feedback, rule.sampling, 200)
+
+    def sum_up(step):
+        parts = []
+        for start, size in zip(step.starts, sizes, strict=True):
+            rows = start.first + remote.drawn_rows(job, start, size)
+            sums = remote.no_sums(job, step)
+            remote.add_records(job, step, Records(x[rows], y[rows], None), sums)
+            parts.append(sums)
+        return Sums(*remote.add_up(*parts))
+
+    remotely = remote.run_chunked(problem, rule, 40, 0.0, seed=3, progress=False, sizes=sizes, sum_up=sum_up)
+    here = cs.run(cs.Problem(x, y, loss=loss), rule, 40, seed=3)
+    np.testing.assert_allclose(remotely.output, here.output, rtol=1e-9, atol=1e-12)
+
+
+def test_a_rule_at_a_step_has_constant_parts():
+    rule = cs.Rule("phased", SCHEDULE, PHASED.clip, Poisson(40), ScheduledGaussian(SCHEDULE))
+    first, last = rule.at(5), rule.at(6)
+    assert (first.step, first.clip, first.noise) == (cs.schedules.Constant(0.4), Norm(0.4), Gaussian(0.4))
+    assert (last.step, last.clip, last.noise) == (cs.schedules.Constant(1.5), Norm(1.5), Gaussian(1.5))
+    assert (last.sampling, last.name) == (rule.sampling, rule.name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([2, 5], [0.1, 0.2]), "starts must be increasing step numbers that begin with 1"),
+        (([1, 1], [0.1, 0.2]), "starts must be increasing step numbers that begin with 1"),
+        (([1, 5], [0.1, -0.2]), "values must be one or more numbers above 0"),
+        (([1, 5], [0.1]), r"values must be one per start \(2\), got 1"),
+    ],
+)
+def test_bad_schedules(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cs.schedules.Piecewise(*arguments)
+
+
+def test_parts_that_follow_a_schedule_want_one():
+    with pytest.raises(TypeError, match="threshold must be a part"):
+        Scheduled(1.0)
+    with pytest.raises(TypeError, match="std must be a part"):
+        ScheduledGaussian(0.1)
+
+
+def test_stretches_cover_all_steps():
+    assert cs.schedules.stretches(cs.schedules.Constant(0.1), 7) == [(7, 0.1)]
+    assert cs.schedules.stretches(SCHEDULE, 8) == [(5, 0.4), (3, 1.5)]
+    assert cs.schedules.stretches(cs.schedules.Power(2.0, 1.0), 2) == [(1, 2.0), (1, 1.0)]
