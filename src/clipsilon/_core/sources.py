@@ -1,6 +1,6 @@
-"""Digests of the package's sources, taken before any of them is used.
+"""Digests of the package's sources, read before any of them is used.
 
-It is imported first of all, so that a file edited later, while the process runs, cannot pass for the
+This module is imported first, so that a file that is edited while the process runs cannot be mistaken for the
 code that was loaded.
 """
 
@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_ASIDE = ("reproduce/", "report/", "torch/", "cli/")  # no run depends on these
-COMPILED = ("_core/", "problems/", "rules/", "engine/", "privacy/auditing/canaries.py")
+_EXCLUDED = ("reproduce/", "report/", "torch/", "cli/")  # no run depends on these
+COMPILED = ("_core/", "problems/", "rules/", "engine/", "privacy/auditing/canaries.py", "theory/performative.py")
 """The only places that hold code for Numba; `tests/test_architecture.py` checks this."""
-_FOLLOWED = ("clipsilon.reproduce", "clipsilon.torch")  # of these, what a module imports counts
+_FOLLOWED = ("clipsilon.reproduce", "clipsilon.torch")  # packages within which `digest_with` follows imports
 
 _FILES = {path.relative_to(_PACKAGE).as_posix(): path.read_bytes() for path in sorted(_PACKAGE.rglob("*.py"))}
 
@@ -28,8 +28,8 @@ def _digest(names: list[str]) -> str:
     return digest.hexdigest()
 
 
-SOURCE_DIGEST = _digest([name for name in _FILES if not name.startswith(_ASIDE)])
-"""Changes with everything that a run, its privacy or its theory is computed with; not with figures and commands."""
+SOURCE_DIGEST = _digest([name for name in _FILES if not name.startswith(_EXCLUDED)])
+"""Changes with the code that computes runs, privacy and theory, but not with figures and commands."""
 
 
 @cache
@@ -52,7 +52,10 @@ def _code_of(source: bytes) -> str:
 
 
 def digest_with(module: str) -> str:
-    """`SOURCE_DIGEST` and, for a module of `reproduce` or `torch`, itself and what it imports from there."""
+    """Return a digest of all that a module's results depend on.
+
+    It covers `SOURCE_DIGEST` and, for a module of `reproduce` or `torch`, the module and all it imports from there.
+    """
     return hashlib.sha256((SOURCE_DIGEST + _digest(sorted(_with_imports(module, set())))).encode()).hexdigest()
 
 
@@ -66,13 +69,13 @@ def _with_imports(module: str, seen: set[str]) -> set[str]:
 
 
 def _file(module: str) -> str | None:
-    """The file of a module or package."""
+    """Return the file of a module or package, or None if it is not in this package."""
     name = module.removeprefix("clipsilon.").replace(".", "/")
     return next((file for file in (f"{name}.py", f"{name}/__init__.py") if file in _FILES), None)
 
 
 def _imports(source: bytes) -> Iterator[str]:
-    """Everything that could be a module among the names that a file imports."""
+    """Yield the names in a file's import statements that may be modules."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
