@@ -22,7 +22,7 @@ ORDER = [
 ]
 # Within these folders the order is fixed, too.
 INNER_ORDER = {
-    "_core": ["sources", "vectors", "storage", "checks", "parts", "rows"],
+    "_core": ["sources", "extras", "vectors", "storage", "checks", "parts", "rows"],
     "problems": ["losses", "responses", "regions", "constants", "problem"],
     "rules": [
         *("sampling", "clipping", "feedback", "noise", "preconditioning", "schedules", "outputs", "rule", "presets"),

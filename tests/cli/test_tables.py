@@ -243,4 +243,4 @@ def test_parquet_without_pyarrow(save, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         read_table(path, "y")
-    assert str(caught.value) == f"{path} needs pyarrow to be read: install clipsilon with its extra 'parquet'."
+    assert str(caught.value) == f"Reading {path} needs pyarrow: run pip install 'clipsilon[parquet]'."

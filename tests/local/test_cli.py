@@ -103,7 +103,7 @@ def test_without_the_extra(tmp_path, monkeypatch):
     done = run("serve", tmp_path / "l", "--dimension", "2", "--step-size", "0.2")
     assert (done.exit_code, done.output) == (
         1,
-        "Error: serve needs starlette and uvicorn: install clipsilon with its extra 'serve'.\n",
+        "Error: serve needs starlette and uvicorn: run pip install 'clipsilon[serve]'.\n",
     )
 
 

@@ -204,7 +204,7 @@ except ImportError as error:
 
 def test_clipsilon_does_not_need_torch():
     shown = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
-    assert shown.stdout == "clipsilon.torch needs PyTorch and Opacus: install clipsilon with its extra 'torch'.\n"
+    assert shown.stdout == "clipsilon.torch needs PyTorch and Opacus: run pip install 'clipsilon[torch]'.\n"
 
 
 def test_clipsilon_alone_does_not_import_torch():

@@ -12,6 +12,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clipsilon._core.extras import needs_package
+
 Array = NDArray[np.float64]
 
 _DELIMITERS = ",;\t"
@@ -165,7 +167,7 @@ def _arrow(path: Path) -> Iterator[Any]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise ValueError(f"{path} needs pyarrow to be read: install clipsilon with its extra 'parquet'.") from None
+        raise ValueError(needs_package(f"Reading {path}", "pyarrow", "clipsilon[parquet]")) from None
     try:
         yield pyarrow.parquet
     except (pyarrow.ArrowException, OSError):

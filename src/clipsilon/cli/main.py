@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clipsilon._core import checks
+from clipsilon._core.extras import needs_package
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.papers import ClaimRow
 from clipsilon.privacy.statement import account as state
@@ -573,9 +574,7 @@ def serve(
     try:
         from clipsilon.local import service
     except ImportError:
-        raise click.ClickException(
-            "serve needs starlette and uvicorn: install clipsilon with its extra 'serve'."
-        ) from None
+        raise click.ClickException(needs_package("serve", "starlette and uvicorn", "clipsilon[serve]")) from None
     from clipsilon.local import Server
 
     with _plain_errors(), _stoppable(f"Stopped; {ledger} has all reports, and the same command goes on from there."):

@@ -1,4 +1,4 @@
-"""A trace: what was recorded of a run."""
+"""A trace: the recorded iterates of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
+from clipsilon._core.extras import needs_package
 from clipsilon._core.storage import write_atomically
 
 Array = NDArray[np.float64]
@@ -22,20 +23,52 @@ _FORMAT = "clipsilon-trace-2"
 class Trace:
     """The recorded iterates of all replicates.
 
-    Entries that a stopped run did not reach are NaN; `steps_done` says how far each replicate came.
+    Entries that an interrupted run did not reach are NaN.
+
+    Parameters
+    ----------
+    rule : str
+        The name of the rule.
+    seed : int or None
+        The seed; None for cryptographic randomness.
+    iterations : ndarray of shape (K,)
+        The recorded iterations t.
+    theta : ndarray of shape (replicates, K, d)
+        θ_t.
+    error : ndarray of shape (replicates, K, d) or None
+        e_t, for rules with error feedback.
+    average : ndarray of shape (replicates, K, d) or None
+        The running average, for rules that release it.
+    output : ndarray of shape (replicates, d)
+        What the rule releases.
+    steps_done : ndarray of shape (replicates,)
+        The number of steps that each replicate completed.
     """
 
-    rule: str  #: the rule's name
-    seed: int | None  #: None: noise from the operating system
-    iterations: NDArray[np.int64]  #: (K,) recorded t
-    theta: Array  #: (replicates, K, d)
-    error: Array | None  #: (replicates, K, d) for rules with feedback
-    average: Array | None  #: (replicates, K, d) for rules that release an average
-    output: Array  #: (replicates, d) what the rule releases
-    steps_done: NDArray[np.int64]  #: (replicates,)
+    rule: str
+    seed: int | None
+    iterations: NDArray[np.int64]
+    theta: Array
+    error: Array | None
+    average: Array | None
+    output: Array
+    steps_done: NDArray[np.int64]
 
-    def gap(self, reference: Any, of: str = "theta") -> Array:
-        """‖θ_t − reference‖² for every replicate and recorded iteration, (replicates, K); or `of` the "average"."""
+    def gap(self, reference: ArrayLike, of: str = "theta") -> Array:
+        """Return ‖θ_t − reference‖² for every replicate and recorded iteration.
+
+        Parameters
+        ----------
+        reference : float or array-like of shape (d,)
+            The point to compare with, such as `stable_point(problem).theta`.
+        of : {"theta", "average"}
+            Whether to compare the iterates or their running average.
+
+        Returns
+        -------
+        ndarray of shape (replicates, K)
+            The squared distances.
+        """
         iterates = checks.choice("of", of, {"theta": self.theta, "average": self.average})
         if iterates is None:
             raise ValueError(f"of must be 'theta' for {self.rule}, which does not average, got 'average'.")
@@ -43,13 +76,13 @@ class Trace:
         return np.asarray(((iterates - target) ** 2).sum(axis=2))
 
     def error_norm(self) -> Array:
-        """‖e_t‖ for every replicate and recorded iteration, (replicates, K)."""
+        """Return ‖e_t‖ for every replicate and recorded iteration, of shape (replicates, K)."""
         if self.error is None:
-            raise ValueError(f"{self.rule} has no feedback, so there is no error to measure.")
+            raise ValueError(f"{self.rule} has no feedback, so its trace holds no error.")
         return np.asarray(np.sqrt((self.error**2).sum(axis=2)))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the trace to a .npz file, whole or not at all."""
+        """Write the trace to a .npz file, atomically."""
         path = checks.path("path", path)
         if not path.parent.is_dir():
             raise ValueError(f"path must be in a folder that exists, got {str(path)!r}.")
@@ -59,7 +92,7 @@ class Trace:
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Trace:
-        """Read a trace that `save` wrote."""
+        """Read a trace that `save` has written."""
         path = checks.path("path", path)
         try:
             with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
@@ -74,11 +107,11 @@ class Trace:
             raise ValueError(f"{path} is not a trace that this version of clipsilon can read.") from None
 
     def to_frame(self) -> Any:
-        """One row a replicate and recorded iteration, as a pandas DataFrame."""
+        """Return a pandas DataFrame with one row per replicate and recorded iteration."""
         try:
             import pandas as pd
         except ImportError:
-            raise ImportError("to_frame needs pandas, which is not installed.") from None
+            raise ImportError(needs_package("to_frame", "pandas", "pandas")) from None
         replicates, kept, d = self.theta.shape
         columns: dict[str, Any] = {
             "replicate": np.repeat(np.arange(replicates), kept),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import clipsilon.reproduce
+from clipsilon._core.extras import needs_package
 from clipsilon.report.files import result_files, write_files
 from clipsilon.report.sections import Done
 from clipsilon.reproduce.base import EXPERIMENTS, Experiment, Lab
@@ -55,10 +56,7 @@ def check_extras(experiments: Sequence[Experiment]) -> None:
     for experiment in experiments:
         for package in _EXTRAS[experiment.extra]:
             if importlib.util.find_spec(package) is None:
-                raise ValueError(
-                    f"{experiment.name} needs {package}, which is not installed: "
-                    f"install clipsilon with its extra '{experiment.extra}'."
-                )
+                raise ValueError(needs_package(experiment.name, package, f"clipsilon[{experiment.extra}]"))
 
 
 def reproduce(

@@ -1,10 +1,12 @@
 """The same update for PyTorch models, on Opacus: DP-SGD and DiceSGD, with hooks or ghost clipping."""
 
+from clipsilon._core.extras import needs_package
+
 try:
     import opacus  # noqa: F401
     import torch  # noqa: F401
 except ModuleNotFoundError:
-    raise ImportError("clipsilon.torch needs PyTorch and Opacus: install clipsilon with its extra 'torch'.") from None
+    raise ImportError(needs_package("clipsilon.torch", "PyTorch and Opacus", "clipsilon[torch]")) from None
 
 from clipsilon.torch.engine import PrivacyEngine
 
