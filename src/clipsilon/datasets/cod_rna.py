@@ -1,7 +1,7 @@
 """Cod-RNA: which genome sequences are non-coding RNA (Uzilov, Keegan and Mathews, 2006), as LIBSVM distributes it.
 
-The two files are compressed LIBSVM text, `cod-rna.txt.xz` and `cod-rna.t.xz`. They are the user's to fetch: nothing
-is shipped or downloaded. What is read is checked against the digests of the files that the published counts are of.
+The two files, `cod-rna.txt.xz` and `cod-rna.t.xz`, are compressed LIBSVM text. Users provide them; the package neither
+contains nor downloads them. Their digests are checked.
 """
 
 from __future__ import annotations
@@ -37,21 +37,33 @@ _COLUMNS = (
 
 
 class DataError(ValueError):
-    """A file is not what it should be."""
+    """A file has unexpected content."""
 
 
 def codrna(folder: str | PathLike[str] | None = None) -> tuple[Dataset, Dataset]:
-    """59,535 records to train on and 271,617 to test on, 8 features, a third of them positive.
+    """Load the Cod-RNA data: 59,535 records for training and 271,617 for testing, 8 features, a third positive.
 
-    `folder` holds the two files; None looks at the environment variable `CLIPSILON_COD_RNA`. If neither names a folder
-    with both files, the records are a generated stand-in, with a warning. A file with the wrong digest is refused.
+    Parameters
+    ----------
+    folder : path, optional
+        The folder with the two files. The default is the environment variable `CLIPSILON_COD_RNA`.
+
+    Returns
+    -------
+    train, test : Dataset
+        The two sets. If there is no folder with both files, they are generated, with a warning.
+
+    Raises
+    ------
+    DataError
+        If a file has the wrong digest.
     """
     place = Path(os.environ.get(FOLDER, "") if folder is None else folder)
     paths = [place / name for name in _FILES]
     if (folder is None and not os.environ.get(FOLDER)) or not all(path.is_file() for path in paths):
         warnings.warn(
-            f"folder must hold {_FILES[0]} and {_FILES[1]}, which LIBSVM's pages of data sets have. "
-            "The Cod-RNA data is a generated stand-in of the same shape.",
+            f"folder must hold {_FILES[0]} and {_FILES[1]}, which LIBSVM's data set pages offer for download. "
+            "Generated data of the same shape is used instead.",
             stacklevel=2,
         )
         return generated_codrna()
@@ -62,7 +74,22 @@ def codrna(folder: str | PathLike[str] | None = None) -> tuple[Dataset, Dataset]
 def generated_codrna(
     train_rows: int = TRAIN_ROWS, test_rows: int = TEST_ROWS, seed: int = 0
 ) -> tuple[Dataset, Dataset]:
-    """Records of the same shape: correlated features, and labels from a steep logistic model, a third positive."""
+    """Generate records of the shape of Cod-RNA.
+
+    The features are correlated, and the labels follow a steep logistic model; a third of them is positive.
+
+    Parameters
+    ----------
+    train_rows, test_rows : int
+        The numbers of records; the defaults are those of the real data.
+    seed : int, default 0
+        The seed of the generator.
+
+    Returns
+    -------
+    train, test : Dataset
+        The two sets, with `real=False`.
+    """
     rng = np.random.default_rng(seed)
     rows = checks.count("train_rows", train_rows) + checks.count("test_rows", test_rows)
     width = len(_COLUMNS)
@@ -76,13 +103,13 @@ def generated_codrna(
 def _read(path: Path, digest: str) -> Dataset:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise DataError(f"{path.name} must be the file that LIBSVM distributes, got one with another digest.")
+        raise DataError(f"{path.name} must be the file that LIBSVM distributes, got a file with another digest.")
     table = _parse(lzma.decompress(content).decode())
     return Dataset(np.ascontiguousarray(table[:, 1:]), (table[:, 0] > 0).astype(float), _COLUMNS, "Cod-RNA", True)
 
 
 def _parse(text: str) -> np.ndarray:
-    """Label and features of each line "±1 1:… 2:… …"; a feature that is left out is zero."""
+    """Return the label and features of each line "±1 1:… 2:… …"; features that are left out are zero."""
     lines = text.splitlines()
     table = np.zeros((len(lines), 1 + len(_COLUMNS)))
     for row, line in zip(table, lines, strict=True):

