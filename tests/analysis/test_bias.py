@@ -1,4 +1,4 @@
-"""The bias meter against closed forms, brute force and the points it is made of."""
+"""The bias meter against closed forms, plain loops, and the public fixed points."""
 
 import re
 from typing import NamedTuple
@@ -8,14 +8,14 @@ import pytest
 
 import clipsilon as cs
 import reference
-from clipsilon.analysis.bias import proposed_clips, share_clipped
+from clipsilon.analysis.bias import fraction_clipped, proposed_clips
 from clipsilon.analysis.fixed_points import clipped_path
 from clipsilon.engine.means import gradient_norms
 from clipsilon.report.plots import bias_figure
 
 
 def quadratic(p=0.1, a=10.0, region=None, records=1000):
-    """Paper 1's quadratic problem with exactly a share p of ones, for each β."""
+    """Return paper 1's quadratic problem, with a fraction p of ones, as a function of β."""
     z = np.zeros(records)
     z[: round(p * records)] = 1.0
     loss = cs.losses.Quadratic(a)
@@ -27,21 +27,21 @@ def gaming(beta):
 
 
 def lengths(problem, theta):
-    """The norms of the records' gradients, from the equations."""
+    """Return the norms of the records' gradients by the reference implementation."""
     records = zip(problem.features, problem.labels, strict=True)
     moved = [(reference.respond(problem.response, theta, x, y, None), y) for x, y in records]
     return np.array([np.linalg.norm(reference.gradient(problem.loss, theta, *record)) for record in moved])
 
 
 def test_the_quadratic_table_is_the_closed_form():
-    """Bias = (p/(1−aβ))²(ab − c/(1−p))² where ab ≥ c/(1−p), and 0 from there on: no gradient is that long."""
+    """Bias = (p/(1−aβ))²(ab − c/(1−p))² where ab ≥ c/(1−p), and 0 otherwise, when no gradient is clipped."""
     clips, betas, p, a = [0.5, 1.0, 3.0, 8.9, 9.1, 20.0], [0.0, 0.01, 0.05, 0.09], 0.1, 10.0
     rows = cs.bias_table(quadratic(p, a), clips, betas)
     assert [(row.beta, row.clip) for row in rows] == [(beta, clip) for beta in betas for clip in clips]
     for row in rows:
         exact = (p / (1 - a * row.beta)) ** 2 * max(0.0, a - row.clip / (1 - p)) ** 2
         assert row.bias == pytest.approx(exact, abs=1e-8)
-        assert row.share_clipped == (p if row.clip < a * (1 - p) else 0.0)
+        assert row.fraction_clipped == (p if row.clip < a * (1 - p) else 0.0)
         assert row.stable_norm == pytest.approx(p * a / (1 - a * row.beta), abs=1e-8)
         assert row.contraction == pytest.approx(a * row.beta)
         assert row.converged
@@ -56,14 +56,14 @@ def test_the_reaction_amplifies_the_bias_as_theorem_3_5_says():
     assert rows[-1].bias > 300 * rows[0].bias
 
 
-def test_the_table_is_made_of_the_public_points():
+def test_the_table_agrees_with_the_public_points():
     betas, clips = [0.0, 0.4], [0.2, 1.0, 5.0]
     for row in cs.bias_table(gaming, clips, betas):
         problem = gaming(row.beta)
         assert row.bias == pytest.approx(cs.clipping_bias(problem, row.clip), abs=1e-10)
         assert row.stable_norm == pytest.approx(np.linalg.norm(cs.stable_point(problem).theta), abs=1e-10)
         at = cs.clipped_point(problem, row.clip).theta
-        assert row.share_clipped == np.mean(lengths(problem, at) > row.clip)
+        assert row.fraction_clipped == np.mean(lengths(problem, at) > row.clip)
 
 
 def test_the_bias_vanishes_when_no_gradient_is_clipped():
@@ -71,23 +71,23 @@ def test_the_bias_vanishes_when_no_gradient_is_clipped():
     theta = cs.stable_point(problem).theta
     longest = gradient_norms(problem, theta, theta, 1).max()
     above, below = cs.bias_table(gaming, [1.001 * longest, 0.9 * longest], [0.3])
-    assert (above.bias, above.share_clipped) == (0.0, 0.0)
+    assert (above.bias, above.fraction_clipped) == (0.0, 0.0)
     assert below.bias > 0
-    assert below.share_clipped > 0
+    assert below.fraction_clipped > 0
 
 
-def test_gradient_norms_and_the_share_against_a_plain_loop():
+def test_gradient_norms_and_the_fraction_clipped_against_a_plain_loop():
     problem, theta = gaming(0.4), np.array([0.5, -0.2, 0.3, 1.0])
     norms = gradient_norms(problem, theta, theta, 7)
-    assert norms.shape == (problem.records, 1)  # the response is not random: one draw is all there is
+    assert norms.shape == (problem.records, 1)  # the response is not random, so there is a single draw
     np.testing.assert_allclose(norms[:, 0], lengths(problem, theta), rtol=1e-12)
     median = float(np.median(norms))
-    assert share_clipped(problem, theta, median) == 0.5  # 60 records, and no two norms are alike
-    assert share_clipped(problem, theta, norms.max()) == 0.0  # a gradient of exactly that length stays as it is
+    assert fraction_clipped(problem, theta, median) == 0.5  # 60 records with distinct norms
+    assert fraction_clipped(problem, theta, norms.max()) == 0.0  # a gradient of exactly this norm is not clipped
 
 
 class Jostled(NamedTuple):
-    """Moves at random."""
+    """A response that adds a random shift."""
 
     scale: float
     random = True
@@ -104,7 +104,7 @@ def test_a_random_reaction_is_averaged_over_its_draws():
     problem = cs.Problem(np.zeros(3), loss=cs.losses.Quadratic(1.0), response=Jostled(2.0))
     draws = 2.0 * np.random.Generator(np.random.SFC64(0)).standard_normal((3, 50))
     np.testing.assert_allclose(gradient_norms(problem, np.ones(1), np.ones(1), 50), np.abs(1 + draws), rtol=1e-12)
-    assert share_clipped(problem, 1.0, 2.0, draws=50) == np.mean(np.abs(1 + draws) > 2)
+    assert fraction_clipped(problem, 1.0, 2.0, draws=50) == np.mean(np.abs(1 + draws) > 2)
 
 
 @pytest.mark.parametrize(
@@ -115,23 +115,23 @@ def test_a_random_reaction_is_averaged_over_its_draws():
         (quadratic(p=0.5), 0.05, 1.0, "the clipped point is not isolated, and its neighbours are as good", True),
         (
             quadratic(region=cs.regions.Box(-10, 10)), 0.15, 1.0,
-            "the stable point is held by the border of the region; the clipped point is held by the border", True,
+            "the stable point is held at the boundary of the region; the clipped point is held at the boundary", True,
         ),
-        (quadratic(region=cs.regions.Box(-0.5, 3)), 0.05, 1.0, "the stable point is held by the border", True),
+        (quadratic(region=cs.regions.Box(-0.5, 3)), 0.05, 1.0, "the stable point is held at the boundary", True),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_point_stands_in_its_row(problem_at, beta, clip, remark, number):
-    """No warning (they are errors here), no error, no number without its remark."""
+def test_a_doubtful_point_is_explained_in_its_row(problem_at, beta, clip, remark, number):
+    """There is neither a warning (which would fail the test) nor an error, and every doubtful number has a remark."""
     (row,) = cs.bias_table(problem_at, [clip], [beta])
     assert row.remark.startswith(remark)
     assert ("β ≥ μ/L" in row.remark) == (row.contraction >= 1)
     assert not row.steady
     assert row.converged == number
-    assert np.isfinite([row.bias, row.share_clipped, row.stable_norm]).all() == number
+    assert np.isfinite([row.bias, row.fraction_clipped, row.stable_norm]).all() == number
 
 
 class Leaping(NamedTuple):
-    """All records leap when the model falls below a level."""
+    """A response in which all records jump when the model falls below a level."""
 
     level: float
 
@@ -143,19 +143,19 @@ def _(response, deployed, features, label, moved, rng):
     return label
 
 
-def test_a_clipped_point_that_is_lost_is_no_number():
-    """The mean of the records is 10 and most are at 0; on the way down, at 5, they leap and pull upwards."""
+def test_the_bias_is_nan_if_the_clipped_point_is_not_found():
+    """The mean of the records is 10, and most are 0. Below 5 all records jump up and pull the model back."""
     problem = cs.Problem([0.0] * 9 + [100.0], loss=cs.losses.Quadratic(-1.0), response=Leaping(5.0))
     found, lost = cs.bias_table(lambda beta: problem, [1e3, 0.1], [0.0])
     assert found.steady
     assert found.bias == 0.0
     assert lost.remark.startswith("no clipped point was found")
     assert not lost.converged
-    assert np.isnan([lost.bias, lost.share_clipped]).all()
+    assert np.isnan([lost.bias, lost.fraction_clipped]).all()
     assert lost.stable_norm == pytest.approx(10.0)
 
 
-def test_where_theory_promises_nothing_a_sound_number_keeps_its_remark():
+def test_a_steady_bias_has_a_remark_where_theory_guarantees_nothing():
     (row,) = cs.bias_table(gaming, [0.5], [5.0])
     assert row.contraction > 1
     assert row.steady
@@ -179,7 +179,7 @@ def test_proposed_clips_cover_the_gradients():
     assert len(clips) == 8
     assert all(float(f"{clip:.2g}") == clip for clip in clips)
     assert clips[-1] >= norms.max() > clips[-2]
-    assert share_clipped(problem, theta, clips[0]) >= 0.9
+    assert fraction_clipped(problem, theta, clips[0]) >= 0.9
     assert len(proposed_clips(problem, count=3)) == 3
 
 
@@ -221,7 +221,7 @@ def test_the_figure_shows_the_rows():
     assert set(lines(right)) == {"c = 1", "c = 3"}
     x, y = lines(left)["β = 0.05"].get_data()
     np.testing.assert_array_equal(x, [1, 3, 20])
-    np.testing.assert_array_equal(y, [rows[6].bias, rows[7].bias, np.nan])  # zero is marked below the axis
+    np.testing.assert_array_equal(y, [rows[6].bias, rows[7].bias, np.nan])  # zeros are marked below the axis
     x, y = lines(right)["c = 3"].get_data()
     np.testing.assert_array_equal(x, [0, 0.01, 0.05])
     np.testing.assert_array_equal(y, [rows[k].bias for k in (1, 4, 7)])

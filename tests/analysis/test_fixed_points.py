@@ -14,7 +14,7 @@ from clipsilon.rules.clipping import Normalise
 
 
 def quadratic(p=0.1, a=10.0, b=1.0, beta=0.05, records=1000, region=None):
-    """Paper 1's quadratic problem with exactly a share p of ones."""
+    """Return paper 1's quadratic problem with a fraction p of ones."""
     z = np.zeros(records)
     z[: round(p * records)] = b
     return cs.Problem(z, loss=cs.losses.Quadratic(a), response=cs.responses.LocationShift(beta), region=region)
@@ -24,7 +24,7 @@ def quadratic(p=0.1, a=10.0, b=1.0, beta=0.05, records=1000, region=None):
 @pytest.mark.parametrize("beta", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("p", [0.1, 0.4])
 def test_quadratic_closed_forms(a, b, c, beta, p):
-    """Paper 1, Theorem 3.5 with the b that its text drops; ab ≥ c/(1−p) is the exact condition."""
+    """Paper 1, Theorem 3.5 with the factor b that its text omits; ab ≥ c/(1−p) is the exact condition."""
     problem = quadratic(p, a, b, beta)
     assert a * b >= c / (1 - p)
     stable = -p * a * b / (1 - a * beta)
@@ -40,7 +40,7 @@ def test_the_biases_of_paper_1s_first_experiment():
     assert cs.clipping_bias(quadratic(beta=0.05), 1.0) == pytest.approx(3.160, abs=5e-4)
 
 
-def test_a_threshold_that_never_clips_costs_nothing():
+def test_a_threshold_that_never_clips_has_no_bias():
     assert cs.clipping_bias(quadratic(), 1e3) < 1e-20
 
 
@@ -61,7 +61,7 @@ def test_paper_5s_theorem_d4(bound):
     assert cs.clipped_point(problem, bound).theta == pytest.approx(2 * np.log(1 / bound - 1), abs=1e-8)
 
 
-def test_a_region_stops_the_point_at_its_border():
+def test_a_region_stops_the_point_at_its_boundary():
     problem = quadratic(region=cs.regions.Box(-0.5, 3))
     point = cs.stable_point(problem)
     assert point.theta == pytest.approx(-0.5, abs=1e-12)
@@ -99,7 +99,7 @@ def test_automatic_clipping_has_a_point_of_its_own():
         cs.clipped_point(problem, Normalise(1.0), start=3.0)
 
 
-def test_when_theory_promises_nothing_the_point_says_so():
+def test_the_message_states_where_theory_guarantees_nothing():
     fine = cs.stable_point(quadratic(beta=0.05))
     assert fine.contraction == pytest.approx(0.5)
     assert "β ≥ μ/L" not in fine.message
@@ -147,7 +147,7 @@ def test_badly_scaled_columns(exponent):
     np.testing.assert_allclose(point.theta, exact, rtol=1e-8)
 
 
-def test_a_field_that_fades_out_at_infinity_has_no_point():
+def test_a_field_that_decays_at_infinity_has_no_point():
     x, _ = reference.data()
     problem = cs.Problem(x, (x @ np.ones(4) > 0).astype(float), loss=cs.losses.Logistic())
     with pytest.warns(UserWarning, match="No stable point was found"):
@@ -164,7 +164,7 @@ def test_beyond_the_threshold_the_point_is_where_the_flow_ends(strength):
     assert point.attracts
 
 
-def test_a_point_that_repels_says_so():
+def test_the_message_states_that_a_point_repels():
     point = cs.stable_point(quadratic(beta=0.15))
     assert point.converged
     assert not point.attracts
@@ -172,10 +172,10 @@ def test_a_point_that_repels_says_so():
     with pytest.warns(UserWarning, match="it repels") as caught:
         cs.clipping_bias(quadratic(beta=0.15), 100.0)
     for warning, what in zip(caught, ("stable", "clipped"), strict=True):
-        assert f"rests on a {what} point" in str(warning.message)
+        assert f"depends on a {what} point" in str(warning.message)
 
 
-def test_a_flat_field_says_that_its_zero_is_not_isolated():
+def test_the_message_states_that_a_point_is_not_isolated():
     problem = quadratic(p=0.5)  # clipped gradients cancel on a whole interval
     point = cs.clipped_point(problem, 1.0)
     assert point.converged
@@ -184,7 +184,7 @@ def test_a_flat_field_says_that_its_zero_is_not_isolated():
 
 
 class Jitter(NamedTuple):
-    """Moves against the model, with an error of its own: a random response with mean −βθ."""
+    """A random response: a shift with mean −βθ."""
 
     beta: float
     spread: float
@@ -212,7 +212,7 @@ def test_a_random_response_is_averaged_over_the_stated_draws():
 
 
 def first_figure(beta, rule, steps, replicates):
-    """The gap to the stable point along a run of paper 1's first setting, and the run."""
+    """Return the gaps to the stable point in a run of paper 1's first experiment, the trace, and the bias."""
     m = 100_000
     problem, same = (quadratic(beta=beta, records=k, region=cs.regions.Box(-10, 10)) for k in (m, 1000))
     std = np.sqrt(100_000 * np.log(m)) / (m * 0.1)  # paper 1, eq. 14: c = 1, ε = 0.1, δ = 1/m, T = 10⁵
@@ -220,7 +220,7 @@ def first_figure(beta, rule, steps, replicates):
     rules = {"PCSGD": cs.PCSGD(step, 1.0, std), "DiceSGD": cs.DiceSGD(step, 1.0, 1.0, np.sqrt(96) * std)}
     record = np.unique(np.geomspace(1, steps, 400).astype(int))
     trace = cs.run(problem, rules[rule], steps, 5.0, replicates=replicates, seed=0, record=record)
-    # The points of a thousand records in the same shares are the same, and found in a hundredth of the time.
+    # A thousand records in the same proportions have the same points, which are found a hundred times as fast.
     return trace.gap(cs.stable_point(same).theta).mean(axis=0), trace, cs.clipping_bias(same, 1.0)
 
 
@@ -231,18 +231,18 @@ def last_decade_slope(gap, iterations):
 
 @pytest.mark.parametrize("beta", [pytest.param(0.01, marks=pytest.mark.verify), 0.05])
 def test_paper_1s_first_figure(beta):
-    """T = 10⁶, 20 replicates: PCSGD ends at the exact bias, DiceSGD far below it, with a bounded ‖e‖."""
+    """With T = 10⁶ and 20 replicates, PCSGD ends at the exact bias and DiceSGD far below it, with a bounded ‖e‖."""
     gap, _, bias = first_figure(beta, "PCSGD", 1_000_000, 20)
     assert gap[-1] == pytest.approx(bias, rel=0.03)
     gap, trace, _ = first_figure(beta, "DiceSGD", 1_000_000, 20)
     assert gap[-1] < 1e-3
-    # One residual is at most about 10; a hidden state that did not drain would reach 10⁵ and more.
+    # One residual is at most about 10; an error that was never fed back would reach 10⁵ or more.
     assert trace.error_norm().max() < 300
 
 
 @pytest.mark.parametrize("beta", [pytest.param(0.01, marks=pytest.mark.verify), 0.05])
 def test_dice_converges_at_rate_one_over_t(beta):
-    """Over [10⁴, 10⁵]. The slope from 20 replicates has a deviation of 0.11, from 300 one of 0.03."""
+    """Fitted over [10⁴, 10⁵]. The slope has a standard deviation of 0.11 with 20 replicates, and of 0.03 with 300."""
     gap, trace, _ = first_figure(beta, "DiceSGD", 100_000, 300)
     assert last_decade_slope(gap, trace.iterations) == pytest.approx(-1.0, abs=0.15)
 

@@ -1,4 +1,4 @@
-"""Metrics of recorded iterates against NumPy on the reacted data."""
+"""Metrics of recorded iterates against NumPy on the data after the reaction."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_held_out_records():
 
 
 def test_the_stable_point_is_stationary_and_the_optimum_is_not():
-    """The gradient is that of the loss on the data as it reacted, and not that of the performative risk."""
+    """The gradient is taken with the data fixed after the reaction; it is not the gradient of the performative risk."""
     problem = reference.problem(cs.losses.SquaredError(0.1), cs.responses.LocationShift(0.2))
     stable, best = cs.stable_point(problem).theta, cs.optimal_point(problem).theta
     assert cs.metrics.stationarity(problem, stable) < 1e-20
@@ -66,11 +66,11 @@ def test_the_stable_point_is_stationary_and_the_optimum_is_not():
 def test_wrong_input_is_one_sentence():
     with pytest.raises(ValueError, match=r"theta must hold models of 4 numbers, got shape \(3,\)"):
         cs.metrics.performative_risk(PROBLEM, np.zeros(3))
-    with pytest.raises(ValueError, match="loss must be one of a margin with labels 0 and 1"):
+    with pytest.raises(ValueError, match="loss must depend on a margin and take labels 0 and 1"):
         cs.metrics.true_positive_rate(reference.problem(cs.losses.Huber()), np.zeros(4))
     with pytest.raises(ValueError, match="features must have 4 columns, got 3"):
         PROBLEM.on(np.ones((5, 3)), np.ones(5))
 
 
-def test_iterates_that_were_not_reached_stay_unknown():
+def test_the_metrics_of_iterates_that_were_not_reached_are_nan():
     assert np.isnan(cs.metrics.performative_risk(PROBLEM, np.full((2, 4), np.nan))).all()

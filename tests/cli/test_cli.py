@@ -222,7 +222,7 @@ def test_bias_in_words(small, table):
 
 def test_bias_says_what_is_wrong_with_a_number(small):
     text = flat(run("bias", "--problem", "quadratic", "--clip", "1", "--beta", "0.05,0.15").output)
-    assert "* the stable point is held by the border of the region" in text
+    assert "* the stable point is held at the boundary of the region" in text
     assert "‡ β ≥ μ/L by the bounds, so the points need not be the only ones" in text
     assert "0 (100.0%)*†‡" in text
     assert "At c = 1 and β = 0.05 clipping alone" in text  # not at 0.15

@@ -1,6 +1,6 @@
-"""The bias meter: what clipping costs for each threshold and each strength of the reaction, before any run.
+"""The bias meter: the cost of clipping for each threshold and each strength of the reaction, without a run.
 
-It reads the data without noise, so its numbers are not private.
+It reads the data without adding noise, so its numbers are not private.
 """
 
 from __future__ import annotations
@@ -8,46 +8,88 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import Point, clipped_path
 from clipsilon.engine.means import gradient_norms, mean_gradient
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import Norm
+from clipsilon.rules.clipping import Clip, Norm
 
-_UNCLIPPED = 0.05  # the share of records that the smallest proposed threshold leaves as they are
+_UNCLIPPED = 0.05  # the fraction of records that the smallest proposed threshold does not clip
 
 
 class BiasRow(NamedTuple):
-    """The clipping bias at one threshold and one strength of the reaction; NaN where a point was not found."""
+    """The clipping bias at one threshold and one strength of the reaction; NaN where a point was not found.
+
+    Parameters
+    ----------
+    clip : float
+        The threshold c.
+    beta : float
+        The strength β of the reaction.
+    bias : float
+        ‖θ_∞ − θ_PS‖².
+    fraction_clipped : float
+        The fraction of records whose gradient is clipped at the clipped point.
+    stable_norm : float
+        ‖θ_PS‖, for comparison.
+    contraction : float
+        β·L/μ by the bounds around the points.
+    converged : bool
+        Whether both points were found.
+    steady : bool
+        Whether both points were found, attract, are isolated, and are not held at the boundary of the region.
+    remark : str
+        Why the number may mislead; empty if nothing is known against it.
+    """
 
     clip: float
     beta: float
-    bias: float  #: ‖θ_∞ − θ_PS‖²
-    share_clipped: float  #: of the records, at the clipped point
-    stable_norm: float  #: ‖θ_PS‖, to compare with
-    contraction: float  #: β·L/μ by the bounds around the points
-    converged: bool  #: both points were found
-    steady: bool  #: both were found, attract, are isolated, and are not held by the border of the region
-    remark: str  #: what to know before the number is trusted; empty if nothing
+    bias: float
+    fraction_clipped: float
+    stable_norm: float
+    contraction: float
+    converged: bool
+    steady: bool
+    remark: str
 
 
-def bias_table(problem_at: Callable[[float], Problem], clips: Any, betas: Any, draws: int = 100) -> list[BiasRow]:
-    """‖θ_∞ − θ_PS‖² for every clip c and every strength β of the reaction (paper 1, Theorem 3.5).
+def bias_table(
+    problem_at: Callable[[float], Problem], clips: ArrayLike, betas: ArrayLike, draws: int = 100
+) -> list[BiasRow]:
+    """Return ‖θ_∞ − θ_PS‖² for every threshold c and every strength β of the reaction (paper 1, Theorem 3.5).
 
-    `problem_at` makes the problem of one β; everything else about it should stay the same. Rows come by β, then
-    by clip. A point that is not found, repels, is not isolated, is held by the region, or need not be the only
-    one is no error: the row's `remark` says so.
+    A point that is not found, repels, is not isolated, is held at the boundary of the region, or may not be the
+    only one does not raise an error: the `remark` of the row states it.
 
+    Parameters
+    ----------
+    problem_at : callable
+        Returns the problem for a given β. Only the response should depend on β.
+    clips : float or array-like
+        The thresholds, above 0.
+    betas : float or array-like
+        The strengths of the reaction.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    list of BiasRow
+        One row per pair, ordered by β, then by clip.
+
+    Examples
+    --------
     >>> import clipsilon as cs
     >>> def reacting(beta):
     ...     response = cs.responses.LocationShift(beta)
     ...     return cs.Problem([0.0] * 9 + [1.0], loss=cs.losses.Quadratic(a=10.0), response=response)
     >>> for row in cs.bias_table(reacting, clips=[1.0, 20.0], betas=[0.0, 0.05]):
-    ...     print(f"c = {row.clip:g}, β = {row.beta:g}: bias {row.bias:.3f}, clipped {row.share_clipped:.0%}")
+    ...     print(f"c = {row.clip:g}, β = {row.beta:g}: bias {row.bias:.3f}, clipped {row.fraction_clipped:.0%}")
     c = 1, β = 0: bias 0.790, clipped 10%
     c = 20, β = 0: bias 0.000, clipped 0%
     c = 1, β = 0.05: bias 3.160, clipped 10%
@@ -63,8 +105,25 @@ def bias_table(problem_at: Callable[[float], Problem], clips: Any, betas: Any, d
         return [row for rows in found for row in rows]
 
 
-def share_clipped(problem: Problem, theta: Any, clip: float, draws: int = 100) -> float:
-    """The share of records whose gradient is longer than `clip`, once they have reacted to θ."""
+def fraction_clipped(problem: Problem, theta: ArrayLike, clip: float, draws: int = 100) -> float:
+    """Return the fraction of records whose gradient is longer than `clip` after their reaction to θ.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    theta : float or array-like
+        The deployed model.
+    clip : float
+        The threshold, above 0.
+    draws : int, default 100
+        The number of reactions per record if the response is random.
+
+    Returns
+    -------
+    float
+        A fraction from 0 to 1, over records and draws.
+    """
     checks.instance("problem", problem, Problem)
     checks.count("draws", draws)
     model = checks.vector("theta", theta, problem.dimension)
@@ -72,10 +131,24 @@ def share_clipped(problem: Problem, theta: Any, clip: float, draws: int = 100) -
 
 
 def proposed_clips(problem: Problem, count: int = 8, draws: int = 100) -> list[float]:
-    """Thresholds in equal ratios, rounded to two digits, over the gradients' norms at the stable point.
+    """Propose thresholds that cover the norms of the gradients at the stable point.
 
-    The smallest clips 95 % of the records there, or is a tenth of the largest norm if that is smaller; the
-    largest clips none.
+    They are in equal ratios and rounded to two digits. The smallest clips 95 % of the records there, or is a tenth
+    of the largest norm if that is smaller; the largest clips none.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    count : int, default 8
+        The number of thresholds; rounding may leave fewer.
+    draws : int, default 100
+        The number of reactions per record if the response is random.
+
+    Returns
+    -------
+    list of float
+        The thresholds in increasing order.
     """
     stable, _ = clipped_path(problem, [], draws)
     norms = gradient_norms(problem, stable.theta, stable.theta, checks.count("draws", draws))
@@ -97,16 +170,16 @@ def _rows(problem: Problem, clips: list[float], beta: float, draws: int) -> list
 
 
 def _row(problem: Problem, clip: float, beta: float, stable: Point, remark: str, clipped: Point, draws: int) -> BiasRow:
-    """One row; `remark` is that on the stable point."""
-    bias = share = np.nan
+    """Return one row; `remark` concerns the stable point."""
+    bias = fraction = np.nan
     if clipped.converged:
         bias = float(np.sum((clipped.theta - stable.theta) ** 2))
-        share = share_clipped(problem, clipped.theta, clip, draws)
+        fraction = fraction_clipped(problem, clipped.theta, clip, draws)
     length = float(np.linalg.norm(stable.theta))
     contraction = max(stable.contraction, clipped.contraction)
     remarks = _joined(remark, _remark(problem, "clipped", Norm(clip), clipped, draws))
     text = _joined(remarks, _unsure(contraction))
-    return BiasRow(clip, beta, bias, share, length, contraction, clipped.converged, not remarks, text)
+    return BiasRow(clip, beta, bias, fraction, length, contraction, clipped.converged, not remarks, text)
 
 
 def _joined(*remarks: str) -> str:
@@ -117,8 +190,8 @@ def _unsure(contraction: float) -> str:
     return "β ≥ μ/L by the bounds, so the points need not be the only ones" if contraction >= 1 else ""
 
 
-def _remark(problem: Problem, name: str, clip: Any, point: Point, draws: int) -> str:
-    """Why a point should not be taken at face value; empty if it can be."""
+def _remark(problem: Problem, name: str, clip: Clip | None, point: Point, draws: int) -> str:
+    """Return why a point may mislead, or an empty string."""
     if not point.converged:
         return f"no {name} point was found"
     if not point.isolated:
@@ -126,12 +199,12 @@ def _remark(problem: Problem, name: str, clip: Any, point: Point, draws: int) ->
     if not point.attracts:
         return f"the {name} point repels, so algorithms move away from it"
     field = mean_gradient(problem, point.theta, point.theta, draws, clip)
-    # Inside the region the residual is the length of the field.
+    # Inside the region the residual is the norm of the field.
     held = np.linalg.norm(field) > 2.0 * point.residual + 1e-9
-    return f"the {name} point is held by the border of the region" if held else ""
+    return f"the {name} point is held at the boundary of the region" if held else ""
 
 
-def _each(name: str, values: Any, check: Callable[[str, Any], float]) -> list[float]:
+def _each(name: str, values: ArrayLike, check: Callable[[str, object], float]) -> list[float]:
     numbers = np.atleast_1d(checks.floats(name, values))
     if numbers.ndim != 1 or not numbers.size:
         raise ValueError(f"{name} must hold one or more numbers, got {values!r}.")

@@ -1,6 +1,6 @@
 """The points that algorithms converge to, found without running them.
 
-All but the optimum are zeros of a mean gradient field F(θ), clipped or not, whose records react to θ;
+All but the optimum are zeros of a mean gradient field F(θ), clipped or not, of records that react to θ;
 `clipsilon.analysis.zeros` finds them.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
 from clipsilon._core import checks
@@ -24,60 +23,140 @@ from clipsilon.problems.losses.base import is_linear
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import project
 from clipsilon.problems.responses import is_random
-from clipsilon.rules.clipping import Norm, add_clipped
+from clipsilon.rules.clipping import Clip, Norm, add_clipped
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A point, how well it solves its equation, and what is known about it."""
+    """A point, how well it solves its equation, and what is known about it.
 
-    theta: Array  #: the point
-    residual: float  #: the norm of what should be zero at theta
-    converged: bool  #: whether the residual is as small as it should be
-    attracts: bool  #: whether the flow −F leads to it from all sides
-    isolated: bool  #: False where the field is flat, so that neighbouring points are as good
-    contraction: float  #: β·L/μ around theta; from 1 on, theory promises neither existence nor uniqueness
-    draws: int | None  #: reactions averaged a record, if the response is random
-    message: str  #: all of this in a sentence
-
-
-def stable_point(problem: Problem, start: Any = 0.0, draws: int = 100) -> Point:
-    """θ_PS, which is optimal for the data it causes: θ = argmin f(·; θ) (paper 1, eq. 4).
-
-    Solves ∇f(θ; θ) = 0 (or, on the border of a region, that the step −∇f leads outside). With a random
-    response, `draws` reactions of each record are averaged, always the same ones.
+    Parameters
+    ----------
+    theta : ndarray
+        The point.
+    residual : float
+        The norm at `theta` of what should be zero.
+    converged : bool
+        Whether the residual is as small as rounding allows.
+    attracts : bool
+        Whether the flow −F leads to it from all sides.
+    isolated : bool
+        False if the field is flat around it, so that neighbouring points are solutions as well.
+    contraction : float
+        β·L/μ around `theta`. From 1 on, theory guarantees neither existence nor uniqueness.
+    draws : int or None
+        The number of reactions averaged per record; None if the response is not random.
+    message : str
+        All of this in a sentence.
     """
-    return _announced(_point(problem, None, start, draws))
+
+    theta: Array
+    residual: float
+    converged: bool
+    attracts: bool
+    isolated: bool
+    contraction: float
+    draws: int | None
+    message: str
 
 
-def clipped_point(problem: Problem, clip: Any, start: Any = 0.0, draws: int = 100) -> Point:
-    """θ_∞, where clipped SGD stops: E_{Z ~ D(θ)} clip(∇ℓ(θ; Z)) = 0 (paper 1, Theorem 3.5).
+def stable_point(problem: Problem, start: ArrayLike = 0.0, draws: int = 100) -> Point:
+    """Find θ_PS, which is optimal for the data it causes: θ = argmin f(·; θ) (paper 1, eq. 4).
 
-    `clip` is a threshold, or any part of `clipsilon.clipping`.
+    Solves ∇f(θ; θ) = 0 or, on the boundary of a region, that −∇f points out of the region.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    start : float or array-like, default 0
+        Where the search begins: one number for all coordinates, or one per coordinate.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random; they are the same in every call.
+
+    Returns
+    -------
+    Point
+        The stable point. If none was found, the best point, with a warning.
     """
-    return _announced(_point(problem, _clip(problem, clip), start, draws))
+    return _warn_if_not_found(_point(problem, None, start, draws))
 
 
-def clipping_bias(problem: Problem, clip: Any, start: Any = 0.0, draws: int = 100) -> float:
-    """‖θ_∞ − θ_PS‖²: what clipping costs in the end, known before any run.
+def clipped_point(problem: Problem, clip: float | Clip, start: ArrayLike = 0.0, draws: int = 100) -> Point:
+    """Find θ_∞, where clipped SGD converges: E_{Z ~ D(θ)} clip(∇ℓ(θ; Z)) = 0 (paper 1, Theorem 3.5).
 
-    Warns where that number is not the whole truth: a point that was not found, repels, or is not isolated.
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    clip : float or Clip
+        A threshold for the norm, or a part of `clipsilon.clipping`.
+    start : float or array-like, default 0
+        Where the search begins: one number for all coordinates, or one per coordinate.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random; they are the same in every call.
+
+    Returns
+    -------
+    Point
+        The clipped point. If none was found, the best point, with a warning.
+    """
+    return _warn_if_not_found(_point(problem, _clip(problem, clip), start, draws))
+
+
+def clipping_bias(problem: Problem, clip: float | Clip, start: ArrayLike = 0.0, draws: int = 100) -> float:
+    """Return ‖θ_∞ − θ_PS‖², the asymptotic cost of clipping, without a run.
+
+    Warns if the number may mislead because a point was not found, repels, or is not isolated.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    clip : float or Clip
+        A threshold for the norm, or a part of `clipsilon.clipping`.
+    start : float or array-like, default 0
+        Where both searches begin: one number for all coordinates, or one per coordinate.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    float
+        The squared distance between the clipped and the stable point.
     """
     points = (_point(problem, None, start, draws), _point(problem, _clip(problem, clip), start, draws))
     for point in points:
-        _announced(point)
+        _warn_if_not_found(point)
         if point.converged and not (point.attracts and point.isolated):
-            warnings.warn(f"The clipping bias rests on a {point.message}", stacklevel=2)
+            warnings.warn(f"The clipping bias depends on a {point.message}", stacklevel=2)
     return float(np.sum((points[0].theta - points[1].theta) ** 2))
 
 
 def clipped_path(problem: Problem, clips: Sequence[float], draws: int = 100) -> tuple[Point, dict[float, Point]]:
-    """The stable point and, if it was found, the clipped point of every threshold. Nothing is warned of.
+    """Return the stable point and, if it was found, the clipped point for each threshold. Does not warn.
 
-    Thresholds are taken from the largest to the smallest, and each point is sought from the one before: where
-    several exist, this follows the one that grows out of the stable point. If that fails, it is sought from 0.
+    Thresholds are processed from the largest to the smallest, and each search begins at the point before. So where
+    several points exist, the path follows the one that starts at the stable point. A search that fails is repeated
+    from 0.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    clips : sequence of float
+        The thresholds for the norm.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    stable : Point
+        The stable point.
+    points : dict of float to Point
+        The clipped points by threshold; empty if there is no stable point.
     """
     stable = _point(problem, None, 0.0, draws)
     points: dict[float, Point] = {}
@@ -90,12 +169,26 @@ def clipped_path(problem: Problem, clips: Sequence[float], draws: int = 100) -> 
     return stable, points
 
 
-def optimal_point(problem: Problem, start: Any = 0.0, draws: int = 100) -> Point:
-    """The performative optimum, argmin f(θ; θ): best when the reaction is taken into account (paper 1, eq. 2).
+def optimal_point(problem: Problem, start: ArrayLike = 0.0, draws: int = 100) -> Point:
+    """Find the performative optimum argmin f(θ; θ), which takes the reaction into account (paper 1, eq. 2).
 
-    The risk need not be convex: the search starts from the stable point and from `start`, and the better
-    end is returned. The residual is that of the risk's gradient, which is taken by differences: a loss with
-    kinks leaves a residual that is not small.
+    The risk need not be convex: one search begins at the stable point and one at `start`, and the better result is
+    returned. The residual is the norm of the risk's gradient by finite differences; for a loss with kinks it is not
+    small.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    start : float or array-like, default 0
+        Where the second search begins: one number for all coordinates, or one per coordinate.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    Point
+        A local optimum, the better of the two; with a warning if it did not converge.
     """
     first = _checked(problem, start, draws)
 
@@ -107,26 +200,62 @@ def optimal_point(problem: Problem, start: Any = 0.0, draws: int = 100) -> Point
 
     stable = _zero(problem, _field(problem, None, draws), first).theta
     ends = [minimize(risk, begin, jac=slope, method="BFGS", options={"gtol": 1e-8}).x for begin in (stable, first)]
-    # An end outside the region is only a start: the border's own best point is a zero of the projected slope.
+    # BFGS ignores the region. An optimum on its boundary is a zero of the projected slope, sought from there.
     zeros = [_zero(problem, slope, end, limit=1e-8) for end in ends]
     best = min(zeros, key=lambda zero: risk(zero.theta))
-    return _announced(_describe(problem, "optimal point", best, draws))
+    return _warn_if_not_found(_describe(problem, "optimal point", best, draws))
 
 
-def repeated_minimization(problem: Problem, rounds: int, start: Any = 0.0, draws: int = 100) -> Array:
-    """Retrain to optimality, deploy, repeat: θ_{k+1} = argmin f(·; θ_k). The iterates, (rounds + 1, d)."""
+def repeated_minimization(problem: Problem, rounds: int, start: ArrayLike = 0.0, draws: int = 100) -> Array:
+    """Retrain to optimality and deploy, repeatedly: θ_{k+1} = argmin f(·; θ_k).
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    rounds : int
+        The number of retrainings.
+    start : float or array-like, default 0
+        θ_0: one number for all coordinates, or one per coordinate.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    ndarray of shape (rounds + 1, d)
+        θ_0, θ_1, …
+    """
     checks.count("rounds", rounds)
     iterates = [_checked(problem, start, draws)]
     for k in range(rounds):
         zero = _zero(problem, _fixed_field(problem, iterates[-1], draws), iterates[-1])
         if not zero.converged:
-            warnings.warn(f"round {k + 1} found no minimum (residual {zero.residual:.1e}).", stacklevel=2)
+            warnings.warn(f"Round {k + 1} found no minimum (residual {zero.residual:.1e}).", stacklevel=2)
         iterates.append(zero.theta)
     return np.stack(iterates)
 
 
-def repeated_gradient(problem: Problem, step: float, rounds: int, start: Any = 0.0, draws: int = 100) -> Array:
-    """One full gradient step, deploy, repeat: θ_{k+1} = project(θ_k − step·∇f(θ_k; θ_k)). (rounds + 1, d)."""
+def repeated_gradient(problem: Problem, step: float, rounds: int, start: ArrayLike = 0.0, draws: int = 100) -> Array:
+    """Take a full gradient step and deploy, repeatedly: θ_{k+1} = project(θ_k − step·∇f(θ_k; θ_k)).
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    step : float
+        The step size, above 0.
+    rounds : int
+        The number of steps.
+    start : float or array-like, default 0
+        θ_0: one number for all coordinates, or one per coordinate.
+    draws : int, default 100
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    ndarray of shape (rounds + 1, d)
+        θ_0, θ_1, …
+    """
     checks.count("rounds", rounds)
     checks.positive("step", step)
     iterates = [_checked(problem, start, draws)]
@@ -136,33 +265,33 @@ def repeated_gradient(problem: Problem, step: float, rounds: int, start: Any = 0
     return np.stack(iterates)
 
 
-def _checked(problem: Problem, start: Any, draws: int) -> Array:
+def _checked(problem: Problem, start: ArrayLike, draws: int) -> Array:
     checks.instance("problem", problem, Problem)
     checks.count("draws", draws)
     return checks.vector("start", start, problem.dimension)
 
 
-def _clip(problem: Problem, clip: Any) -> Any:
-    part = clip if isinstance(clip, tuple) else Norm(checks.positive("clip", clip))
+def _clip(problem: Problem, clip: float | Clip) -> Clip:
+    part: Clip = clip if isinstance(clip, tuple) else Norm(checks.positive("clip", clip))
     require("clip", part, [add_clipped])
     if hasattr(part, "check_dimension"):
         part.check_dimension(problem.dimension)
     return part
 
 
-def _point(problem: Problem, clip: Any, start: Any, draws: int) -> Point:
+def _point(problem: Problem, clip: Clip | None, start: ArrayLike, draws: int) -> Point:
     zero = _zero(problem, _field(problem, clip, draws), _checked(problem, start, draws))
     return _describe(problem, "stable point" if clip is None else "clipped point", zero, draws)
 
 
-def _announced(point: Point) -> Point:
-    """Warn whoever called the public function if its point was not found."""
+def _warn_if_not_found(point: Point) -> Point:
+    """Warn the caller of a public function if its point was not found."""
     if not point.converged:
         warnings.warn(point.message, stacklevel=3)
     return point
 
 
-def _field(problem: Problem, clip: Any, draws: int) -> Field:
+def _field(problem: Problem, clip: Clip | None, draws: int) -> Field:
     return lambda theta: mean_gradient(problem, theta, theta, draws, clip)
 
 
@@ -177,7 +306,7 @@ def _projected(problem: Problem, theta: Array) -> Array:
 
 
 def _zero(problem: Problem, field: Field, start: Array, limit: float | None = None) -> Zero:
-    """A zero of the field in the problem's region, with the columns' sizes as the scales of θ."""
+    """Find a zero of the field in the problem's region, with the sizes of the columns as the scales of θ."""
     scales = np.ones(problem.dimension)
     if is_linear(problem.loss):
         sizes = np.sqrt(np.mean(dense(problem.features) ** 2, axis=0))
@@ -186,14 +315,14 @@ def _zero(problem: Problem, field: Field, start: Array, limit: float | None = No
 
 
 def _describe(problem: Problem, what: str, zero: Zero, draws: int) -> Point:
-    """Say how good a point is, and what theory knows about it."""
+    """Describe how good a point is, and what theory guarantees about it."""
     contraction = problem.constants(2.0 * max(1.0, float(np.linalg.norm(zero.theta)))).contraction
     averaged = draws if is_random(problem.response) else None
     remarks = [f"{what} with residual {zero.residual:.1e}"]
     if averaged is not None:
-        remarks.append(f"averaged over {averaged} draws of the response a record")
+        remarks.append(f"averaged over {averaged} draws of the response per record")
     if zero.converged and not zero.isolated:
-        remarks.append("it is not isolated: the field is flat around it, and neighbouring points are as good")
+        remarks.append("it is not isolated: the field is flat around it, and neighbouring points are solutions too")
     elif zero.converged and not zero.attracts:
         remarks.append("it repels: algorithms move away from it")
     if contraction >= 1.0:
@@ -201,7 +330,7 @@ def _describe(problem: Problem, what: str, zero: Zero, draws: int) -> Point:
                        "or be the only one, and retraining need not converge")  # fmt: skip
     message = "; ".join(remarks) + "."
     if not zero.converged:
-        message = f"No {what} was found: the best is a {message}"
+        message = f"No {what} was found; the closest is a {message}"
     return Point(
         zero.theta, zero.residual, zero.converged, zero.attracts, zero.isolated, contraction, averaged, message
     )

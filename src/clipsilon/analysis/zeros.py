@@ -1,8 +1,8 @@
 """Zeros of a vector field in a region, for fields with kinks and flat stretches.
 
-The method takes implicit Euler steps on dθ/dt = −F(θ) with a growing step: far from a zero they follow the
-flow that gradient algorithms follow, so they end at a point that these can reach; close to it they are
-Newton's. The Jacobian is only ever applied to vectors, by differences.
+The method takes implicit Euler steps on dθ/dt = −F(θ) with a growing step size. Far from a zero they follow the
+flow that gradient algorithms follow, and so end at a point that these can reach; near a zero they are Newton
+steps. The Jacobian is only applied to vectors, by finite differences.
 """
 
 from __future__ import annotations
@@ -18,14 +18,28 @@ Array = NDArray[np.float64]
 Field = Callable[[Array], Array]
 
 _ROUNDS = 500  # implicit steps before giving up
-_FAR = 1e8  # a flow that has come this far has no end
+_FAR = 1e8  # a flow that reaches this norm is taken to diverge
 _TOLERANCE = 1e-12  # of the residual, relative to the field at the start
-_CLOSE = 1e-7  # of the last Newton step, relative to the point: how near the true zero is
-_EXAMINED = 300  # dimensions up to which the Jacobian's eigenvalues are looked at
+_CLOSE = 1e-7  # of the last Newton step, relative to the point
+_MAX_EIGENVALUES = 300  # the largest dimension for which the eigenvalues of the Jacobian are computed
 
 
 class Zero(NamedTuple):
-    """What was found: a zero, or the point where the residual was least."""
+    """A zero, or the point with the smallest residual if none was found.
+
+    Parameters
+    ----------
+    theta : ndarray
+        The point.
+    residual : float
+        The norm of the projected field at `theta`.
+    converged : bool
+        Whether `theta` is a zero up to rounding.
+    attracts : bool
+        Whether the flow −F leads to it from all sides.
+    isolated : bool
+        Whether the field is nowhere flat around it.
+    """
 
     theta: Array
     residual: float
@@ -35,22 +49,22 @@ class Zero(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A field in a region, with the scales in which the coordinates are measured."""
+    """A field, the projection onto a region, and the scales of the coordinates."""
 
     field: Field
     project: Field
     scales: Array
 
     def residual(self, theta: Array) -> Array:
-        """The field, but for the part of it that leads out of the region."""
+        """Return the field without the component that leads out of the region."""
         field = self.field(theta)
         ahead = theta - field
         inside = self.project(ahead)
-        # Where the projection does nothing, θ − (θ − F) would only lose digits of F.
+        # Where the projection changes nothing, θ − (θ − F) would only lose digits of F.
         return np.where(inside == ahead, field, theta - inside)
 
     def product(self, theta: Array, value: Array, direction: Array) -> Array:
-        """The Jacobian of the residual times a direction, both in scaled coordinates."""
+        """Return the Jacobian of the residual times a direction, both in scaled coordinates."""
         length = float(np.linalg.norm(direction))
         if length == 0.0:
             return np.zeros_like(direction)
@@ -60,21 +74,43 @@ class _Task(NamedTuple):
 
 
 def find_zero(field: Field, project: Field, start: Array, scales: Array, limit: float | None = None) -> Zero:
-    """A zero of the field in the region that `project` projects onto, sought from `start`."""
+    """Find a zero of a vector field in a region.
+
+    Parameters
+    ----------
+    field : callable
+        F, from a point to a vector of the same length.
+    project : callable
+        The projection onto the region, which returns a new point.
+    start : ndarray
+        Where the search begins.
+    scales : ndarray
+        The sizes in which the coordinates of θ are measured, all above 0.
+    limit : float, optional
+        The residual that ends the search. The default is 10⁻¹² times the larger of 1 and ‖F(start)‖.
+
+    Returns
+    -------
+    Zero
+        The zero, or the best point that was found.
+    """
     task = _Task(field, project, scales)
     begin = project(start)
     if limit is None:
         limit = _TOLERANCE * max(1.0, float(np.linalg.norm(field(begin))))
     theta, size = _follow(task, begin, 1.0, limit)
     if size > limit:
-        # An unstable zero repels the flow; Newton's method alone may still find it.
+        # An unstable zero repels the flow; plain Newton steps may still find it.
         newton, other = _follow(task, begin, np.inf, limit)
         theta, size = (newton, other) if other < size else (theta, size)
     return _examine(task, theta, size, limit)
 
 
 def differences(function: Callable[[Array], float], theta: Array) -> Array:
-    """A gradient by fourth-order central differences: good to about 10⁻¹⁰ for smooth functions of order one."""
+    """Return a gradient by fourth-order central differences.
+
+    The error is about 10⁻¹⁰ for smooth functions with values and derivatives of order one.
+    """
     step = 1e-5 * max(1.0, float(np.linalg.norm(theta)))
     result = np.empty_like(theta)
     for j in range(theta.size):
@@ -87,7 +123,7 @@ def differences(function: Callable[[Array], float], theta: Array) -> Array:
 
 
 def _follow(task: _Task, theta: Array, time_step: float, limit: float) -> tuple[Array, float]:
-    """Implicit Euler steps along the flow, longer while it leads on, shorter when a step went past its end."""
+    """Take implicit Euler steps along the flow; double the time step after each, and divide it by 4 after a failure."""
     value = task.residual(theta)
     size = float(np.linalg.norm(value))
     best, best_size = theta, size
@@ -109,9 +145,9 @@ def _follow(task: _Task, theta: Array, time_step: float, limit: float) -> tuple[
 
 
 def _leaves_the_flow(value: Array, size: float, move: Array, trial_value: Array, trial_size: float) -> bool:
-    """Whether a step went the wrong way, or past a zero, or to where the field is much larger."""
+    """Return whether a step went against the flow, past a zero, or to where the field is much larger."""
     against = move @ value >= 0
-    # Turning the field around without halving it: a jump over the zero, perhaps from one flat stretch to another.
+    # The field turned around but was not halved: a jump over the zero, perhaps from one flat stretch to another.
     past = trial_value @ value <= 0 and trial_size > 0.5 * size
     return bool(against or past or trial_size > 2.0 * size)
 
@@ -129,12 +165,13 @@ def _implicit_step(task: _Task, theta: Array, value: Array, time_step: float) ->
 
 
 def _examine(task: _Task, theta: Array, size: float, limit: float) -> Zero:
-    """Tell a zero from a place where the field is merely small, and an attracting one from others."""
+    """Distinguish a zero from a point where the field is merely small, and an attracting zero from others."""
     value = task.residual(theta)
     sides = [_eigenvalues(task, theta, value, side) for side in (1.0, -1.0)]  # at a kink they differ
     largest = max(1e-300, *(float(np.abs(values).max()) for values in sides))
     flat = any(np.abs(values).min() <= max(1e-7 * largest, 1e-12) for values in sides)
-    # The next Newton step says how far the zero may be: a field that fades out at infinity never has it small.
+    # The next Newton step estimates the distance to the zero; for a field that decays towards infinity it is never
+    # small.
     step = size / largest if flat else float(np.linalg.norm(_newton_step(task, theta, value, size)))
     near = step <= _CLOSE * (1.0 + float(np.linalg.norm(task.scales * theta)))
     attracts = not flat and all(values.real.min() > 0 for values in sides)
@@ -142,13 +179,13 @@ def _examine(task: _Task, theta: Array, size: float, limit: float) -> Zero:
 
 
 def _newton_step(task: _Task, theta: Array, value: Array, size: float) -> Array:
-    """The next Newton step, in scaled coordinates."""
+    """Return the next Newton step, in scaled coordinates."""
     return task.scales * _implicit_step(task, theta, value, np.inf) if size else np.zeros_like(theta)
 
 
 def _eigenvalues(task: _Task, theta: Array, value: Array, side: float) -> NDArray[np.complex128]:
-    """Of the one-sided Jacobian, if that is small enough to look at; else as if it were the identity."""
-    if theta.size > _EXAMINED:
+    """Return the eigenvalues of the one-sided Jacobian, or 1 if the dimension is too large to compute them."""
+    if theta.size > _MAX_EIGENVALUES:
         return np.ones(1, dtype=np.complex128)
     columns = [side * task.product(theta, value, side * direction) for direction in np.eye(theta.size)]
     return np.asarray(np.linalg.eigvals(np.stack(columns, axis=1)), dtype=np.complex128)

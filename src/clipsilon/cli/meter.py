@@ -105,7 +105,7 @@ def reading(rows: Sequence[BiasRow]) -> str:
     text = (
         f"At c = {clip:g} and β = {strong.beta:g} clipping alone will move the model by {np.sqrt(strong.bias):.3g} "
         f"(squared: {strong.bias:.4g}), however long it is trained; the stable model has length "
-        f"{strong.stable_norm:.3g}, and {strong.share_clipped:.1%} of the records are clipped."
+        f"{strong.stable_norm:.3g}, and {strong.fraction_clipped:.1%} of the records are clipped."
     )
     return text if weak is strong else f"{text} At β = {weak.beta:g} it would be {np.sqrt(weak.bias):.3g}."
 
@@ -126,7 +126,7 @@ def cells(rows: Sequence[BiasRow]) -> tuple[list[str], list[list[str]], list[str
 
 
 def _cell(row: BiasRow, marks: dict[str, str]) -> str:
-    share = "" if np.isnan(row.share_clipped) else f" ({row.share_clipped:.1%})"
+    share = "" if np.isnan(row.fraction_clipped) else f" ({row.fraction_clipped:.1%})"
     return _number(row.bias) + share + "".join(mark for remark, mark in marks.items() if remark in row.remark)
 
 

@@ -56,7 +56,7 @@ def bias(lab: Lab) -> Result:
     lines.append(Series("not to train at all (β = 0)", [CLIPS[0], CLIPS[-1]], [goals[0]] * 2, kind="dashed"))
     chart = Chart("Where clipped runs end", "clip c", "‖θ_∞ − θ_PS‖²", lines, x_log=True, y_log=True)
     columns = ("clip", "β", "bias", "share clipped", "remark")
-    listing = [(row.clip, row.beta, row.bias, row.share_clipped, row.remark) for row in found]
+    listing = [(row.clip, row.beta, row.bias, row.fraction_clipped, row.remark) for row in found]
     return Result(findings, [chart], [Table("Exact clipping bias", columns, listing)])
 
 
