@@ -1,4 +1,4 @@
-"""Wrong input gets one clear sentence at the door."""
+"""Wrong input is refused at once, with one clear sentence."""
 
 import re
 from dataclasses import replace
@@ -37,7 +37,7 @@ def _(response, deployed, features, label, moved, rng):
 
 
 class Secret(NamedTuple):
-    """A random response that does not say so."""
+    """A random response that does not declare itself random."""
 
 
 @cs.implements(cs.responses.respond, Secret)
@@ -231,7 +231,7 @@ CASES = {
     ),
     "quadratic best response": (
         lambda: cs.Problem(Z, loss=cs.losses.Quadratic(), response=cs.responses.BestResponse(1.0)),
-        "response BestResponse moves by label",
+        "response must not depend on labels for Quadratic(a=1.0), which has none, got BestResponse.",
     ),
     "blocks": (
         lambda: cs.clipped_point(PROBLEM, cs.clipping.PerClass(1.0, 3)),

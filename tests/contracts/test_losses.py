@@ -82,7 +82,7 @@ def test_bounds_hold(loss, margin, reach, which):
 
 @margin_losses
 def test_bounds_are_attained(loss):
-    """Within 1 % on a fine grid, so that a bound cannot be off by a factor unnoticed."""
+    """The bounds are attained within 1 % on a fine grid, so a bound that is wrong by a factor fails."""
     grid = np.linspace(-6, 6, 24_001)
     for label in labels_of(loss):
         bounds = loss.bounds(np.array([6.0]), np.array([label]))
@@ -103,7 +103,7 @@ bounded_losses = pytest.mark.parametrize(
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.tuples(*[st.floats(-3, 3)] * 4))
 def test_sensitivity_bounds_what_one_record_changes(loss, seed, sizes):
-    """Any θ, any two records, of any size."""
+    """For any θ and any two records, of any size."""
     rng = np.random.default_rng(seed)
     theta = 10 ** sizes[0] * rng.standard_normal(dimension(loss, 3))
     found = []
@@ -117,9 +117,9 @@ def test_sensitivity_bounds_what_one_record_changes(loss, seed, sizes):
 
 @bounded_losses
 def test_sensitivity_is_nearly_attained(loss):
-    """0.97 of it at least, by two records as wrong as they can be in nearly opposite directions."""
+    """Two records with the largest errors, in nearly opposite directions, attain at least 0.97 of it."""
     theta, pair = np.zeros(dimension(loss, 2)), []
-    if label_kind(loss) == "binary":  # both are called 1 and 0 with certainty, and are the other; ⟨x, θ⟩ is ±100
+    if label_kind(loss) == "binary":  # both are predicted with certainty, and wrongly: ⟨x, θ⟩ is ±100
         theta[0] = 1e5
         records = (([1e-3, np.sqrt(2.0)], 0.0), ([-1e-3, np.sqrt(2.0)], 1.0))
     else:

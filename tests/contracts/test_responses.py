@@ -23,7 +23,7 @@ def moved(response, theta, x, y, seed=0):
 
 
 @responses
-def test_equals_the_reference_and_leaves_its_input_alone(response):
+def test_equals_the_reference_and_does_not_change_its_input(response):
     x, y = reference.data()
     kept = x.copy()
     for scale in (0.01, 1.0, 30.0):
@@ -48,7 +48,7 @@ def test_sensitivity_and_reach_are_bounds(response):
 
 
 @responses
-def test_the_estimate_comes_close_to_the_bound_from_below(response):
+def test_the_estimate_is_close_to_the_bound_from_below(response):
     x, y = reference.data()
     estimate = estimate_sensitivity(response, x, y, radius=2.0, dimension=4)
     exact = response.sensitivity(y)
@@ -61,5 +61,5 @@ def test_not_a_number_is_never_swallowed(response):
     assert np.isnan(moved(response, np.ones(4), x, np.ones(1))).all()
 
 
-def test_none_of_ours_is_random():
+def test_no_response_of_the_package_is_random():
     assert not any(is_random(response) for response in registry.RESPONSES)

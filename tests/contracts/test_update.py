@@ -25,7 +25,7 @@ quick = settings(max_examples=150, deadline=None, derandomize=True)
 
 def clipped(clip, vector):
     total = np.zeros_like(vector)
-    with np.errstate(over="ignore"):  # NumPy warns where the compiled loop goes on
+    with np.errstate(over="ignore"):  # NumPy warns where compiled code does not
         add_clipped(clip, vector, 1.0, total)
     return total
 
@@ -37,7 +37,7 @@ def test_clip_keeps_its_bound_and_equals_the_reference(clip, vector, weight):
     result = clipped(clip, vector)
     with np.errstate(over="ignore"):
         assert np.linalg.norm(result) <= clip.bound() * (1 + 1e-12)
-    # The reference squares, so it is asked about vectors of moderate size only.
+    # The reference squares, so it is only compared for vectors of moderate size.
     sizes = np.abs(vector[vector != 0])
     if ((sizes > 1e-100) & (sizes < 1e100)).all():
         np.testing.assert_allclose(result, reference.clip(clip, vector), rtol=1e-9)
@@ -47,7 +47,7 @@ def test_clip_keeps_its_bound_and_equals_the_reference(clip, vector, weight):
 
 
 def test_huge_gradients_are_clipped_and_not_lost():
-    """Their squares overflow; the direction must survive."""
+    """Their squares overflow; the direction must be kept."""
     for clip in (Norm(2.0), Normalise(2.0)):
         np.testing.assert_allclose(clipped(clip, np.array([3e200, -4e200, 0, 0])), [1.2, -1.6, 0, 0], rtol=1e-12)
     np.testing.assert_allclose(
@@ -91,7 +91,7 @@ PRIVATE = [preset for preset in registry.rules() if preset != "SGD"]
 def test_one_step_on_neighbouring_data(preset, scale):
     """Replacing one record moves the first mean update by at most 2·bound/B, however large its gradient."""
     rule = registry.rules(noise_std=0.0, step=cs.schedules.Constant(1.0), sampling="full")[preset]
-    # What is private is the update before it. (Averages, which are not looked at, let the estimators' kernels serve.)
+    # Only the update before preconditioning is private. (With an average, the estimators' kernels are reused.)
     rule = replace(rule, preconditioner=Plain(), output=Average())
     x, y = reference.data()
     moves = []
@@ -111,7 +111,7 @@ def test_one_step_on_neighbouring_data(preset, scale):
 def test_the_divisor_is_the_expected_batch_and_not_the_drawn_one():
     problem = cs.Problem(np.ones((40, 1)), np.zeros(40), loss=cs.losses.SquaredError())
     rule = cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=0.0, batch=10, sampling="poisson")
-    rule = replace(rule, output=Average())  # as the estimators', whose kernel serves
+    rule = replace(rule, output=Average())  # so that the estimators' kernel is reused
     thetas = [cs.run(problem, rule, 1, start=50.0, seed=seed).theta[0, -1, 0] for seed in range(30)]
     moves = 50.0 - np.array(thetas)  # each gradient is 50, and clipped to 1
     np.testing.assert_allclose(moves * 10, np.round(moves * 10), atol=1e-12)  # |drawn|/B, B = 10

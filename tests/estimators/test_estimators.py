@@ -113,7 +113,7 @@ def test_local_methods_are_for_losses_that_know_their_sensitivity(method, loss):
     assert model.n_iter_ == 400  # one pass
     assert model.coef_.size == 3
     assert model.theta_.size == (4 if binary else 5)
-    with pytest.raises(ValueError, match="loss must know its sensitivity"):
+    with pytest.raises(ValueError, match="loss must state its sensitivity"):
         logistic(method=method, adjacency="replace-one").fit(X, BINARY)
     with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
         clone(model).set_params(adjacency="zero-out").fit(X, BINARY)

@@ -61,7 +61,7 @@ def test_noise_of_a_device():
 
 
 BAD = {
-    "no sensitivity": (([0.0] * 3, RECORD, cs.losses.Logistic(), 1.0), "loss must know its sensitivity"),
+    "no sensitivity": (([0.0] * 3, RECORD, cs.losses.Logistic(), 1.0), "loss must state its sensitivity"),
     "mu of zero": (([0.0] * 3, RECORD, LOSSES[0], 0.0), "mu must be a number from 1e-06 to 1e\\+06, got 0.0"),
     "mu of nan": (([0.0] * 3, RECORD, LOSSES[0], np.nan), "mu must be a finite number, got nan"),
     "short theta": (([0.0] * 2, RECORD, LOSSES[0], 1.0), "theta must be a number or 3 number"),

@@ -1,4 +1,4 @@
-"""The constants of a problem: true bounds, checked by brute force on the data."""
+"""The constants of a problem are true bounds, checked by brute force on the data."""
 
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ def models(rng, close):
 @pytest.mark.parametrize("loss", registry.LOSSES, ids=registry.name)
 def test_bounds_hold_whatever_is_deployed(loss, response):
     if getattr(response, "needs_labels", False) and getattr(loss, "labels", "real") == "none":
-        with pytest.raises(ValueError, match="moves by label"):
+        with pytest.raises(ValueError, match="response must not depend on labels"):
             reference.problem(loss, response)
         return
     if getattr(loss, "labels", "real") == "class" and not isinstance(response, cs.responses.Identity):
@@ -52,8 +52,8 @@ def test_bounds_hold_whatever_is_deployed(loss, response):
         gap = first - second
         assert np.linalg.norm(g1, axis=1).max() <= constants.gradient_bound * slack
         assert np.linalg.norm(g1 - g2, axis=1).max() <= constants.smoothness * np.linalg.norm(gap) * slack
-        along = (g1 - g2).mean(axis=0) @ gap
-        assert along >= constants.strong_convexity * (gap @ gap) - 1e-9
+        change = (g1 - g2).mean(axis=0) @ gap
+        assert change >= constants.strong_convexity * (gap @ gap) - 1e-9
         nudge = 1e-4 * rng.standard_normal(x.shape)
         moved = gradients(loss, first, x + nudge, problem.labels)
         size = np.linalg.norm(nudge, axis=1)
@@ -81,7 +81,7 @@ def test_strong_convexity_uses_the_data_where_it_can():
 
 
 class Homemade(NamedTuple):
-    """A user's response that moves by tanh(θ)·rate: it has no bounds of its own."""
+    """A user's response that moves records by rate·tanh(θ) and states no bounds."""
 
     rate: float
 
@@ -94,7 +94,7 @@ def _(response, deployed, features, label, moved, rng):
 
 
 class Cosh(NamedTuple):
-    """A user's loss without bounds: log cosh of the residual."""
+    """A user's loss without bounds, log cosh of the residual."""
 
 
 @cs.implements(cs.losses.margin_value, Cosh)
@@ -112,7 +112,7 @@ def test_parts_without_bounds_are_estimated_and_the_result_says_so():
     problem = cs.Problem(x, y, loss=cs.losses.SquaredError(), response=Homemade(0.4))
     constants = problem.constants(1.0)
     assert "sensitivity" in constants.estimated
-    assert "gradient_bound" in constants.estimated  # how far records move enters it
+    assert "gradient_bound" in constants.estimated  # it depends on how far records move
     assert 0.3 < constants.sensitivity <= 0.4  # tanh is 1-Lipschitz, attained at 0
     other = cs.Problem(x, y, loss=Cosh()).constants(1.0)
     assert set(other.estimated) == {"strong_convexity", "smoothness", "data_smoothness", "gradient_bound"}

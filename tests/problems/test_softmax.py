@@ -1,4 +1,4 @@
-"""Softmax: several classes, two of which are a logistic regression."""
+"""Softmax, which for two classes is logistic regression."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_huge_scores_stay_finite():
 
 
 def test_clipped_per_class_in_the_engine():
-    """The field of `theory.curl`, which is written in NumPy, is what the engine follows."""
+    """The engine follows the field of `theory.curl`, which is written in NumPy."""
     problem = reference.problem(cs.losses.Softmax(3), records=1)
     theta = np.linspace(-1, 1, problem.dimension)
     rule = cs.Rule("one", cs.schedules.Constant(1.0), PerClass(0.3, 3), cs.sampling.Full())
@@ -46,13 +46,13 @@ def test_points():
     assert problem.dimension == 12
 
 
-def test_what_is_refused():
+def test_wrong_input():
     x, y = reference.data("class")
     with pytest.raises(ValueError, match="labels must hold labels 0 to 3 only, got 4"):
         cs.Problem(x, np.where(y == 2, 4, y), loss=cs.losses.Softmax(4))
     with pytest.raises(ValueError, match="classes must be a whole number of at least 2"):
         cs.losses.Softmax(1)
-    with pytest.raises(ValueError, match="response must be your own, or none, for Softmax"):
+    with pytest.raises(ValueError, match="response must be None or a part of your own for Softmax"):
         cs.Problem(x, y, loss=cs.losses.Softmax(3), response=cs.responses.LocationShift(0.1))
-    with pytest.raises(ValueError, match="loss must be one"):
+    with pytest.raises(ValueError, match="loss must depend on a margin"):
         cs.metrics.true_positive_rate(cs.Problem(x, y, loss=cs.losses.Softmax(3)), np.zeros(12))

@@ -43,7 +43,7 @@ def test_bad_budgets(budget):
 def test_what_cannot_be_run():
     with pytest.raises(ValueError, match="one for each of 200 users, got 7"):
         cs.run(small(), cs.LDPSGD(STEP, np.ones(7)), steps=10)
-    with pytest.raises(ValueError, match="loss must know its sensitivity .* got Logistic"):
+    with pytest.raises(ValueError, match="loss must state its sensitivity .* got Logistic"):
         cs.run(small(cs.losses.Logistic()), cs.LDPSGD(STEP, 1.0), steps=10)
     with pytest.raises(ValueError, match="steps must be at most 200"):
         cs.run(small(), cs.LDPSGD(STEP, 1.0), steps=201)

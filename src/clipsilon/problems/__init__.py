@@ -1,1 +1,1 @@
-"""What is to be learnt, and on whom: data, loss, response and region."""
+"""What is learnt, and from whom: data, loss, response and region."""

@@ -1,43 +1,52 @@
-"""A problem: data, a loss, how the records respond to the deployed model, and where θ may be."""
+"""A problem: data, a loss, the response of the records to the deployed model, and the region of θ."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from clipsilon._core import checks
 from clipsilon._core.parts import is_ours, require
 from clipsilon._core.rows import dense, first_row
 from clipsilon.problems.constants import Constants, constants
-from clipsilon.problems.losses.base import dimension, gradient, label_kind, value
-from clipsilon.problems.regions import Everywhere, project
-from clipsilon.problems.responses import Identity, is_random, respond
+from clipsilon.problems.losses.base import Loss, dimension, gradient, label_kind, value
+from clipsilon.problems.regions import Everywhere, Region, project
+from clipsilon.problems.responses import Identity, Response, is_random, respond
 
 Array = NDArray[np.float64]
 
 
 class Problem:
-    """min_θ E_{Z ~ D(θ)} ℓ(θ; Z) over a region: the performative prediction problem (paper 1, eq. 2).
+    """The performative prediction problem, min_θ E_{Z ~ D(θ)} ℓ(θ; Z) over a region (paper 1, eq. 2).
 
-    The data is neither copied nor changed if it is a C-ordered array of floats already.
+    The data is never changed. It is not copied either if it is a C-ordered array of floats already.
 
     Parameters
     ----------
-    features
-        One row a record (x̄_i), or a vector for records of one number. A float32 table stays float32, and a SciPy
-        sparse one is kept in compressed rows.
-    labels
-        One a record (ȳ_i); leave out for losses of z alone.
-    loss
+    features : array-like or SciPy sparse table
+        One row x̄_i per record, or a vector for records of one number. A float32 table stays float32, and a sparse
+        table is kept in compressed rows.
+    labels : array-like, optional
+        One label ȳ_i per record; leave out for losses of z alone.
+    loss : Loss
         A part of `clipsilon.losses`, or one of your own.
-    response
-        A part of `clipsilon.responses`; None for records that do not react.
-    region
-        A part of `clipsilon.regions`; None for no constraint.
-    weights
-        One a record, by which its loss is multiplied (before its gradient is clipped); None for ones.
+    response : Response, optional
+        A part of `clipsilon.responses`. Without one, records do not react.
+    region : Region, optional
+        A part of `clipsilon.regions`. Without one, θ is not constrained.
+    weights : array-like, optional
+        One weight of at least 0 per record, by which its loss is multiplied (before its gradient is clipped). The
+        default is 1 for all.
+
+    Raises
+    ------
+    TypeError
+        If a part lacks an operation, or fails on the first record.
+    ValueError
+        If the data is not finite, or does not suit the parts.
 
     Examples
     --------
@@ -50,13 +59,13 @@ class Problem:
 
     def __init__(
         self,
-        features: Any,
-        labels: Any = None,
+        features: ArrayLike | sparse.spmatrix | sparse.sparray,
+        labels: ArrayLike | None = None,
         *,
-        loss: Any,
-        response: Any = None,
-        region: Any = None,
-        weights: Any = None,
+        loss: Loss,
+        response: Response | None = None,
+        region: Region | None = None,
+        weights: ArrayLike | None = None,
     ):
         self.loss: Any = loss
         self.response: Any = Identity() if response is None else response
@@ -70,16 +79,19 @@ class Problem:
         if hasattr(self.response, "check_features"):
             self.response.check_features(self.features.shape[1])
         if getattr(self.response, "needs_labels", False) and label_kind(self.loss) == "none":
-            raise ValueError(f"response {type(self.response).__name__} moves by label, and {self.loss} has no labels.")
+            raise ValueError(
+                f"response must not depend on labels for {self.loss}, which has none, "
+                f"got {type(self.response).__name__}."
+            )
         if label_kind(self.loss) == "class" and is_ours(type(self.response)) and type(self.response) is not Identity:
             raise ValueError(
-                f"response must be your own, or none, for {type(self.loss).__name__}: {type(self.response).__name__} "
-                "moves records along one vector, and here each class has its own."
+                f"response must be None or a part of your own for {type(self.loss).__name__}, got "
+                f"{type(self.response).__name__}, which moves records along one vector, while θ holds one per class."
             )
-        self._rehearse()
+        self._try_first_record()
 
-    def _rehearse(self) -> None:
-        """Try the parts on one record, uncompiled: a slip in a part shows here as a short error of its own."""
+    def _try_first_record(self) -> None:
+        """Call the parts on one record, uncompiled, so that a mistake in them raises a short error here."""
         rng = np.random.Generator(np.random.SFC64(0))
         before = str(rng.bit_generator.state)
         moved, slope = np.zeros(self.features.shape[1]), np.zeros(self.dimension)
@@ -93,11 +105,13 @@ class Problem:
         if str(rng.bit_generator.state) != before and not is_random(self.response):
             raise TypeError(f"response {type(self.response).__name__} draws at random but lacks `random = True`.")
 
-    def _labels(self, labels: Any) -> Array:
+    def _labels(self, labels: ArrayLike | None) -> Array:
         kind = label_kind(self.loss)
         if kind == "none":
             if labels is not None:
-                raise ValueError(f"labels must be left out for {type(self.loss).__name__}, whose record is one vector.")
+                raise ValueError(
+                    f"labels must be left out for {type(self.loss).__name__}, whose records have no label."
+                )
             return checks.frozen(np.zeros(self.records))
         if labels is None:
             raise ValueError(f"labels must be given for {type(self.loss).__name__}, got None.")
@@ -106,29 +120,29 @@ class Problem:
 
     @property
     def records(self) -> int:
-        """m, the number of records."""
+        """The number of records, m."""
         return int(self.features.shape[0])
 
     @property
     def dimension(self) -> int:
-        """d, the length of θ."""
+        """The length of θ, d."""
         return dimension(self.loss, int(self.features.shape[1]))
 
     def table(self) -> Array:
-        """The features as a dense table in float64, for formulas over all records; refuse weighted ones."""
+        """Return the features as a dense float64 table; raise ValueError if records have weights."""
         if self.weights is not None:
-            raise ValueError("problem must have no weights: constants and theorems are for records that count alike.")
+            raise ValueError("problem must have no weights: constants and theorems assume that records count alike.")
         return dense(self.features)
 
-    def on(self, features: Any, labels: Any = None) -> Problem:
-        """The same problem on other records, such as held-out ones; they count alike."""
+    def on(self, features: ArrayLike | sparse.spmatrix | sparse.sparray, labels: ArrayLike | None = None) -> Problem:
+        """Return the same problem on other records, such as held-out ones, without weights."""
         other = Problem(features, labels, loss=self.loss, response=self.response, region=self.region)
         if other.dimension != self.dimension:
             raise ValueError(f"features must have {self.dimension} columns, got {other.dimension}.")
         return other
 
     def constants(self, radius: float | None = None) -> Constants:
-        """μ, L, β and G over ‖θ‖ ≤ radius (by default the region's)."""
+        """Return μ, L, β and G over ‖θ‖ ≤ radius; the default is the radius of the region."""
         if radius is None:
             radius = self.region.radius(self.dimension) if hasattr(self.region, "radius") else np.inf
             if not np.isfinite(radius):

@@ -1,4 +1,4 @@
-"""Regions: where θ may be, and the projection onto it (𝒳 in paper 1, 𝒞 in paper 5)."""
+"""Regions: the feasible set of θ and the projection onto it (𝒳 in paper 1, 𝒞 in paper 5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 class Region(Part, Protocol):
-    """Where θ may be: implements `project`."""
+    """The feasible set of θ: implements `project`."""
 
 
 @operation
@@ -29,7 +29,7 @@ class Everywhere(NamedTuple):
     """No constraint."""
 
     def radius(self, dimension: int) -> float:
-        """The largest ‖θ‖ in the region."""
+        """Return the largest ‖θ‖ in the region: ∞."""
         return np.inf
 
 
@@ -40,17 +40,17 @@ def _(region, theta):
 
 @checked(low=number, high=number)
 class Box(NamedTuple):
-    """low ≤ θ_j ≤ high for every coordinate."""
+    """A box: low ≤ θ_j ≤ high for every coordinate."""
 
     low: float
     high: float
 
     def radius(self, dimension: int) -> float:
-        """The largest ‖θ‖ in the region."""
+        """Return the largest ‖θ‖ in the region, for θ of length `dimension`."""
         return float(np.sqrt(dimension) * max(abs(self.low), abs(self.high)))
 
     def check(self) -> None:
-        """Refuse an empty box."""
+        """Raise ValueError if the box is empty."""
         if self.low > self.high:
             raise ValueError(f"Box needs low ≤ high, got low={self.low} and high={self.high}.")
 
@@ -63,12 +63,12 @@ def _(region, theta):
 
 @checked(size=positive)
 class Ball(NamedTuple):
-    """‖θ‖ ≤ size."""
+    """A ball around 0: ‖θ‖ ≤ size."""
 
     size: float
 
     def radius(self, dimension: int) -> float:
-        """The largest ‖θ‖ in the region."""
+        """Return the largest ‖θ‖ in the region."""
         return self.size
 
 

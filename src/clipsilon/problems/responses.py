@@ -1,8 +1,8 @@
 """Responses: how a record reacts to the deployed model, z = respond(z̄, θ) ~ D(θ) (paper 1, eq. 3).
 
-A response writes the moved features into `moved` and returns the label, which it may change
-too. A random one draws from the generator it is handed and says so with `random = True`, so
-that the point solvers average over draws.
+A response writes the features after the reaction into `moved` and returns the label, which it
+may change as well. A random response draws from the generator that it receives and declares
+`random = True`, so that the solvers for fixed points average over draws.
 """
 
 from __future__ import annotations
@@ -28,23 +28,44 @@ class Response(Part, Protocol):
 
 @operation
 def respond(response: Response, deployed: Array, features: Array, label: float, moved: Array, rng: Generator) -> float:
-    """Write the features after the reaction to `deployed` into `moved`; return the label."""
+    """Write the features of one record after its reaction into `moved`; return its label.
+
+    Parameters
+    ----------
+    response : Response
+        The part that selects the implementation.
+    deployed : ndarray
+        The deployed model θ, to which the record reacts.
+    features : ndarray
+        x̄, the features before the reaction. Do not write to it.
+    label : float
+        ȳ, the label before the reaction.
+    moved : ndarray
+        Receives the features x after the reaction.
+    rng : numpy.random.Generator
+        The source of randomness, for responses with `random = True` only.
+
+    Returns
+    -------
+    float
+        The label after the reaction.
+    """
 
 
 def is_random(response: Response) -> bool:
-    """Whether a response draws from its generator."""
+    """Return whether a response draws from its generator."""
     return bool(getattr(response, "random", False))
 
 
 class Identity(NamedTuple):
-    """Nobody reacts: D(θ) is the data as it is."""
+    """No reaction: D(θ) is the data as it is."""
 
     def sensitivity(self, labels: Array) -> float:
-        """β of Assumption 3.2."""
+        """Return β of Assumption 3.2: 0."""
         return 0.0
 
     def reach(self, radius: float, labels: Array) -> float:
-        """How far a record can move while ‖θ‖ ≤ radius."""
+        """Return how far a record can move while ‖θ‖ ≤ radius: 0."""
         return 0.0
 
 
@@ -57,16 +78,16 @@ def _(response, deployed, features, label, moved, rng):
 
 @checked(beta=number)
 class LocationShift(NamedTuple):
-    """z = z̄ − β·θ: every record moves along the model (paper 1, eq. 24)."""
+    """A shift of every record by the model: z = z̄ − β·θ (paper 1, eq. 24)."""
 
     beta: float
 
     def sensitivity(self, labels: Array) -> float:
-        """β of Assumption 3.2, attained."""
+        """Return β of Assumption 3.2, which is attained."""
         return abs(self.beta)
 
     def reach(self, radius: float, labels: Array) -> float:
-        """How far a record can move while ‖θ‖ ≤ radius."""
+        """Return how far a record can move while ‖θ‖ ≤ radius."""
         return abs(self.beta) * radius
 
 
@@ -80,7 +101,7 @@ def _(response, deployed, features, label, moved, rng):
 @traits(needs_labels=True)
 @checked(beta=nonnegative, floor=positive)
 class BestResponse(NamedTuple):
-    """x = x̄ − β·y·θ/max(floor, ‖θ‖): those with label 1 game the model (paper 1, eq. 8).
+    """Gaming by the records with label 1: x = x̄ − β·y·θ/max(floor, ‖θ‖) (paper 1, eq. 8).
 
     This maximises the utility −y⟨θ, x⟩/max(ε_U, ‖θ‖) − ‖x − x̄‖²/(2β), with ε_U = `floor`. The
     map is (β/floor)-Lipschitz in θ, so with the default floor of 1 `beta` is a bound on the
@@ -91,11 +112,11 @@ class BestResponse(NamedTuple):
     floor: float = 1.0
 
     def sensitivity(self, labels: Array) -> float:
-        """β of Assumption 3.2: only the share with a label moves."""
+        """Return β of Assumption 3.2; records with label 0 do not move."""
         return self.beta / self.floor * float(np.mean(np.abs(labels)))
 
     def reach(self, radius: float, labels: Array) -> float:
-        """How far a record can move while ‖θ‖ ≤ radius."""
+        """Return how far a record can move while ‖θ‖ ≤ radius."""
         return self.beta * min(1.0, radius / self.floor) * float(np.max(np.abs(labels)))
 
 
@@ -111,24 +132,24 @@ def _(response, deployed, features, label, moved, rng):
 
 @checked(strength=number, columns=columns)
 class LinearShift(NamedTuple):
-    """x_j = x̄_j − strength·θ_j for the listed columns; the others cannot be changed.
+    """A shift of some columns: x_j = x̄_j − strength·θ_j for the listed columns; the others do not change.
 
-    The credit model of Perdomo et al. (2020), where applicants can change some of their features.
+    This is the credit model of Perdomo et al. (2020), where applicants can change some of their features.
     """
 
     strength: float
     columns: NDArray[np.int64]
 
     def sensitivity(self, labels: Array) -> float:
-        """β of Assumption 3.2, attained."""
+        """Return β of Assumption 3.2, which is attained."""
         return abs(self.strength)
 
     def reach(self, radius: float, labels: Array) -> float:
-        """How far a record can move while ‖θ‖ ≤ radius."""
+        """Return how far a record can move while ‖θ‖ ≤ radius."""
         return abs(self.strength) * radius
 
     def check_features(self, features: int) -> None:
-        """Refuse columns that the data does not have."""
+        """Raise ValueError if a column is not below `features`, the number of columns of the data."""
         if self.columns.max() >= features:
             raise ValueError(f"columns of LinearShift must be below {features}, got {self.columns.max()}.")
 

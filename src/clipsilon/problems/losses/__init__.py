@@ -1,4 +1,4 @@
-"""Losses: what one record costs at θ. Each is a NamedTuple; see `clipsilon._core.parts`."""
+"""Losses: the cost of one record at θ. Each is a NamedTuple; see `clipsilon._core.parts`."""
 
 from clipsilon.problems.losses.base import Loss, MarginBounds, gradient, margin_value, slope, slopes, value
 from clipsilon.problems.losses.clipped import Clipped, clipped_loss

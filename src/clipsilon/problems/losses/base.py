@@ -1,4 +1,4 @@
-"""What every loss offers the engine, and how generalised linear losses get it for free."""
+"""The operations of a loss, and how they are derived for generalised linear losses."""
 
 from __future__ import annotations
 
@@ -20,69 +20,156 @@ class Loss(Part, Protocol):
 
 @operation
 def value(loss: Loss, theta: Array, features: Array, label: float) -> float:
-    """ℓ(θ; z) of one record z = (features, label)."""
+    """Return ℓ(θ; z) of one record z = (features, label).
+
+    Parameters
+    ----------
+    loss : Loss
+        The part that selects the implementation.
+    theta : ndarray
+        The model θ.
+    features : ndarray
+        x, the features after the reaction.
+    label : float
+        y, the label after the reaction; 0 for losses without labels.
+
+    Returns
+    -------
+    float
+        The loss, including the penalty if there is one.
+    """
 
 
 @operation
 def gradient(loss: Loss, theta: Array, features: Array, label: float, out: Array) -> None:
-    """Write ∇_θ ℓ(θ; z) of one record into `out`."""
+    """Write ∇_θ ℓ(θ; z) of one record z = (features, label) into `out`.
+
+    Parameters
+    ----------
+    loss : Loss
+        The part that selects the implementation.
+    theta : ndarray
+        The model θ.
+    features : ndarray
+        x, the features after the reaction.
+    label : float
+        y, the label after the reaction; 0 for losses without labels.
+    out : ndarray
+        Receives the gradient, of the length of θ.
+    """
 
 
 @operation
 def margin_value(loss: Loss, margin: float, label: float) -> float:
-    """For generalised linear losses: ℓ as a function of the margin ⟨x, θ⟩, without the penalty."""
+    """Return a generalised linear loss as a function of the margin.
+
+    Parameters
+    ----------
+    loss : Loss
+        The part that selects the implementation.
+    margin : float
+        ⟨x, θ⟩.
+    label : float
+        y, the label after the reaction.
+
+    Returns
+    -------
+    float
+        The loss, without the penalty.
+    """
 
 
 @operation
 def slope(loss: Loss, margin: float, label: float) -> float:
-    """For generalised linear losses: the derivative of `margin_value` in the margin."""
+    """Return the derivative of `margin_value` in the margin.
+
+    Parameters
+    ----------
+    loss : Loss
+        The part that selects the implementation.
+    margin : float
+        ⟨x, θ⟩.
+    label : float
+        y, the label after the reaction.
+
+    Returns
+    -------
+    float
+        The derivative, without the penalty.
+    """
 
 
 @operation
 def slopes(loss: Loss, scores: Array, label: float) -> None:
-    """For losses of several margins ⟨x, θ_k⟩, one a class: turn the margins into the derivatives by them, in place."""
+    """Replace the margins of a loss with several classes by the derivatives in them, in place.
+
+    Parameters
+    ----------
+    loss : Loss
+        The part that selects the implementation.
+    scores : ndarray
+        One margin ⟨x, θ_k⟩ per class, replaced by the derivative of the loss in it.
+    label : float
+        y, the class of the record.
+    """
 
 
 class MarginBounds(NamedTuple):
-    """What a generalised linear loss can do while |margin| ≤ reach, one entry a record."""
+    """Bounds on the derivatives of a generalised linear loss while |margin| ≤ reach, one entry per record.
 
-    slope: Array  #: largest |derivative|
-    low: Array  #: smallest second derivative
-    high: Array  #: largest |second derivative|
+    Parameters
+    ----------
+    slope : ndarray
+        The largest absolute value of the first derivative.
+    low : ndarray
+        The smallest second derivative.
+    high : ndarray
+        The largest absolute value of the second derivative.
+    """
+
+    slope: Array
+    low: Array
+    high: Array
 
 
 def label_kind(loss: Loss) -> str:
-    """Which labels a loss takes: "binary", "class" (0, 1, …, `loss.classes` − 1), "real" (the default) or "none"."""
+    """Return the labels of a loss: "binary", "class" (0, 1, …, `loss.classes` − 1), "real" (the default) or "none"."""
     return getattr(loss, "labels", "real")
 
 
 def dimension(loss: Loss, columns: int) -> int:
-    """The length of θ for records of so many columns: one entry a column, unless the loss says otherwise."""
+    """Return the length of θ: the number of columns, unless the loss has a method `dimension`."""
     return int(loss.dimension(columns)) if hasattr(loss, "dimension") else columns
 
 
 def sensitivity_of(loss: Loss) -> float:
-    """Δ, by how much a gradient changes at most when its record is replaced; refuse a loss that does not know it."""
+    """Return Δ, the most that a gradient changes when its record is replaced.
+
+    Raises
+    ------
+    ValueError
+        If the loss has no method `sensitivity`.
+    """
     if not hasattr(loss, "sensitivity"):
         raise ValueError(
-            "loss must know its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
+            "loss must state its sensitivity for local privacy (as MallowsLogistic and HuberRegression do), "
             f"got {type(loss).__name__}."
         )
     return positive("sensitivity", loss.sensitivity())
 
 
 def is_margin_loss(loss: Loss) -> bool:
-    """Whether a loss is a generalised linear one: it has a slope in the margin."""
+    """Return whether a loss is generalised linear, that is, implements `slope`."""
     return implementation(slope, type(loss)) is not None
 
 
 def is_linear(loss: Loss) -> bool:
-    """Whether a loss sees the model through the margin ⟨x, θ⟩, but for a penalty: a margin loss, or made of one."""
+    """Return whether a loss depends on θ through ⟨x, θ⟩ alone, apart from a penalty."""
     return is_margin_loss(loss) or bool(getattr(loss, "linear", False))
 
 
 def is_convex(loss: Loss, labels: Iterable[float] = (0.0, 1.0)) -> bool:
-    """Whether the slope of a margin loss never falls, at margins up to ±1000 and for the labels given."""
+    """Return whether the slope of a margin loss never decreases, on a grid of margins within ±1000."""
     sizes = np.geomspace(1e-2, 1e3, 80)
     margins = np.concatenate((-sizes[::-1], [0.0], sizes))
     with np.errstate(all="ignore"):
@@ -92,12 +179,12 @@ def is_convex(loss: Loss, labels: Iterable[float] = (0.0, 1.0)) -> bool:
 
 
 def penalty(loss: Loss) -> float:
-    """The weight of ½‖θ‖² in the loss (η in paper 1 eq. 7)."""
+    """Return the weight of ½‖θ‖² in the loss (η in paper 1, eq. 7)."""
     return float(getattr(loss, "l2", 0.0))
 
 
-# A generalised linear loss φ(⟨x, θ⟩, y) + (l2/2)‖θ‖² has gradient φ'·x + l2·θ. Losses without
-# an l2 field get their own function, so that the loop does not add zeros.
+# A generalised linear loss φ(⟨x, θ⟩, y) + (l2/2)‖θ‖² has the gradient φ'·x + l2·θ. Losses without
+# a field l2 get a function of their own, so that the loop does not add zeros.
 
 
 @fallback(value)

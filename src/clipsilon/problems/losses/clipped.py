@@ -1,4 +1,4 @@
-"""The loss that clipping descends: a convex loss of the margin, made linear where its gradient is too long."""
+"""The loss that clipped descent minimises: a convex loss of the margin, linear where its gradient is clipped."""
 
 from __future__ import annotations
 
@@ -10,31 +10,41 @@ from numba.extending import register_jitable
 from clipsilon._core.checks import positive
 from clipsilon._core.parts import checked, implements, require, traits
 from clipsilon._core.vectors import norm
-from clipsilon.problems.losses.base import Array, gradient, is_convex, label_kind, margin_value, penalty, slope, value
+from clipsilon.problems.losses.base import (
+    Array,
+    Loss,
+    gradient,
+    is_convex,
+    label_kind,
+    margin_value,
+    penalty,
+    slope,
+    value,
+)
 
-_FAR = 1e100  # a slope that has not passed a level by this margin never does
+_FAR = 1e100  # a slope that has not reached a level at this margin never does
 
 
-def _convex(name: str, loss: Any) -> Any:
-    """A convex loss of the margin, without a penalty."""
+def _convex(name: str, loss: Loss) -> Loss:
+    """Return a convex loss of the margin without a penalty."""
     require(name, loss, [margin_value, slope])
     if penalty(loss) != 0.0:
         raise ValueError(
-            f"{name} must have l2 = 0, got {loss}: with a penalty the clipped gradient belongs to no function. "
+            f"{name} must have l2 = 0, got {loss}: with a penalty the clipped gradient is the gradient of no function. "
             "Bound θ by a region instead."
         )
     if not is_convex(loss):
-        raise ValueError(f"{name} must be convex in the margin, got {loss}, whose slope falls somewhere.")
+        raise ValueError(f"{name} must be convex in the margin, got {loss}, whose slope decreases somewhere.")
     return loss
 
 
 @checked(loss=_convex, clip=positive)
 @traits(linear=True)
 class Clipped(NamedTuple):
-    """The convex loss whose gradient is the clipped one, clip_B(φ'(⟨x, θ⟩, y)·x) (paper 5, Lemma 5.1).
+    """The convex loss whose gradient is the clipped gradient clip_B(φ'(⟨x, θ⟩, y)·x) (paper 5, Lemma 5.1).
 
-    It is φ at margins where |φ'|·‖x‖ ≤ B, and goes on as a straight line of slope ±B/‖x‖ beyond. If φ' exceeds
-    B/‖x‖ at every margin, the lemma leaves a constant open; the line then meets φ at margin 0.
+    It equals φ at margins where |φ'|·‖x‖ ≤ B, and continues as a straight line of slope ±B/‖x‖ beyond. If |φ'|
+    exceeds B/‖x‖ at every margin, the lemma leaves a constant open; here the line then meets φ at margin 0.
     """
 
     loss: Any
@@ -42,15 +52,32 @@ class Clipped(NamedTuple):
 
     @property
     def labels(self) -> str:
-        """The labels of the loss that is clipped."""
+        """The kind of labels of the loss that is clipped."""
         return label_kind(self.loss)
 
 
-def clipped_loss(loss: Any, clip: float) -> Clipped:
-    """What gradient descent minimises when each record's gradient is clipped to `clip` (paper 5, Lemma 5.1).
+def clipped_loss(loss: Loss, clip: float) -> Clipped:
+    """Return the loss that gradient descent minimises when each gradient is clipped (paper 5, Lemma 5.1).
 
-    `loss` is any convex loss of the margin without a penalty, the package's or your own.
+    Parameters
+    ----------
+    loss : Loss
+        Any convex loss of the margin without a penalty, of the package or your own.
+    clip : float
+        The clipping threshold B, above 0.
 
+    Returns
+    -------
+    Clipped
+        A convex loss.
+
+    Raises
+    ------
+    ValueError
+        If the loss has a penalty or is not convex.
+
+    Examples
+    --------
     >>> import clipsilon as cs
     >>> x, y, loss = [0.5, 0.5, 1.0], [1, 1, 0], cs.losses.Logistic()
     >>> print(cs.stable_point(cs.Problem(x, y, loss=cs.losses.clipped_loss(loss, 0.1))).theta.round(6))
@@ -71,14 +98,14 @@ def _margin(theta: Array, features: Array) -> float:
 
 @register_jitable(forceinline=True)
 def _level(clip: float, features: Array) -> float:
-    """The largest slope that is not clipped, B/‖x‖."""
+    """Return the largest slope that is not clipped, B/‖x‖."""
     length = norm(features)
     return clip / length if length > 0.0 else np.inf
 
 
 @register_jitable
 def _crossing(loss: Any, label: float, level: float) -> float:
-    """The margin where the slope passes a level, infinite if it never does."""
+    """Return the margin where the slope reaches a level, or ±∞ if it is above or below the level everywhere."""
     low, high = -1.0, 1.0
     while slope(loss, low, label) >= level:
         low *= 2.0
@@ -88,7 +115,7 @@ def _crossing(loss: Any, label: float, level: float) -> float:
         high *= 2.0
         if high > _FAR:
             return np.inf
-    for _ in range(400):  # far fewer, unless the crossing is at 0
+    for _ in range(400):  # far fewer are needed, unless the crossing is at 0
         middle = 0.5 * (low + high)
         if middle in (low, high):
             break
@@ -104,7 +131,7 @@ def _(loss, theta, features, label):
     margin = _margin(theta, features)
     level = _level(loss.clip, features)
     rate = slope(loss.loss, margin, label)
-    # NaN is in no comparison, and so is passed on.
+    # Comparisons with NaN are false, so NaN is passed on.
     if not (rate > level or rate < -level):
         return margin_value(loss.loss, margin, label)
     if rate < 0.0:

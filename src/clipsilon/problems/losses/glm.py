@@ -14,16 +14,17 @@ from clipsilon.problems.losses.base import Array, MarginBounds, margin_value, sl
 @checked(l2=nonnegative, positive_weight=positive)
 @traits(labels="binary")
 class Logistic(NamedTuple):
-    """Weighted logistic loss, labels 0 and 1 (paper 1, eq. 7; its α is 1 + y: weight 2 on positives).
+    """Weighted logistic loss for labels 0 and 1 (paper 1, eq. 7).
 
-    ℓ(θ; x, y) = α·(log(1 + exp⟨x, θ⟩) − y·⟨x, θ⟩) + (l2/2)·‖θ‖², α = positive_weight if y = 1 else 1.
+    ℓ(θ; x, y) = α·(log(1 + exp⟨x, θ⟩) − y·⟨x, θ⟩) + (l2/2)·‖θ‖², where α is `positive_weight` if y = 1, and
+    otherwise 1. (The paper has α = 1 + y, that is, a `positive_weight` of 2.)
     """
 
     l2: float = 0.0
     positive_weight: float = 1.0
 
     def bounds(self, reach: Array, label: Array) -> MarginBounds:
-        """The curvature α·σ·(1−σ) is even and falls with |margin|."""
+        """Bound the derivatives; the curvature α·σ·(1−σ) is even and decreases with |margin|."""
         weight = 1.0 + (self.positive_weight - 1.0) * label
         tail = np.exp(-reach)
         return MarginBounds(weight * np.ones_like(reach), weight * tail / (1.0 + tail) ** 2, weight * 0.25)
@@ -44,12 +45,12 @@ def _(loss, margin, label):
 
 @checked(l2=nonnegative)
 class SquaredError(NamedTuple):
-    """ℓ(θ; x, y) = ½(⟨x, θ⟩ − y)² + (l2/2)·‖θ‖²."""
+    """Squared error: ℓ(θ; x, y) = ½(⟨x, θ⟩ − y)² + (l2/2)·‖θ‖²."""
 
     l2: float = 0.0
 
     def bounds(self, reach: Array, label: Array) -> MarginBounds:
-        """The residual is at most reach + |label|; the curvature is one."""
+        """Bound the derivatives; the residual is at most reach + |label|, and the curvature is 1."""
         one = np.ones_like(reach)
         return MarginBounds(reach + np.abs(label), one, one)
 

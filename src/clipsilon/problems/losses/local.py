@@ -1,7 +1,7 @@
-"""Losses whose gradients are bounded for every record: those of paper 4, section 5, for local privacy.
+"""Losses with bounded gradients, for local privacy (paper 4, section 5).
 
-Each record is weighted by w(x) = min(1, 2/‖x‖²), so that ‖w(x)·x‖ ≤ √2 whatever x is. `sensitivity()` is the most
-that the gradient at any θ changes when one record is replaced by another.
+Each record is weighted by w(x) = min(1, 2/‖x‖²), so that ‖w(x)·x‖ ≤ √2 for every x. `sensitivity()` is the most that
+the gradient at any θ changes when one record is replaced by another.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from clipsilon.problems.losses.base import gradient, value
 
 @traits(labels="binary")
 class MallowsLogistic(NamedTuple):
-    """Logistic loss with Mallows weights, labels 0 and 1 (paper 4, section 5.2).
+    """Logistic loss with Mallows weights for labels 0 and 1 (paper 4, section 5.2).
 
     ℓ(θ; x, y) = w(x)·(log(1 + exp⟨x, θ⟩) − y·⟨x, θ⟩).
 
-    A label beyond 0 and 1, which a response may make of one, counts as the nearer of the two: the sensitivity holds for
-    every record.
+    A label outside [0, 1], which a response may return, is clipped to it, so that the sensitivity holds for every
+    record.
     """
 
     def sensitivity(self) -> float:
-        """2√2: |σ(⟨x, θ⟩) − y| ≤ 1 and ‖w(x)·x‖ ≤ √2, in any two directions."""
+        """Return 2√2, since |σ(⟨x, θ⟩) − y| ≤ 1 and ‖w(x)·x‖ ≤ √2 for each of two records."""
         return 2.0 * sqrt(2.0)
 
 
@@ -49,7 +49,7 @@ def _(loss, theta, features, label, out):
     for j in range(features.size):
         margin += features[j] * theta[j]
         square += features[j] * features[j]
-    decay = np.exp(-abs(margin))  # never overflows: devices call this without the engine
+    decay = np.exp(-abs(margin))  # does not overflow, also where devices call this without the engine
     chance = (1.0 if margin >= 0.0 else decay) / (1.0 + decay)
     rate = (chance - min(max(label, 0.0), 1.0)) * 2.0 / max(2.0, square)
     for j in range(features.size):
@@ -58,7 +58,7 @@ def _(loss, theta, features, label, out):
 
 @register_jitable
 def consistency(c: float) -> float:
-    """κ_c = E[min(Z², c²)] for Z ~ N(0, 1), which makes the scale of a Huber regression consistent (paper 4)."""
+    """Return κ_c = E[min(Z², c²)] for Z ~ N(0, 1), which makes the scale of a Huber regression consistent (paper 4)."""
     inside = erf(c / sqrt(2.0))  # P(|Z| < c)
     density = exp(-0.5 * c * c) / sqrt(2.0 * pi)
     return inside - 2.0 * c * density + c * c * (1.0 - inside)
@@ -66,29 +66,34 @@ def consistency(c: float) -> float:
 
 @checked(c=positive, least_scale=positive)
 class HuberRegression(NamedTuple):
-    """Huber regression that learns its scale, with Mallows weights (paper 4, section 5.1).
+    """Huber regression with a learnt scale and Mallows weights (paper 4, section 5.1).
 
-    θ = (β, σ): one coefficient a column, then the scale. With ρ_c(r) = ½r² within ±c and c·|r| − ½c² beyond,
+    θ = (β, σ): one coefficient per column, then the scale. With ρ_c(r) = ½r² for |r| ≤ c and c·|r| − ½c² beyond,
 
         ℓ(θ; x, y) = w(x)·(s·ρ_c((y − ⟨x, β⟩)/s) + ½·κ_c·s − ½·(c² − κ_c)·min(σ − s₀, 0)),  s = max(σ, s₀).
 
     For σ ≥ s₀ = `least_scale` this is the paper's loss, which is not defined at σ = 0. Below s₀ the scale in use stays
-    s₀, and the loss goes on with the slope −½·w·(c² − κ_c), the paper's for a large residual: it is convex in θ, as the
-    paper's is for σ > 0, its gradient keeps to the same bounds, and it leads back up. (It is convex since it is the
-    least, over s ≥ max(σ, s₀), of w(x)·(s·ρ_c((y − ⟨x, β⟩)/s) + ½·κ_c·σ + ½·c²·(s − σ)), which is convex in (β, σ, s).)
+    s₀, and the loss continues in σ with the slope −½·w·(c² − κ_c), which is the paper's for a large residual. So it is
+    convex in θ, as the paper's loss is for σ > 0, its gradient has the same bounds, and descent increases σ again.
+
+    Notes
+    -----
+    The loss is convex because it is the minimum, over s ≥ max(σ, s₀), of
+    w(x)·(s·ρ_c((y − ⟨x, β⟩)/s) + ½·κ_c·σ + ½·c²·(s − σ)), which is convex in (β, σ, s).
     """
 
     c: float = 1.345
     least_scale: float = 0.1
 
     def dimension(self, columns: int) -> int:
-        """The length of θ: the columns and the scale."""
+        """Return the length of θ: one coefficient per column, and the scale."""
         return columns + 1
 
     def sensitivity(self) -> float:
-        """√(8c² + c⁴/4): the part of β is at most √2·c long, that of σ spans at most ½c².
+        """Return √(8c² + c⁴/4).
 
-        (The two are not large together: for c ≤ 4.7 the supremum is 2√2·c.)
+        The gradient in β has norm at most √2·c, and the derivative in σ varies by at most ½c². (The two are not large
+        together: for c ≤ 4.7 the supremum is 2√2·c.)
         """
         return sqrt(8.0 * self.c**2 + 0.25 * self.c**4)
 
@@ -114,7 +119,7 @@ def _(loss, theta, features, label, out):
         square += features[j] * features[j]
     scale = max(theta[last], loss.least_scale)
     weight = 2.0 / max(2.0, square)
-    inner = min(max(residual, -loss.c * scale), loss.c * scale) / scale  # before the division, which could overflow
+    inner = min(max(residual, -loss.c * scale), loss.c * scale) / scale  # clipped before a division that could overflow
     for j in range(last):
         out[j] = -weight * inner * features[j]
     if theta[last] < loss.least_scale:

@@ -1,6 +1,6 @@
 """Smooth non-convex losses of the signed margin v = ±⟨x, θ⟩ (paper 5, section 4).
 
-Labels are 0 and 1, as for every classification loss here; the sign is 2·label − 1.
+Labels are 0 and 1, as for every classification loss of the package; the sign is 2·label − 1.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def _everywhere(reach: Array, slope_bound: float, low: float, high: float) -> Ma
 
 @traits(labels="binary")
 class Sigmoid(NamedTuple):
-    """1/(1 + exp(v)): a smooth zero-one loss."""
+    """The sigmoid loss 1/(1 + exp(v)), a smooth zero-one loss."""
 
     def bounds(self, reach: Array, label: Array) -> MarginBounds:
-        """|φ'| ≤ 1/4 and |φ''| ≤ 1/(6√3), at every margin."""
+        """Bound the derivatives: |φ'| ≤ 1/4 and |φ''| ≤ 1/(6√3) at every margin."""
         return _everywhere(reach, 0.25, -1 / (6 * np.sqrt(3)), 1 / (6 * np.sqrt(3)))
 
 
@@ -35,16 +35,19 @@ def _(loss, margin, label):
 @implements(slope, Sigmoid)
 def _(loss, margin, label):
     sign = 2.0 * label - 1.0
-    tail = np.exp(-abs(margin))  # φ' is even in v, and this form never overflows
+    tail = np.exp(-abs(margin))  # φ' is even in v, and this form does not overflow
     return -sign * tail / (1.0 + tail) ** 2
 
 
 @traits(labels="binary")
 class Savage(NamedTuple):
-    """1/(1 + exp(v))² (Masnadi-Shirazi and Vasconcelos, 2009)."""
+    """The Savage loss 1/(1 + exp(v))² (Masnadi-Shirazi and Vasconcelos, 2009)."""
 
     def bounds(self, reach: Array, label: Array) -> MarginBounds:
-        """With p = 1/(1 + exp(v)): φ' = −2p²(1−p), φ'' = 2p²(1−p)(2−3p), extreme at (15 ± √33)/24."""
+        """Bound the derivatives at every margin.
+
+        With p = 1/(1 + exp(v)), φ' = −2p²(1−p) and φ'' = 2p²(1−p)(2−3p), which is extreme at p = (15 ± √33)/24.
+        """
         p = (15 + np.array([1, -1]) * np.sqrt(33)) / 24
         low, high = 2 * p**2 * (1 - p) * (2 - 3 * p)
         return _everywhere(reach, 8 / 27, low, high)
@@ -64,10 +67,10 @@ def _(loss, margin, label):
 
 @traits(labels="binary")
 class Tangent(NamedTuple):
-    """(2·arctan(v) − 1)² (Masnadi-Shirazi et al., 2010)."""
+    """The tangent loss (2·arctan(v) − 1)² (Masnadi-Shirazi et al., 2010)."""
 
     def bounds(self, reach: Array, label: Array) -> MarginBounds:
-        """Extremes of 4(2·arctan v − 1)/(1 + v²) and its derivative, rounded outwards."""
+        """Bound the derivatives by the extremes of 4(2·arctan v − 1)/(1 + v²) and its derivative, rounded outwards."""
         return _everywhere(reach, 6.1686, -3.1702, 8.4847)
 
 

@@ -12,10 +12,13 @@ from clipsilon.problems.losses.base import gradient, value
 @checked(a=number)
 @traits(labels="none")
 class Quadratic(NamedTuple):
-    """ℓ(θ; z) = ½‖θ + a·z‖² (paper 1, eq. 24): strongly convex with μ = 1, Lipschitz in z with a.
+    """The quadratic loss ℓ(θ; z) = ½‖θ + a·z‖² (paper 1, eq. 24).
 
-    The record is the vector z alone; there is no label.
+    It is strongly convex with μ = 1, and its gradient is |a|-Lipschitz in z. The record is the vector z, without a
+    label.
 
+    Examples
+    --------
     >>> import clipsilon as cs
     >>> cs.Problem([0.0, 1.0], loss=cs.losses.Quadratic(a=10.0)).dimension
     1

@@ -13,16 +13,16 @@ from clipsilon.problems.losses.base import Array, MarginBounds, margin_value, sl
 
 @checked(c=positive, l2=nonnegative)
 class Huber(NamedTuple):
-    """½r² for a residual r = ⟨x, θ⟩ − y within ±c, c·|r| − ½c² beyond, plus (l2/2)·‖θ‖².
+    """The Huber loss of the residual r = ⟨x, θ⟩ − y: ½r² for |r| ≤ c, c·|r| − ½c² beyond, plus (l2/2)·‖θ‖².
 
-    With a single feature equal to one this is the loss of paper 3, App. B.1.
+    With a single feature that is 1 for all records, this is the loss of paper 3, App. B.1.
     """
 
     c: float = 1.345
     l2: float = 0.0
 
     def bounds(self, reach: Array, label: Array) -> MarginBounds:
-        """Flat pieces have no curvature; where all residuals stay within ±c it is one."""
+        """Bound the derivatives; the curvature is 1 within ±c and 0 beyond."""
         residual = reach + np.abs(label)
         return MarginBounds(np.minimum(residual, self.c), (residual <= self.c).astype(float), np.ones_like(reach))
 
@@ -40,10 +40,10 @@ def _(loss, margin, label):
 
 
 class Absolute(NamedTuple):
-    """|⟨x, θ⟩ − y|, the non-smooth loss of paper 5's lower bound; its slope at 0 is 0."""
+    """The absolute error |⟨x, θ⟩ − y|, the non-smooth loss of paper 5's lower bound; its slope at 0 is 0."""
 
     def bounds(self, reach: Array, label: Array) -> MarginBounds:
-        """Piecewise linear: no curvature but at the kink, where there is no bound."""
+        """Bound the derivatives; the curvature is 0 except at the kink, where it is unbounded."""
         one = np.ones_like(reach)
         return MarginBounds(one, 0.0 * one, np.inf * one)
 

@@ -1,4 +1,4 @@
-"""The loss of several classes."""
+"""The softmax loss, for several classes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ def _several(name: str, number: int) -> int:
 @checked(classes=_several, l2=nonnegative)
 @traits(labels="class")
 class Softmax(NamedTuple):
-    """log Σ_k exp⟨x, θ_k⟩ − ⟨x, θ_y⟩ + (l2/2)·‖θ‖², for labels y = 0, …, classes − 1 (paper 5, section 5).
+    """The softmax loss log Σ_k exp⟨x, θ_k⟩ − ⟨x, θ_y⟩ + (l2/2)·‖θ‖² for labels 0, …, classes − 1 (paper 5, section 5).
 
-    θ holds one vector a class, one after the other. Clipping all of it together (`Norm`) or each class by itself
-    (`PerClass`) leaves no gradient field for three classes or more (Theorems 5.3 and D.5; `clipsilon.theory.curl`).
+    θ holds one vector per class, one after the other. With three classes or more, neither clipping the whole gradient
+    (`Norm`) nor clipping it class by class (`PerClass`) leaves a gradient field (Theorems 5.3 and D.5;
+    `clipsilon.theory.curl`).
     """
 
     classes: int
     l2: float = 0.0
 
     def dimension(self, columns: int) -> int:
-        """The length of θ."""
+        """Return the length of θ: the number of classes times the number of columns."""
         return self.classes * columns
 
 
@@ -43,7 +44,7 @@ def _(loss, theta, features, label):
             square += entry * entry
         if k == label:
             chosen = score
-        if score > highest:  # the sum is kept in units of its largest term, so that nothing overflows
+        if score > highest:  # the sum is relative to its largest term, so that nothing overflows
             total, highest = total * np.exp(highest - score) + 1.0, score
         else:
             total += np.exp(score - highest)
@@ -64,7 +65,7 @@ def _(loss, scores, label):
 
 @implements(gradient, Softmax)
 def _(loss, theta, features, label, out):
-    # The scores wait in the first place of each class's block of `out` until all are there.
+    # The first entry of each class's block of `out` holds its score until all scores are known.
     columns = features.size
     scores = out[::columns]
     for k in range(loss.classes):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from clipsilon.engine.sweep import Run
-from clipsilon.problems.losses import Logistic, SquaredError, clipped_loss, gradient, value
+from clipsilon.problems.losses import Logistic, Loss, SquaredError, clipped_loss, gradient, value
 from clipsilon.problems.problem import Problem
 from clipsilon.report.charts import Array, Chart, Series
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
@@ -19,7 +19,10 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Full
 from clipsilon.rules.schedules import Constant
 
-_CASES = {"squared error": (SquaredError(), 0.0, 1.0), "logistic": (Logistic(), 1.0, 0.3)}  # loss, label, clip
+_CASES: dict[str, tuple[Loss, float, float]] = {  # loss, label, clip
+    "squared error": (SquaredError(), 0.0, 1.0),
+    "logistic": (Logistic(), 1.0, 0.3),
+}
 _MARGINS = np.linspace(-4.0, 4.0, 801)
 
 
@@ -99,7 +102,7 @@ def _runs_apart(lab: Lab) -> float:
     x = rng.standard_normal((100, 4))
     y = (rng.random(100) < 0.5).astype(float)
     step, clip, noise = Constant(0.5), 0.3, 0.05
-    rules = [
+    rules: list[tuple[Loss, Rule]] = [
         (Logistic(), ClippedDPGD(step, clip, noise)),
         (clipped_loss(Logistic(), clip), Rule("DPGD", step, Unclipped(), Full(), Gaussian(noise), output=Average())),
     ]
