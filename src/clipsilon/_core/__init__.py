@@ -1,1 +1,1 @@
-"""What every other package stands on: parts, argument checks, storage, rows of data."""
+"""The foundation of all other packages: parts, argument checks, storage, rows of data."""

@@ -1,8 +1,8 @@
 """The one place that validates arguments.
 
-Every function takes the argument's name and value, returns the value in the form that the
-library works with, or raises a `ValueError` of one sentence: the argument, its value, what
-was expected.
+Each function takes the name and the value of an argument and returns the value in the form that the
+library works with. Otherwise it raises a `ValueError` of one sentence, which states the argument,
+what was expected, and the value.
 """
 
 from __future__ import annotations
@@ -10,31 +10,32 @@ from __future__ import annotations
 import operator
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 Array = NDArray[np.float64]
+Value = TypeVar("Value")
 
 LARGEST = 2**62
-_LONG = 80  # characters
+_MAX_CHARACTERS = 80
 
 
-def short_repr(value: Any) -> str:
-    """A value as messages show it: on one line, and a long one in short."""
+def short_repr(value: object) -> str:
+    """Return the repr of a value for a message: on one line, and shortened if it is long."""
     text = " ".join(repr(value).split())
-    if len(text) <= _LONG:
+    if len(text) <= _MAX_CHARACTERS:
         return text
     shape = getattr(value, "shape", None)
-    return f"{text[: _LONG - 1]}…" if shape is None else f"{type(value).__name__} of shape {shape}"
+    return f"{text[: _MAX_CHARACTERS - 1]}…" if shape is None else f"{type(value).__name__} of shape {shape}"
 
 
-def number(name: str, value: Any) -> float:
-    """A finite real number."""
+def number(name: str, value: object) -> float:
+    """Return a finite real number."""
     try:
-        result = float(value)
+        result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         result = np.nan
     if isinstance(value, str | bytes | bool) or not np.isfinite(result):
@@ -42,62 +43,62 @@ def number(name: str, value: Any) -> float:
     return result
 
 
-def positive(name: str, value: Any) -> float:
-    """A finite number above zero."""
+def positive(name: str, value: object) -> float:
+    """Return a finite number above zero."""
     result = number(name, value)
     if result <= 0:
         raise ValueError(f"{name} must be a number above 0, got {short_repr(value)}.")
     return result
 
 
-def nonnegative(name: str, value: Any) -> float:
-    """A finite number, zero or above."""
+def nonnegative(name: str, value: object) -> float:
+    """Return a finite number of at least zero."""
     result = number(name, value)
     if result < 0:
         raise ValueError(f"{name} must be a number of at least 0, got {short_repr(value)}.")
     return result
 
 
-def fraction(name: str, value: Any) -> float:
-    """A number in [0, 1)."""
+def fraction(name: str, value: object) -> float:
+    """Return a number in [0, 1)."""
     result = number(name, value)
     if not 0 <= result < 1:
         raise ValueError(f"{name} must be a number in [0, 1), got {short_repr(value)}.")
     return result
 
 
-def flag(name: str, value: Any) -> bool:
-    """True or False."""
+def flag(name: str, value: object) -> bool:
+    """Return True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {short_repr(value)}.")
     return bool(value)
 
 
-def path(name: str, value: Any) -> Path:
-    """The name of a file or a folder, which need not exist."""
+def path(name: str, value: object) -> Path:
+    """Return the path of a file or folder, which need not exist."""
     if not isinstance(value, str | PathLike):
         raise ValueError(f"{name} must be the name of a file, got {short_repr(value)}.")
     return Path(value)
 
 
-def instance(name: str, value: Any, kind: type) -> None:
-    """An object of the given class."""
+def instance(name: str, value: object, kind: type) -> None:
+    """Raise TypeError if `value` is not an instance of `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {value if isinstance(value, type) else type(value)!r}.")
 
 
-def open_fraction(name: str, value: Any) -> float:
-    """A number above 0 and below 1."""
+def open_fraction(name: str, value: object) -> float:
+    """Return a number above 0 and below 1."""
     result = number(name, value)
     if not 0 < result < 1:
         raise ValueError(f"{name} must be a number above 0 and below 1, got {short_repr(value)}.")
     return result
 
 
-def integer(name: str, value: Any, least: int) -> int:
-    """A whole number of at least `least`."""
+def integer(name: str, value: object, least: int) -> int:
+    """Return a whole number from `least` to 2⁶²."""
     try:
-        result = operator.index(value)
+        result = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         result = least - 1
     if isinstance(value, bool) or result < least:
@@ -107,37 +108,37 @@ def integer(name: str, value: Any, least: int) -> int:
     return result
 
 
-def count(name: str, value: Any) -> int:
-    """A whole number of at least one."""
+def count(name: str, value: object) -> int:
+    """Return a whole number of at least one."""
     return integer(name, value, least=1)
 
 
-def choice(name: str, value: Any, allowed: dict[str, Any]) -> Any:
-    """The entry of `allowed` that `value` names."""
+def choice(name: str, value: object, allowed: dict[str, Value]) -> Value:
+    """Return the entry of `allowed` whose key is `value`."""
     if not isinstance(value, str) or value not in allowed:
         names = ", ".join(repr(key) for key in allowed)
         raise ValueError(f"{name} must be one of {names}, got {short_repr(value)}.")
     return allowed[value]
 
 
-def budgets(name: str, value: Any) -> Array:
-    """Finite numbers above zero in a vector, as a read-only array; one number is a vector of one."""
+def budgets(name: str, value: object) -> Array:
+    """Return a read-only vector of finite numbers above zero; a single number becomes a vector of length one."""
     result = np.atleast_1d(floats(name, value))
     if result.ndim != 1 or not result.size or not (np.isfinite(result).all() and (result > 0).all()):
         raise ValueError(f"{name} must be one or more numbers above 0, got {short_repr(value)}.")
-    return frozen(result.copy())  # what is accounted for must be what runs
+    return frozen(result.copy())  # a copy, so that the budgets accounted for are those of the run
 
 
-def columns(name: str, value: Any) -> NDArray[np.int64]:
-    """Distinct column numbers, as a read-only array."""
+def columns(name: str, value: object) -> NDArray[np.int64]:
+    """Return distinct column numbers as a read-only array."""
     result = integers(value)
     if result is None or result.min() < 0 or np.unique(result).size != result.size:
         raise ValueError(f"{name} must be distinct column numbers from 0 up, got {short_repr(value)}.")
     return frozen(result)
 
 
-def integers(value: Any) -> NDArray[np.int64] | None:
-    """One or more whole numbers as a vector, or None if that is not what they are."""
+def integers(value: object) -> NDArray[np.int64] | None:
+    """Return one or more whole numbers as a vector, or None if `value` is anything else."""
     try:
         result = np.atleast_1d(np.asarray(sorted(value) if isinstance(value, set | frozenset) else value))
     except (TypeError, ValueError):
@@ -146,8 +147,8 @@ def integers(value: Any) -> NDArray[np.int64] | None:
     return result.astype(np.int64) if whole else None
 
 
-def vector(name: str, value: Any, size: int) -> Array:
-    """A finite vector of `size` entries; one number stands for all of them."""
+def vector(name: str, value: object, size: int) -> Array:
+    """Return a finite vector of `size` entries; a single number is repeated."""
     result = floats(name, value)
     if result.ndim == 0:
         result = np.full(size, result)
@@ -156,15 +157,14 @@ def vector(name: str, value: Any, size: int) -> Array:
     return _finite(name, result).copy()
 
 
-def records(name: str, value: Any) -> Any:
-    """A finite, non-empty table: one row a record; a plain vector is one column.
+def records(name: str, value: object) -> Any:
+    """Return a finite, non-empty table with one row per record; a vector becomes a single column.
 
-    float32 stays float32, and a sparse table becomes one of compressed rows.
+    A float32 table stays float32, and a sparse table is converted to compressed rows.
     """
     if sparse.issparse(value):
         return _sparse_records(name, value)
-    result = value if getattr(value, "dtype", None) == np.float32 else floats(name, value)
-    result = np.asarray(result)
+    result = np.asarray(value if getattr(value, "dtype", None) == np.float32 else floats(name, value))
     if result.ndim == 1:
         result = result[:, np.newaxis]
     if result.ndim != 2 or result.size == 0:
@@ -172,7 +172,7 @@ def records(name: str, value: Any) -> Any:
     return frozen(_finite(name, result))
 
 
-def _sparse_records(name: str, value: Any) -> Any:
+def _sparse_records(name: str, value: sparse.spmatrix | sparse.sparray) -> sparse.csr_array:
     if value.ndim != 2 or 0 in value.shape:
         raise ValueError(f"{name} must be a non-empty table of rows, got shape {value.shape}.")
     table = compressed(sparse.csr_array(value))
@@ -182,17 +182,21 @@ def _sparse_records(name: str, value: Any) -> Any:
     return table
 
 
-def compressed(table: Any) -> Any:
-    """A table of compressed rows with its entries in order, and none twice: ‖x‖² is taken entry by entry."""
-    own = sparse.csr_array((table.data, table.indices, table.indptr), shape=table.shape)  # trusts no flag of the table
+def compressed(table: sparse.csr_array) -> sparse.csr_array:
+    """Return a table of compressed rows in canonical format: sorted entries without duplicates.
+
+    ‖x‖² is summed entry by entry, which duplicates would make wrong.
+    """
+    # A new object, since the flags of `table` may be out of date.
+    own = sparse.csr_array((table.data, table.indices, table.indptr), shape=table.shape)
     if not own.has_canonical_format:
         own = own.copy()
         own.sum_duplicates()
     return own
 
 
-def weights(name: str, value: Any, size: int) -> Array:
-    """One finite weight a record, zero or above."""
+def weights(name: str, value: object, size: int) -> Array:
+    """Return one finite weight of at least zero per record."""
     result = floats(name, value)
     if result.shape != (size,):
         raise ValueError(f"{name} must hold one weight for each of {size} records, got shape {result.shape}.")
@@ -201,8 +205,8 @@ def weights(name: str, value: Any, size: int) -> Array:
     return frozen(result)
 
 
-def labels(name: str, value: Any, size: int, classes: int | None) -> Array:
-    """One finite label a record: 0, 1, …, `classes` − 1, or any number if that is None."""
+def labels(name: str, value: object, size: int, classes: int | None) -> Array:
+    """Return one finite label per record: 0, 1, …, `classes` − 1, or any number if `classes` is None."""
     result = floats(name, value)
     if result.shape != (size,):
         raise ValueError(f"{name} must hold one label for each of {size} records, got shape {result.shape}.")
@@ -216,24 +220,24 @@ def labels(name: str, value: Any, size: int, classes: int | None) -> Array:
 
 
 def frozen(value: NDArray[Any]) -> NDArray[Any]:
-    """A contiguous view that nobody can write through."""
+    """Return a contiguous, read-only view."""
     view = np.ascontiguousarray(value).view()
     view.flags.writeable = False
     return view
 
 
-def floats(name: str, value: Any) -> Array:
-    """Numbers in an array of any shape, finite or not."""
+def floats(name: str, value: object) -> Array:
+    """Return an array of numbers of any shape, finite or not."""
     try:
-        given = np.asarray(value)
-        if given.dtype.kind not in "biufO" or value is None or np.ma.is_masked(value):
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufO" or value is None or np.ma.is_masked(value):
             raise TypeError
-        return given.astype(np.float64, copy=False)
+        return array.astype(np.float64, copy=False)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must hold numbers only, got {_kind(value)}.") from None
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     dtype = getattr(value, "dtype", None)
     return type(value).__name__ if dtype is None else f"{type(value).__name__} of {dtype}"
 

@@ -1,8 +1,8 @@
 """A part is a NamedTuple of numbers; `implements` attaches compiled math to it.
 
 All algorithms here are one update made of parts: a loss, a response, a clip, … A part only
-holds numbers. What it *does* is written as plain functions, one for each *operation*, and is
-found by the part's type::
+holds numbers. What it *does* is written in plain functions, one per *operation*, which are
+looked up by the type of the part::
 
     class Halved(NamedTuple):
         scale: float = 0.5
@@ -11,8 +11,9 @@ found by the part's type::
     def _(response, deployed, features, label, moved, rng): ...
 
 The same function runs interpreted when an operation is called from Python, and compiled when
-it is called inside the engine's loop: Numba picks it by the NamedTuple's type, so nothing is
-looked up while the loop runs. (Functions handed over as arguments would defeat Numba's cache.)
+it is called inside the engine's loop: Numba selects it by the type of the NamedTuple at compile
+time, so nothing is looked up while the loop runs. (Functions passed as arguments would defeat
+Numba's cache.)
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ Class = TypeVar("Class", bound=type)
 
 
 class Part(Protocol):
-    """What every part is to a type checker: a NamedTuple.
+    """The type of every part: a NamedTuple.
 
-    Which operations a part implements is registered with `implements` and checked by `require` when a `Problem` or a
-    `Rule` is made. The roles (`Loss`, `Clip`, `Schedule`, …) are this type under a name that says what is expected.
+    The operations of a part are registered with `implements` and checked by `require` when a `Problem` or a `Rule` is
+    created. The roles (`Loss`, `Clip`, `Schedule`, …) are this type under a name that states which operations are
+    expected.
     """
 
     @property
@@ -49,17 +51,17 @@ class Part(Protocol):
 
 
 _IMPLEMENTATIONS: dict[tuple[str, type], Implementation] = {}
-_COMPILED: set[tuple[str, type]] = set()  # what some kernel has been compiled with
+_COMPILED: set[tuple[str, type]] = set()  # looked up while compiling a kernel
 _PACKAGE = __name__.split(".")[0]
 _FALLBACKS: dict[str, Callable[[type], Implementation | None]] = {}
 
 
 def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a declaration without a body into an operation, dispatched by its first argument."""
+    """Turn a declaration without a body into an operation, dispatched on the type of its first argument."""
     name = declared.__name__
 
     @wraps(declared)
-    def call(part: Any, *arguments: Any) -> Any:
+    def call(part: Part, *arguments: Any) -> Any:
         found = implementation(call, type(part))
         if found is None:
             raise TypeError(f"{type(part).__name__} does not implement {name}.")
@@ -76,7 +78,26 @@ def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation], Implementation]:
-    """Attach the decorated function to `part` as its implementation of `op`."""
+    """Attach the decorated function to a part as its implementation of an operation.
+
+    Parameters
+    ----------
+    op : callable
+        An operation, such as `clipsilon.losses.slope`.
+    part : type
+        The class of the part, a NamedTuple of your own.
+
+    Returns
+    -------
+    callable
+        A decorator, which returns the function unchanged. The function takes as many arguments as the operation and
+        must be one that Numba can compile.
+
+    Raises
+    ------
+    TypeError
+        If the number of arguments differs, the part belongs to clipsilon, or it implements the operation already.
+    """
     if not callable(op):
         raise TypeError(f"op must be an operation, such as clipsilon.losses.slope, got {short_repr(op)}.")
     if not isinstance(part, type):
@@ -84,27 +105,27 @@ def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation],
     expected = list(inspect.signature(op).parameters)
 
     def attach(function: Implementation) -> Implementation:
-        given = list(inspect.signature(function).parameters)
-        if len(given) != len(expected):
+        parameters = list(inspect.signature(function).parameters)
+        if len(parameters) != len(expected):
             raise TypeError(
-                f"{op.__name__} of {part.__name__} must take ({', '.join(expected)}), got ({', '.join(given)})."
+                f"{op.__name__} of {part.__name__} must take ({', '.join(expected)}), got ({', '.join(parameters)})."
             )
         if is_ours(part) and function.__module__.split(".")[0] != _PACKAGE:
             raise TypeError(f"{part.__name__} belongs to clipsilon; define a part of your own instead.")
         if (op.__name__, part) in _IMPLEMENTATIONS or (op.__name__, part) in _COMPILED:
-            # Kernels that were compiled with the first one would silently go on using it.
+            # Kernels compiled with the first implementation would silently keep using it.
             raise TypeError(f"{part.__name__} implements {op.__name__} already; define a new part instead.")
-        _name_apart(op, part)
+        _make_name_unique(op, part)
         _IMPLEMENTATIONS[op.__name__, part] = function
         return function
 
     return attach
 
 
-def _name_apart(op: Callable[..., Any], part: type) -> None:
-    """Give a part a name of its own among those that do `op`.
+def _make_name_unique(op: Callable[..., Any], part: type) -> None:
+    """Rename a part if another part that implements `op` has the same name.
 
-    Numba's fast path tells NamedTuples apart by their *name*: a class defined again in a notebook would
+    Numba's fast path distinguishes NamedTuples by *name*: a class that is defined again in a notebook would
     run the math of the first one.
     """
     taken = {other.__name__ for other in implemented(op) if other is not part}
@@ -115,7 +136,10 @@ def _name_apart(op: Callable[..., Any], part: type) -> None:
 
 
 def fallback(op: Callable[..., Any]) -> Callable[[Callable[[type], Any]], Callable[[type], Any]]:
-    """Register how to derive `op` for a part that does not implement it itself."""
+    """Register a function that derives `op` for parts that do not implement it.
+
+    The decorated function takes the class of a part and returns an implementation, or None if there is none.
+    """
 
     def attach(derive: Callable[[type], Implementation | None]) -> Callable[[type], Any]:
         _FALLBACKS[op.__name__] = derive
@@ -125,7 +149,7 @@ def fallback(op: Callable[..., Any]) -> Callable[[Callable[[type], Any]], Callab
 
 
 def implementation(op: Callable[..., Any], part: type) -> Implementation | None:
-    """The function that does `op` for parts of type `part`, or None."""
+    """Return the function that implements `op` for parts of type `part`, or None."""
     name = op.__name__
     found = _IMPLEMENTATIONS.get((name, part))
     if found is None and name in _FALLBACKS:
@@ -134,7 +158,7 @@ def implementation(op: Callable[..., Any], part: type) -> Implementation | None:
 
 
 def implemented(op: Callable[..., Any]) -> list[type]:
-    """Every part type that implements `op` itself."""
+    """Return every part type that implements `op` itself, without a fallback."""
     return [part for name, part in _IMPLEMENTATIONS if name == op.__name__]
 
 
@@ -146,8 +170,18 @@ _EXAMPLES = {
 }
 
 
-def require(role: str, part: Any, operations: Iterable[Callable[..., Any]]) -> None:
-    """Refuse a part that lacks an operation the engine will call, naming what is missing."""
+def require(role: str, part: object, operations: Iterable[Callable[..., Any]]) -> None:
+    """Raise TypeError if `part` is not a part or lacks an operation.
+
+    Parameters
+    ----------
+    role : str
+        The name of the argument, such as "loss", for the message.
+    part : object
+        The value to check.
+    operations : iterable of callable
+        The operations that the engine will call.
+    """
     if isinstance(part, type):
         raise TypeError(
             f"{role} must be a part, got the class {part.__name__}: parentheses are missing, as in {part.__name__}()."
@@ -161,7 +195,11 @@ def require(role: str, part: Any, operations: Iterable[Callable[..., Any]]) -> N
 
 
 def checked(**rules: Callable[[str, Any], Any]) -> Callable[[Class], Class]:
-    """Class decorator: pass each named field through its check when a part is made, then `check` if there is one."""
+    """Validate the fields of a part whenever one is created (a class decorator).
+
+    Each keyword names a field and gives its check, a function of `clipsilon._core.checks` or one of the same form.
+    Then the method `check` of the part is called, if it has one.
+    """
 
     def decorate(cls: Class) -> Class:
         build = cls.__new__
@@ -175,7 +213,7 @@ def checked(**rules: Callable[[str, Any], Any]) -> Callable[[Class], Class]:
                 part.check()
             return part
 
-        # _replace() makes its copy through _make(), which would go around the checks.
+        # _replace() creates its copy with _make(), which would bypass the checks.
         cls._make = classmethod(lambda kind, values: kind(*values))  # type: ignore[attr-defined]
         cls.__new__ = validated  # type: ignore[assignment, method-assign]
         return cls
@@ -184,9 +222,9 @@ def checked(**rules: Callable[[str, Any], Any]) -> Callable[[Class], Class]:
 
 
 def traits(**facts: Any) -> Callable[[Class], Class]:
-    """Class decorator: state facts about a kind of part, such as `labels="binary"` for a loss.
+    """State facts about a kind of part, such as `labels="binary"` for a loss (a class decorator).
 
-    (They are class attributes; type checkers would take them for fields if the class body held them.)
+    The facts become class attributes. In the class body, type checkers would take them for fields.
     """
 
     def decorate(cls: Class) -> Class:
@@ -198,19 +236,20 @@ def traits(**facts: Any) -> Callable[[Class], Class]:
 
 
 def is_ours(part: type) -> bool:
-    """Whether a part's math ships with the package (and so is covered by its source digest)."""
+    """Return whether a part is defined by the package, and so is covered by the digest of its sources."""
     return part.__module__.split(".")[0] == _PACKAGE
 
 
-def all_ours(part: Any) -> bool:
-    """Whether a part and all parts inside it ship with the package."""
-    return is_ours(type(part)) and all(all_ours(field) for field in part if hasattr(field, "_fields"))
+def all_ours(part: Part) -> bool:
+    """Return whether a part and all parts nested in it are defined by the package."""
+    nested = [field for field in part._asdict().values() if hasattr(field, "_fields")]
+    return is_ours(type(part)) and all(all_ours(field) for field in nested)
 
 
-def fingerprint(part: Any) -> str:
-    """A digest of a part: its type, its numbers and, for users' parts, the code that was attached to it."""
+def fingerprint(part: Part) -> str:
+    """Return a digest of a part: its type, its numbers and, for users' parts, the code attached to it."""
     content: list[Any] = [type(part).__module__, type(part).__qualname__]
-    for field in part:
+    for field in part._asdict().values():
         content.append(fingerprint(field) if hasattr(field, "_fields") else _numbers(field))
     if not is_ours(type(part)):
         attached = {name: function for (name, kind), function in _IMPLEMENTATIONS.items() if kind is type(part)}
@@ -218,12 +257,12 @@ def fingerprint(part: Any) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
-def _numbers(field: Any) -> Any:
+def _numbers(field: object) -> object:
     return field.tolist() if hasattr(field, "tolist") else field
 
 
 def _code(function: Implementation) -> list[Any]:
-    """What a function does: its bytecode with names and constants, and the values it takes from around it."""
+    """Return what determines a function: its bytecode, names and constants, and the values of its free variables."""
     closed = [repr(cell.cell_contents) for cell in function.__closure__ or ()]
     around = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     values = {name: value for name, value in around.items() if isinstance(value, int | float | str)}
@@ -231,6 +270,6 @@ def _code(function: Implementation) -> list[Any]:
 
 
 def _bytecode(code: CodeType) -> list[Any]:
-    """Code without the file and the lines it stands on, so that moving it changes nothing."""
+    """Return code without its file and line numbers, so that moving it changes nothing."""
     constants = [_bytecode(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
     return [code.co_code, code.co_names, code.co_varnames, constants]

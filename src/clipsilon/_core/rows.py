@@ -1,11 +1,11 @@
-"""Rows of features as compiled code takes them: a dense array, or a sparse one of which only the entries are kept.
+"""Rows of features for compiled code: a dense array, or the entries of a sparse table.
 
-Dense arrays may hold float64 or float32. Sums are in float64 either way: float32 only halves what is read.
+Dense arrays may hold float64 or float32. Sums are in float64 either way: float32 only halves the memory traffic.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numba import njit, types
@@ -20,11 +20,21 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 ROWS_AT_A_TIME = 64
-MARGIN, SQUARE = 0, 1  # what `measure` finds of a row: ⟨x, θ⟩ and ‖x‖²
+MARGIN, SQUARE = 0, 1  # rows of `scratch` where `measure` writes ⟨x, θ⟩ and ‖x‖²
 
 
 class Sparse(NamedTuple):
-    """A table in compressed rows: row i has its entries at starts[i], …, starts[i + 1] − 1."""
+    """A table in compressed rows.
+
+    Parameters
+    ----------
+    entries, columns : ndarray
+        The values that are stored, row after row, and their columns.
+    starts : ndarray
+        Row i has the entries starts[i], …, starts[i + 1] − 1.
+    width : int
+        The number of columns.
+    """
 
     entries: NDArray[Any]
     columns: NDArray[Any]
@@ -32,80 +42,85 @@ class Sparse(NamedTuple):
     width: int
 
 
-def stored(features: Any) -> Any:
-    """The arrays of a table, read-only. (Unpickling forgets that arrays are read-only, and so does joblib.)"""
+Table: TypeAlias = NDArray[Any] | sparse.csr_array
+"""The features of a `Problem`."""
+Rows: TypeAlias = NDArray[Any] | Sparse
+"""The features as compiled code reads them."""
+
+
+def stored(features: Table) -> Rows:
+    """Return a table as read-only arrays. (Arrays that were pickled, also by joblib, are writable again.)"""
     if sparse.issparse(features):
-        features = compressed(features)
-        arrays = (frozen(features.data), frozen(features.indices), frozen(features.indptr))
-        return Sparse(*arrays, int(features.shape[1]))
+        table = compressed(features)
+        return Sparse(frozen(table.data), frozen(table.indices), frozen(table.indptr), int(table.shape[1]))
     return frozen(features)
 
 
-def dense(features: Any) -> Array:
-    """The table with all its zeros, in float64."""
-    table = features.toarray() if sparse.issparse(features) else features
+def dense(features: Table) -> Array:
+    """Return a table as a dense float64 array."""
+    table = features if isinstance(features, np.ndarray) else features.toarray()
     return np.asarray(table, dtype=np.float64)
 
 
-def with_ones(features: Any) -> Any:
-    """The table and a last column of ones, for the intercept."""
+def with_ones(features: Table) -> Table:
+    """Append a column of ones, for the intercept."""
     ones = np.ones((features.shape[0], 1), dtype=features.dtype)
     if sparse.issparse(features):
         return sparse.hstack([features, sparse.csr_matrix(ones)], format="csr")
     return np.hstack([features, ones])
 
 
-def first_row(features: Any) -> Array:
-    """The first record's features, in float64."""
+def first_row(features: Table) -> Array:
+    """Return the features of the first record, in float64."""
     return np.asarray(dense(features[:1])[0])
 
 
-# Each of these is a declaration for compiled code; `overload` has its two forms.
+# Declarations for compiled code. The overloads below implement them for dense and for sparse rows.
 
 
-def width(features: Any) -> int:
-    """How many columns there are."""
+def width(features: Rows) -> int:
+    """Return the number of columns."""
 
 
-def row(features: Any, i: int, room: Array) -> Array:
-    """The i-th row; a sparse one is written out into `room`, which has one entry a column."""
+def row(features: Rows, i: int, workspace: Array) -> Array:
+    """Return the i-th row; a sparse one is expanded into `workspace`, which has one entry per column."""
 
 
-def margin(features: Any, i: int, theta: Array, first: int) -> float:
-    """⟨x_i, θ⟩, with the entries of θ from `first` on."""
+def margin(features: Rows, i: int, theta: Array, first: int) -> float:
+    """Return ⟨x_i, θ⟩, where θ begins at theta[first]."""
 
 
-def square(features: Any, i: int) -> float:
-    """‖x_i‖²."""
+def square(features: Rows, i: int) -> float:
+    """Return ‖x_i‖²."""
 
 
-def add_row(features: Any, i: int, rate: float, total: Array, first: int) -> None:
-    """Total += rate·x_i, from its entry `first` on."""
+def add_row(features: Rows, i: int, rate: float, total: Array, first: int) -> None:
+    """Add rate·x_i to `total`, from total[first] on."""
 
 
-def measure(features: Any, drawn: Indices, first: int, last: int, theta: Array, scratch: Array) -> None:
-    """⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last], into scratch[MARGIN] and scratch[SQUARE]."""
+def measure(features: Rows, drawn: Indices, first: int, last: int, theta: Array, scratch: Array) -> None:
+    """Write ⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last] to scratch[MARGIN] and scratch[SQUARE]."""
 
 
-def add_rows(features: Any, drawn: Indices, first: int, last: int, scratch: Array, which: int, total: Array) -> None:
-    """Total += Σ rate·x_i over the rows in drawn[first:last], with their rates in scratch[which]."""
+def add_rows(features: Rows, drawn: Indices, first: int, last: int, scratch: Array, which: int, total: Array) -> None:
+    """Add Σ rate·x_i over the rows i in drawn[first:last] to `total`, with the rates in scratch[which]."""
 
 
-def row_norm(features: Any, i: int, square: float) -> float:
-    """‖x_i‖, given its square; right even where that has overflowed or vanished."""
+def row_norm(features: Rows, i: int, square: float) -> float:
+    """Return ‖x_i‖ from its square; accurate even if the square has overflowed or underflowed."""
 
 
-def weight_of(weights: Any, i: int) -> float:
-    """The i-th weight; 1 if there are none."""
+def weight_of(weights: Array | None, i: int) -> float:
+    """Return the i-th weight, or 1 if there are no weights."""
 
 
-def weigh(weights: Any, i: int, vector: Array) -> None:
-    """Vector ← the i-th weight times the vector."""
+def weigh(weights: Array | None, i: int, vector: Array) -> None:
+    """Multiply a vector by the i-th weight, in place."""
 
 
 @register_jitable
 def at_a_time(columns: int) -> int:
-    """How many rows to measure before they are added: few enough to be still in the processor's cache by then."""
+    """Return how many rows to measure before adding them: few enough to remain in the processor's cache."""
     return max(8, min(ROWS_AT_A_TIME, 2048 // columns // 8 * 8))
 
 
@@ -120,18 +135,18 @@ def _width(features):
 
 
 @overload(row, jit_options=_FAST)
-def _row(features, i, room):
+def _row(features, i, workspace):
     if isinstance(features, types.Array):
-        return lambda features, i, room: features[i]
+        return lambda features, i, workspace: features[i]
 
-    def written_out(features, i, room):
-        for j in range(room.size):
-            room[j] = 0.0
+    def expanded(features, i, workspace):
+        for j in range(workspace.size):
+            workspace[j] = 0.0
         for k in range(features.starts[i], features.starts[i + 1]):
-            room[features.columns[k]] = features.entries[k]
-        return room
+            workspace[features.columns[k]] = features.entries[k]
+        return workspace
 
-    return written_out
+    return expanded
 
 
 @overload(margin, jit_options=_FAST)
@@ -181,13 +196,13 @@ def _add_row(features, i, rate, total, first):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@njit(nogil=True, error_model="numpy")  # not inlined: it is hardly ever needed
+@njit(nogil=True, error_model="numpy")  # not inlined: it is rarely needed
 def _careful_norm(vector: Array) -> float:
     return float(norm(vector))
 
 
 @overload(row_norm, jit_options=_FAST)
-def _length(features, i, square):
+def _row_norm(features, i, square):
     def of_row(features, i, square):
         return np.sqrt(square) if 1e-280 < square < 1e280 else _careful_norm(features[i])
 
@@ -215,7 +230,7 @@ def _weigh(weights, i, vector):
     return each if isinstance(weights, types.Array) else lambda weights, i, vector: None
 
 
-# Of dense rows eight at a time: eight streams of them from memory come nearly twice as fast as one.
+# Dense rows are read eight at a time: eight streams from memory are nearly twice as fast as one.
 
 
 @register_jitable(**_FAST)

@@ -1,4 +1,4 @@
-"""Where the package keeps things between runs, and how it writes a file that is never half there."""
+"""The cache folder, and writing files atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 
 
 def cache_folder() -> Path:
-    """The user's cache folder for clipsilon; `CLIPSILON_CACHE` overrides it."""
+    """Return the user's cache folder for clipsilon; the environment variable `CLIPSILON_CACHE` overrides it."""
     chosen = os.environ.get("CLIPSILON_CACHE")
     if chosen:
         return Path(chosen)
@@ -18,7 +18,7 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write beside `path` and move into place: readers see the old file or the new one, whole.
+    """Write a temporary file beside `path` and rename it: readers see the old or the new file, never a part of one.
 
     The file is readable by its owner only.
     """

@@ -1,4 +1,4 @@
-"""Arithmetic on vectors that parts share, usable in Python and in compiled code."""
+"""Arithmetic on vectors for Python and for compiled code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 @register_jitable(forceinline=True)
 def norm(vector: NDArray[np.float64]) -> float:
-    """‖vector‖, right to rounding even where the squares would overflow or vanish; NaN if there is one."""
+    """Return ‖vector‖, accurate even if the squares overflow or underflow; NaN if an entry is NaN."""
     square = 0.0
     for j in range(vector.size):
         square += vector[j] * vector[j]
