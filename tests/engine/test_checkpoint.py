@@ -172,7 +172,7 @@ def test_a_folder_that_vanishes_costs_the_checkpoint_and_not_the_run(tmp_path, m
         folder.rmdir()
 
     monkeypatch.setattr(checkpoints, "save", vanish)
-    with pytest.warns(UserWarning, match="checkpoint could not be written .* the run goes on"):
+    with pytest.warns(UserWarning, match="checkpoint could not be written .* the run continues"):
         trace = cs.run(PROBLEM, registry.rules()["PCSGD"], checkpoint=folder / "run", **SETTINGS)
     assert (trace.steps_done == SETTINGS["steps"]).all()
 

@@ -1,4 +1,4 @@
-"""The kernel cache: hit by a second process, never stale."""
+"""The kernel cache serves a second process, and never stale code."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ JOB = textwrap.dedent("""
     print(theta, sum(advance.stats.cache_hits.values()), sum(advance.stats.cache_misses.values()))
 """)
 
-# A kernel that takes a second to compile, where the loop takes ten: the mean of a·z.
+# A kernel that compiles in one second, where the loop takes ten: the mean of a·z.
 MEAN = textwrap.dedent("""
     import numpy as np
     import clipsilon as cs
@@ -38,7 +38,7 @@ MEAN = textwrap.dedent("""
 
 @pytest.fixture
 def package(tmp_path):
-    """A copy of the package that can be edited, with a cache of its own."""
+    """Return a copy of the package that can be edited, and a function that runs a job with it and its own cache."""
     shutil.copytree(SOURCES, tmp_path / "src" / "clipsilon", ignore=shutil.ignore_patterns("__pycache__"))
     environment = {
         **os.environ,
@@ -60,7 +60,7 @@ def edit(path, old, new):
     assert old in text
     stamp = path.stat()
     path.write_text(text.replace(old, new), encoding="utf-8")
-    os.utime(path, (stamp.st_atime, stamp.st_mtime))  # even an edit that keeps the time must be noticed
+    os.utime(path, (stamp.st_atime, stamp.st_mtime))  # an edit that keeps the time must be noticed, too
 
 
 def test_a_second_process_does_not_compile(package):
@@ -74,7 +74,7 @@ def test_an_edit_is_always_seen(package):
     sources, run = package
     assert run(MEAN) == [3.0, 0, 1]
     assert run(MEAN) == [3.0, 1, 0], "the second process compiled again"
-    # The loss, which the kernel's own file never mentions.
+    # The loss, which the file of the kernel does not mention.
     edit(sources / "problems" / "losses" / "quadratic.py", "out[j] = theta[j] + loss.a * features[j]", "out[j] = 7.0")
     assert run(MEAN) == [7.0, 0, 1], "stale code ran"
     # A part that the kernel's file imports.
@@ -133,7 +133,7 @@ NESTED = textwrap.dedent("""
 
 
 @pytest.mark.verify
-def test_a_users_part_inside_one_of_ours_is_never_stale(package, tmp_path):
+def test_a_users_part_inside_a_part_of_the_package_is_never_stale(package, tmp_path):
     _, run = package
     assert run(NESTED.replace("SLOPE", "1.0")) == [4.0, 0, 1]
     assert run(NESTED.replace("SLOPE", "2.0")) == [3.0, 0, 1]
@@ -142,7 +142,7 @@ def test_a_users_part_inside_one_of_ours_is_never_stale(package, tmp_path):
 
 
 def mean_of(loss):
-    """The mean gradient at 0 over two records of 1: compiled, as the loop is, and in a tenth of the time."""
+    """Return the mean gradient at 0 over two records of 1, by a kernel that compiles ten times as fast as the loop."""
     return mean_gradient(cs.Problem(np.ones(2), np.zeros(2), loss=loss), np.zeros(1), np.zeros(1), 1)[0]
 
 
@@ -184,7 +184,7 @@ def test_a_redefined_part_inside_another_is_a_new_part():
         return cs.losses.clipped_loss(Inside(), 10.0)
 
     assert [mean_of(make(rate)) for rate in (1.0, 2.0)] == [1.0, 2.0]
-    assert fingerprint(make(1.0)) != fingerprint(make(2.0)), "the code of the part inside does not count"
+    assert fingerprint(make(1.0)) != fingerprint(make(2.0)), "the fingerprint ignores the code of the nested part"
 
 
 @pytest.mark.verify

@@ -1,4 +1,4 @@
-"""Sweeps: no completed point is run twice, whatever stops them, and the files are the same in the end."""
+"""Sweeps: no completed point is run twice, however they were stopped, and the files are the same in the end."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def contents(folder):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The seeds of the runs that were really made."""
+    """The seeds of the runs that were executed."""
     seeds = []
     real = module.run
 
@@ -46,7 +46,7 @@ def counted(monkeypatch):
     return seeds
 
 
-def test_a_sweep_is_its_runs(tmp_path):
+def test_a_sweep_returns_the_traces_of_its_runs(tmp_path):
     traces = cs.sweep(grid(3, 1, 3, 2), store=tmp_path)
     assert [trace.seed for trace in traces] == [3, 1, 3, 2]
     for trace in [*traces, *cs.sweep(grid(1), store=tmp_path)]:
@@ -155,7 +155,7 @@ SWEEP = textwrap.dedent("""
 """)
 
 
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+def test_a_killed_sweep_resumes_where_it_was(tmp_path):
     pieces, whole = tmp_path / "pieces", tmp_path / "whole"
 
     def start(folder):
@@ -195,12 +195,12 @@ def test_ctrl_c_ends_it_at_once_and_keeps_what_is_complete(tmp_path, n_jobs):
     thread.join()
     while threading.active_count() > running and time.monotonic() < began + 30:
         time.sleep(0.01)
-    assert threading.active_count() <= running, "runs go on in threads that nobody waits for"
+    assert threading.active_count() <= running, "runs continue in threads after the sweep has ended"
     assert len(contents(tmp_path)) == 1
 
 
 def test_on_dask_and_in_processes_the_files_are_the_same(tmp_path):
-    # Time to start on a machine that is busy.
+    # Long timeouts, for a machine that is busy.
     patient = dask.config.set({"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"})
     cs.sweep(grid(0, 1, 2), store=tmp_path / "threads")
     many = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
@@ -211,7 +211,7 @@ def test_on_dask_and_in_processes_the_files_are_the_same(tmp_path):
     assert contents(tmp_path / "threads") == contents(tmp_path / "dask") == contents(tmp_path / "loky")
 
 
-def test_divergence_in_another_process_is_told(tmp_path):
+def test_divergence_in_another_process_is_raised(tmp_path):
     bad = cs.Run(PROBLEM, cs.SGD(cs.schedules.Constant(1e6)), 1000)
     with joblib.parallel_config("loky", n_jobs=2), pytest.raises(cs.DivergenceError, match="SGD diverged") as caught:
         cs.sweep([bad, bad._replace(seed=1)], store=tmp_path)
@@ -225,7 +225,7 @@ def test_a_laboratory_keeps_what_functions_return(tmp_path, monkeypatch):
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + b"!")
-    assert lab.keep(cs.clipping_bias, PROBLEM, 0.5) == first  # a damaged file is written anew
+    assert lab.keep(cs.clipping_bias, PROBLEM, 0.5) == first  # a damaged file is replaced
     assert path.read_bytes() == whole
     monkeypatch.setattr("clipsilon.analysis.fixed_points._point", None)  # any computation would fail
     assert lab.keep(cs.clipping_bias, PROBLEM, 0.5) == first
@@ -236,7 +236,7 @@ def test_a_laboratory_keeps_what_functions_return(tmp_path, monkeypatch):
         lab.keep(lambda: 1)
 
 
-def test_a_figures_module_counts_for_its_own_results_only(monkeypatch):
+def test_the_module_of_a_figure_affects_only_its_own_results(monkeypatch):
     files = {
         "reproduce/one.py": b"from clipsilon.reproduce.shared import x",
         "reproduce/two.py": b"from clipsilon.reproduce import shared",

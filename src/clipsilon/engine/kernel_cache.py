@@ -1,10 +1,10 @@
 """A disk cache for compiled kernels that cannot serve stale code.
 
-Numba's own cache looks at the file that holds the kernel only, so a change in `losses/` would
-run old code. Here every kernel is stored under a digest of *all* sources that are compiled and of the
-kernel's signature. There is no index file, so processes that compile at the same time cannot
-mix up each other's entries. Kernels that use a part from outside the package are never stored:
-nothing could tell when its source, or something that it calls, has changed.
+Numba's own cache only checks the file that contains the kernel, so it would run old code after a change in
+`losses/`. Here every kernel is stored under a digest of *all* sources that are compiled and of the signature of
+the kernel. There is no index file, so processes that compile at the same time cannot mix up each other's entries.
+Kernels that use a part that is not of the package are never stored, because there is no way to detect that its
+source, or something that it calls, has changed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ INNER: dict[str, Any] = {"error_model": "numpy", "fastmath": OPTIONS["fastmath"]
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function, through the package's own cache."""
+    """Compile a function with Numba and cache the result on disk (a decorator)."""
     dispatcher: Any = numba.njit(**OPTIONS)(function)
     dispatcher._cache = _KernelCache(function)
     return cast(Callable[..., Any], dispatcher)
 
 
 class _KernelCache(caching._Cache):
-    """Numba's cache interface over one folder a source digest, one file a signature."""
+    """Numba's cache interface, with one folder per digest of the sources and one file per signature."""
 
     def __init__(self, function: Callable[..., Any]):
         self._name = f"{function.__module__}.{function.__qualname__}"
@@ -60,8 +60,8 @@ class _KernelCache(caching._Cache):
         key = self._key(sig, target_context.codegen())
         try:
             stored, payload = pickle.loads(self._path(key).read_bytes())
-            os.utime(self.cache_path)  # in use: see _prepare
-        except Exception:  # not there, or not readable: compile
+            os.utime(self.cache_path)  # marks the folder as used, see _prepare
+        except Exception:  # missing or unreadable: compile
             return None
         return CompileResult._rebuild(target_context, *payload) if stored == key else None
 
@@ -70,7 +70,7 @@ class _KernelCache(caching._Cache):
             return
         key = self._key(sig, data.codegen)
         payload = caching.dumps((key, data._reduce()))
-        # A cache that cannot be written only costs time.
+        # If the cache cannot be written, the kernel is compiled again next time.
         with suppress(OSError):
             _prepare(Path(self.cache_path))
             write_atomically(self._path(key), lambda file: file.write(payload))
@@ -89,7 +89,7 @@ class _KernelCache(caching._Cache):
 
 
 def _is_stable(sig: Any) -> bool:
-    """Whether all parts in a signature belong to the package."""
+    """Return whether all parts in a signature belong to the package."""
 
     def stable(kind: Any) -> bool:
         if isinstance(kind, types.BaseNamedTuple) and not is_ours(kind.instance_class):
@@ -100,7 +100,7 @@ def _is_stable(sig: Any) -> bool:
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder of this digest; drop those that no process has used for a month."""
+    """Create the folder of the current digest, and delete folders that no process has used for a month."""
     if folder.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,11 @@
-"""Means over all records at one model, compiled: what metrics and fixed points are made of.
+"""Compiled means over all records at one model, for metrics and fixed points.
 
-Every function takes a `deployed` model that the records react to and a θ that they are judged by;
-the two are the same for performative quantities. A random response is averaged over a stated number
-of draws, the same ones at every call, so that the result is a smooth function of θ.
+The functions distinguish the `deployed` model, which the records react to, from θ, at which the loss is
+evaluated; the two are equal for performative quantities. A random response is averaged over `draws` draws, which
+are the same in every call, so that the result is a smooth function of θ.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.random import SFC64, Generator
@@ -20,36 +18,113 @@ from clipsilon.engine.kernel_cache import kernel
 from clipsilon.problems.losses.base import gradient, value
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import is_random, respond
-from clipsilon.rules.clipping import Unclipped, add_clipped
+from clipsilon.rules.clipping import Clip, Unclipped, add_clipped
 
 Array = NDArray[np.float64]
 
 
 def mean_loss(problem: Problem, theta: Array, deployed: Array, draws: int) -> float:
-    """f(θ; deployed) = E_{Z ~ D(deployed)} ℓ(θ; Z) (paper 1, eq. 10)."""
+    """Return f(θ; deployed) = E_{Z ~ D(deployed)} ℓ(θ; Z) (paper 1, eq. 10).
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem, with its weights.
+    theta, deployed : ndarray of shape (d,)
+        The model that is evaluated, and the model that the records react to.
+    draws : int
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    float
+        The mean loss.
+    """
     return float(_mean_loss(problem_arrays(problem), theta, deployed, _repeats(problem, draws), _generator()))
 
 
-def mean_gradient(problem: Problem, theta: Array, deployed: Array, draws: int, clip: Any = None) -> Array:
-    """∇_θ f(θ; deployed), or the mean of the records' clipped gradients."""
+def mean_gradient(problem: Problem, theta: Array, deployed: Array, draws: int, clip: Clip | None = None) -> Array:
+    """Return ∇_θ f(θ; deployed), or the mean of the clipped gradients.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem, with its weights.
+    theta, deployed : ndarray of shape (d,)
+        The model that is evaluated, and the model that the records react to.
+    draws : int
+        The number of reactions averaged per record if the response is random.
+    clip : Clip, optional
+        Applied to the gradient of each record. The default does not clip.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The mean gradient.
+    """
     part = Unclipped() if clip is None else clip
     return np.asarray(
         _mean_gradient(problem_arrays(problem), part, theta, deployed, _repeats(problem, draws), _generator())
     )
 
 
-def record_gradients(problem: Problem, theta: Array, clip: Any) -> Array:
-    """Each record's clipped gradient at a deployed θ, (m, d); of a random response, one reaction."""
+def record_gradients(problem: Problem, theta: Array, clip: Clip) -> Array:
+    """Return the clipped gradient of each record while θ is deployed.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem, with its weights.
+    theta : ndarray of shape (d,)
+        The deployed model, at which gradients are taken.
+    clip : Clip
+        Applied to each gradient.
+
+    Returns
+    -------
+    ndarray of shape (m, d)
+        The gradients; with a random response, after one reaction.
+    """
     return np.asarray(_record_gradients(problem_arrays(problem), clip, theta, _generator()))
 
 
 def gradient_norms(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
-    """‖∇ℓ(θ; Z)‖ of every record, and of every draw of its reaction: (records, draws)."""
+    """Return ‖∇ℓ(θ; Z)‖ for every record and every draw of its reaction.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem, with its weights.
+    theta, deployed : ndarray of shape (d,)
+        The model that is evaluated, and the model that the records react to.
+    draws : int
+        The number of reactions per record if the response is random.
+
+    Returns
+    -------
+    ndarray of shape (m, draws)
+        The norms; a single column if the response is not random.
+    """
     return np.asarray(_gradient_norms(problem_arrays(problem), theta, deployed, _repeats(problem, draws), _generator()))
 
 
 def count_signs(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
-    """Counts of (negatives, positives) and of those among them that sign⟨x, θ⟩ gets right, per draw."""
+    """Count the negatives and positives, and how many of them the sign of ⟨x, θ⟩ classifies correctly.
+
+    Parameters
+    ----------
+    problem : Problem
+        A problem with labels 0 and 1.
+    theta, deployed : ndarray of shape (d,)
+        The model that is evaluated, and the model that the records react to.
+    draws : int
+        The number of reactions per record if the response is random.
+
+    Returns
+    -------
+    ndarray of shape (2, 2)
+        The numbers of negatives and positives, and below them those classified correctly, summed over draws.
+    """
     return np.asarray(_count_signs(problem_arrays(problem), theta, deployed, _repeats(problem, draws), _generator()))
 
 
@@ -75,7 +150,7 @@ def _mean_loss(arrays: ProblemArrays, theta: Array, deployed: Array, repeats: in
 
 @kernel
 def _mean_gradient(
-    arrays: ProblemArrays, clip: Any, theta: Array, deployed: Array, repeats: int, rng: Generator
+    arrays: ProblemArrays, clip: Clip, theta: Array, deployed: Array, repeats: int, rng: Generator
 ) -> Array:
     features, labels, weights = arrays.records
     moved, stored_row = np.empty(width(features)), np.empty(width(features))
@@ -92,7 +167,7 @@ def _mean_gradient(
 
 
 @kernel
-def _record_gradients(arrays: ProblemArrays, clip: Any, theta: Array, rng: Generator) -> Array:
+def _record_gradients(arrays: ProblemArrays, clip: Clip, theta: Array, rng: Generator) -> Array:
     features, labels, weights = arrays.records
     moved, stored_row = np.empty(width(features)), np.empty(width(features))
     gradient_i = np.empty(theta.size)

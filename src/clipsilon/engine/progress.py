@@ -1,4 +1,4 @@
-"""A progress bar for long runs: on a terminal only, unless asked for or forbidden."""
+"""A progress bar for long runs, by default only on a terminal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import Any
 
 from clipsilon._core import checks
 
-_PATIENCE = 1.0  # seconds before a bar appears by itself
+_PATIENCE = 1.0  # seconds before a bar appears by default
 
 
 class Progress:
-    """Shows how many of `total` steps are done; `wanted` None means: on a terminal, if the run is long."""
+    """A context manager that shows how many steps are done.
+
+    Parameters
+    ----------
+    wanted : bool or None
+        Whether to show a bar; None shows one on a terminal after a second.
+    title : str
+        The text before the bar.
+    total : int
+        The number of steps of the whole run.
+    """
 
     def __init__(self, wanted: bool | None, title: str, total: int):
         self._wanted = sys.stderr.isatty() if wanted is None else checks.flag("progress", wanted)
@@ -25,7 +35,7 @@ class Progress:
         return self
 
     def show(self, done: int) -> None:
-        """Bring the bar up to date."""
+        """Show that `done` steps are complete."""
         if not self._wanted or time.monotonic() - self._began < self._patience:
             return
         if self._bar is None:

@@ -1,4 +1,4 @@
-"""`run`: replicates of a rule on a problem, in threads, with progress, interruption and checkpoints."""
+"""`run`: execute replicates of a rule on a problem, in threads, with progress, interruption and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
 from clipsilon.engine import checkpoint as checkpoints
@@ -28,11 +28,11 @@ from clipsilon.rules.feedback import remembers
 from clipsilon.rules.outputs import averages
 from clipsilon.rules.rule import Rule
 
-CHECKPOINT_SECONDS = 5.0  # how often a checkpoint is written
+CHECKPOINT_SECONDS = 5.0  # between two checkpoints
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a run; `trace` holds what was recorded until then."""
+    """Ctrl-C was pressed during a run; `trace` holds what was recorded until then."""
 
     def __init__(self, trace: Trace):
         super().__init__(f"stopped after {trace.steps_done.min()} to {trace.steps_done.max()} steps; see .trace")
@@ -40,7 +40,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class DivergenceError(FloatingPointError):
-    """θ is no longer finite; `trace` holds what was recorded until then."""
+    """The model θ is no longer finite; `trace` holds what was recorded until then."""
 
     def __init__(self, replicate: int, trace: Trace):
         at = trace.steps_done[replicate]
@@ -50,7 +50,7 @@ class DivergenceError(FloatingPointError):
         self.trace = trace
         self._replicate = replicate
 
-    def __reduce__(self) -> tuple[Any, ...]:  # it may come from a worker of a sweep
+    def __reduce__(self) -> tuple[Any, ...]:  # it may be raised in another process of a sweep
         return DivergenceError, (self._replicate, self.trace)
 
 
@@ -58,40 +58,57 @@ def run(
     problem: Problem,
     rule: Rule,
     steps: int,
-    start: Any = 0.0,
+    start: ArrayLike = 0.0,
     replicates: int = 1,
     seed: int | None = None,
-    record: Any = 50,
+    record: int | ArrayLike = 50,
     n_jobs: int | None = None,
     progress: bool | Progress | None = None,
     checkpoint: str | PathLike[str] | None = None,
 ) -> Trace:
-    """Run a rule on a problem and return what was recorded.
-
-    Ctrl-C raises `Interrupted`, and a θ that is no longer finite `DivergenceError`; both carry a `trace`.
+    """Run a rule on a problem and return the recorded iterates.
 
     Parameters
     ----------
-    steps
+    problem : Problem
+        The data, loss, response and region.
+    rule : Rule
+        The algorithm, from a preset such as `PCSGD` or made of parts.
+    steps : int
         T, the number of updates.
-    start
-        θ_0, one number for all coordinates or one each.
-    replicates
-        Independent runs from the same start.
-    seed
-        A whole number makes the run reproducible (and so not fit for release); the same seed gives different rules the
-        same record draws. None takes cryptographic noise from the operating system.
-    record
-        About how many iterations to keep, log-spaced with 0 and `steps` included; or the iterations.
-    n_jobs
-        Threads; None for one a processor, over replicates. A number above that of replicates also lets threads share
-        large batches; they wait for each other at every step, which is slow where processors are busy. The results do
-        not depend on it.
-    progress
-        True or False; None shows a bar on a terminal when the run is long.
-    checkpoint
-        A file that is written every few seconds; if it exists, the run continues from it and ends as if it had never
-        stopped. It holds the noise state: keep it as private as the data.
+    start : float or array-like, default 0
+        θ_0: one number for all coordinates, or one per coordinate. It must lie in the region.
+    replicates : int, default 1
+        The number of independent runs from the same start.
+    seed : int, optional
+        With a seed the run is reproducible, and so not fit for release; rules with the same seed draw the same
+        records. Without one, the randomness is cryptographic, with keys from the operating system.
+    record : int or array-like of int, default 50
+        The approximate number of iterations to record, log-spaced and including 0 and `steps`; or the iterations
+        themselves.
+    n_jobs : int, optional
+        The number of threads. The default is one per replicate, but not more than there are processors. With more
+        threads than replicates, several threads share each large batch; they wait for each other at every step, which
+        is slow if the processors are busy. The results do not depend on this number.
+    progress : bool or Progress, optional
+        Whether to show a progress bar. The default shows one on a terminal if the run is long.
+    checkpoint : path, optional
+        A file that is written every few seconds. If it exists, the run continues from it, with the same result as
+        without the interruption. The file contains the state of the noise: keep it as private as the data.
+
+    Returns
+    -------
+    Trace
+        The recorded iterates and the output of every replicate.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C. Its `trace` holds what was recorded.
+    DivergenceError
+        If θ is no longer finite. Its `trace` holds what was recorded.
+    CheckpointError
+        If the checkpoint belongs to another run or cannot be read.
 
     Examples
     --------
@@ -122,20 +139,20 @@ def run(
     return trace_of(rule, seed, work)
 
 
-def recorded_iterations(record: Any, steps: int) -> NDArray[np.int64]:
-    """The iterations to keep: log-spaced for a number, else the ones given."""
+def recorded_iterations(record: int | ArrayLike, steps: int) -> NDArray[np.int64]:
+    """Return the iterations to record: log-spaced if `record` is a number, otherwise `record` itself."""
     if isinstance(record, int | np.integer):
         points = checks.integer("record", record, least=2)
         spaced = np.geomspace(1, steps, points - 1).round().astype(np.int64)
         return np.unique(np.concatenate(([0], spaced, [steps])))
-    given = checks.integers(record)
-    if given is None or given.min() < 0 or given.max() > steps:
+    iterations = checks.integers(record)
+    if iterations is None or iterations.min() < 0 or iterations.max() > steps:
         raise ValueError(f"record must be a number or iterations from 0 to {steps}, got {record!r}.")
-    return np.unique(given)
+    return np.unique(iterations)
 
 
-def start_of(start: Any, problem: Problem) -> Any:
-    """θ_0 as a vector; refuse one outside the region."""
+def start_of(start: ArrayLike, problem: Problem) -> NDArray[np.float64]:
+    """Return θ_0 as a vector; raise ValueError if it is outside the region."""
     theta = checks.vector("start", start, problem.dimension)
     inside = theta.copy()
     project(problem.region, inside)
@@ -145,9 +162,16 @@ def start_of(start: Any, problem: Problem) -> Any:
 
 
 class _Checkpoint:
-    """The checkpoint file of a run, or nothing."""
+    """The checkpoint file of a run; does nothing if there is no path."""
 
-    def __init__(self, path: Any, problem: Problem, rule: Rule, settings: dict[str, Any], work: list[Replicate]):
+    def __init__(
+        self,
+        path: str | PathLike[str] | None,
+        problem: Problem,
+        rule: Rule,
+        settings: dict[str, Any],
+        work: list[Replicate],
+    ):
         self._path = _file(path)
         self._work = work
         if self._path is None:
@@ -157,10 +181,10 @@ class _Checkpoint:
         if self._path.exists():
             checkpoints.load(self._path, self._run, work)
         else:
-            checkpoints.save(self._path, self._run, work)  # a folder that cannot be written to shows now
+            checkpoints.save(self._path, self._run, work)  # fails now, not after hours, if the folder is read-only
 
     def save(self, only_if_due: bool = False) -> None:
-        """Write all replicates' states, holding each still while it is copied."""
+        """Write the states of all replicates, which are paused while they are copied."""
         if self._path is None or (only_if_due and time.monotonic() - self._last < CHECKPOINT_SECONDS):
             return
         self._last = time.monotonic()
@@ -169,10 +193,12 @@ class _Checkpoint:
                 if not any(replicate.diverged for replicate in self._work):
                     checkpoints.save(self._path, self._run, self._work)
         except OSError as problem:
-            warnings.warn(f"the checkpoint could not be written ({problem}); the run goes on without it.", stacklevel=2)
+            warnings.warn(
+                f"The checkpoint could not be written ({problem}); the run continues without it.", stacklevel=2
+            )
 
 
-def _file(path: Any) -> Path | None:
+def _file(path: str | PathLike[str] | None) -> Path | None:
     if path is None:
         return None
     if not isinstance(path, str | PathLike) or not str(path) or Path(path).is_dir() or not Path(path).parent.is_dir():
@@ -190,13 +216,13 @@ def _run_all(
     file: _Checkpoint,
     work: list[Replicate],
 ) -> None:
-    """Advance every replicate to the end; on Ctrl-C or divergence stop them all and raise with the trace."""
+    """Advance every replicate to the end; on Ctrl-C or divergence, stop all of them and raise with the trace."""
     stop = threading.Event()
     each = max(1, threads // len(work))
     pool = ThreadPoolExecutor(max_workers=min(threads, len(work)))
     try:
         if work[0].done < steps:
-            work[0].compile(problem, rule, each)  # here and not in a thread, so that Ctrl-C need not wait for it
+            work[0].compile(problem, rule, each)  # in the main thread, so that Ctrl-C can interrupt it
         pace = Pace()
         jobs = [pool.submit(replicate.advance_to, problem, rule, steps, each, pace, stop) for replicate in work]
         with progress:
@@ -216,7 +242,7 @@ def _run_all(
 
 
 def _watch(jobs: list[Future[None]], work: list[Replicate], progress: Progress, file: _Checkpoint) -> None:
-    """Wait for the jobs, looking up often enough for Ctrl-C, the bar and the checkpoint."""
+    """Wait for the jobs, with short timeouts to handle Ctrl-C, the progress bar and the checkpoint."""
     pending: set[Future[None]] = set(jobs)
     while pending:
         finished, pending = wait(pending, timeout=CHUNK_SECONDS, return_when=FIRST_EXCEPTION)
@@ -230,7 +256,22 @@ def _watch(jobs: list[Future[None]], work: list[Replicate], progress: Progress, 
 
 
 def trace_of(rule: Rule, seed: int | None, work: list[Replicate]) -> Trace:
-    """What the replicates recorded until now."""
+    """Return the iterates that the replicates have recorded so far.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule, which determines whether errors and averages are part of the trace.
+    seed : int or None
+        The seed of the run.
+    work : list of Replicate
+        The replicates, which may not be complete.
+
+    Returns
+    -------
+    Trace
+        The recorded iterates; NaN where a replicate has not arrived yet.
+    """
     return Trace(
         rule=rule.name,
         seed=seed,

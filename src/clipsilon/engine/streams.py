@@ -1,8 +1,8 @@
-"""Random streams: three generators a replicate, so that rules can share one and not the others.
+"""Random streams: three generators per replicate, one per purpose.
 
-With a seed, every replicate's streams are spawned from it: results do not depend on the number of
-threads, and two rules run with the same seed draw the same records (common random numbers). Without
-a seed the streams are AES in counter mode, each keyed by the operating system.
+With a seed, the streams of every replicate are spawned from it, so results do not depend on the number of
+threads, and two rules with the same seed draw the same records (common random numbers). Without a seed, the
+streams are AES in counter mode, each with a key from the operating system.
 """
 
 from __future__ import annotations
@@ -18,46 +18,56 @@ from clipsilon._core import checks
 
 
 class Streams(NamedTuple):
-    """The generators of one replicate."""
+    """The generators of one replicate.
 
-    records: Generator  # which records are drawn
+    Parameters
+    ----------
+    records : numpy.random.Generator
+        Draws the records of each batch.
+    noise : numpy.random.Generator
+        Draws the noise.
+    response : numpy.random.Generator
+        Passed to random responses.
+    """
+
+    records: Generator
     noise: Generator
-    response: Generator  # what random responses draw from
+    response: Generator
 
     def copy(self) -> Streams:
-        """Streams of the same kind in their own right."""
+        """Return new, independent streams with bit generators of the same types."""
         return Streams(*(Generator(type(generator.bit_generator)()) for generator in self))
 
     def state(self) -> list[Any]:
-        """The states of the generators, as JSON can hold them."""
+        """Return the states of the generators in a form that JSON can represent."""
         return [_encode(generator.bit_generator.state) for generator in self]
 
     def restore(self, state: list[Any]) -> None:
-        """Continue from states saved earlier."""
+        """Set the generators to states that `state` has returned."""
         for generator, saved in zip(self, state, strict=True):
             generator.bit_generator.state = _decode(saved)
 
 
 class GeneratorState(NamedTuple):
-    """A generator as it is at one moment, to go on from elsewhere. (Ten times as fast as a copy.)"""
+    """The state of a generator, from which another generator can continue. (Ten times as fast as a copy.)"""
 
     kind: type
     state: Any
 
     @classmethod
     def of(cls, generator: Generator) -> GeneratorState:
-        """The present moment of a generator."""
+        """Return the current state of a generator."""
         return cls(type(generator.bit_generator), generator.bit_generator.state)
 
     def generator(self) -> Generator:
-        """A generator that goes on from there."""
+        """Return a new generator with this state."""
         bits = self.kind()
         bits.state = self.state
         return Generator(bits)
 
 
 def spawn(seed: int | None, replicates: int) -> list[Streams]:
-    """The streams of each replicate."""
+    """Return the streams of each replicate: from a seed, or with keys from the operating system if `seed` is None."""
     if seed is None:
         return [
             Streams(*(Generator(AESCounter(key=secrets.randbits(128))) for _ in Streams._fields))
@@ -68,6 +78,7 @@ def spawn(seed: int | None, replicates: int) -> list[Streams]:
 
 
 def _encode(value: Any) -> Any:
+    """Convert the state of a bit generator to values that JSON can represent."""
     if isinstance(value, dict):
         return {key: _encode(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
@@ -76,6 +87,7 @@ def _encode(value: Any) -> Any:
 
 
 def _decode(value: Any) -> Any:
+    """Invert `_encode`."""
     if isinstance(value, dict):
         if set(value) == {"dtype", "items"}:
             return np.array(value["items"], dtype=value["dtype"])

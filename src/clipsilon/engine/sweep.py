@@ -1,8 +1,8 @@
-"""Grids of runs over joblib, kept on disk by their content.
+"""Grids of runs over joblib, with results stored on disk by content.
 
-Each completed run becomes a file of the store, a `Trace` in .npz, whose name is a digest of everything that decides
-the result: data, parts, settings, and the sources that ran. So a sweep that was stopped, however rudely, goes on where
-it was, and a point that has not changed is never run again.
+Each completed run becomes a file in the store, a `Trace` in .npz format, whose name is a digest of everything that
+determines the result: data, parts, settings, and the source code. So a sweep that was stopped, even by a kill, resumes
+where it was, and a point that has not changed is never run again.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import joblib
 import numba
 import numpy as np
+from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
 from clipsilon._core.parts import all_ours
@@ -31,45 +32,75 @@ from clipsilon.rules.rule import Rule
 
 VERSIONS = {"numpy": np.__version__, "numba": numba.__version__}  # either may change the last digits
 
-_STOPPED: set[str] = set()  # sweeps that have ended early: runs in threads of this process look here
+_STOPPED: set[str] = set()  # sweeps that have ended; runs in threads of this process check it
 
 
 class Run(NamedTuple):
-    """One point of a sweep: the arguments of `clipsilon.run` that decide its result."""
+    """One point of a sweep: the arguments of `clipsilon.run` that determine its result.
+
+    Parameters
+    ----------
+    problem : Problem
+        The data, loss, response and region.
+    rule : Rule
+        The algorithm.
+    steps : int
+        T, the number of updates.
+    start : float or array-like, default 0
+        θ_0.
+    replicates : int, default 1
+        The number of independent runs from the same start.
+    seed : int, default 0
+        The seed; a sweep is always reproducible.
+    record : int or array-like of int, default 50
+        The approximate number of iterations to record, or the iterations themselves.
+    """
 
     problem: Problem
     rule: Rule
     steps: int
-    start: Any = 0.0
+    start: ArrayLike = 0.0
     replicates: int = 1
     seed: int = 0
-    record: Any = 50
+    record: int | ArrayLike = 50
 
 
 def sweep(
-    runs: Sequence[Run],
+    runs: Iterable[Run],
     store: str | PathLike[str] | None = None,
     n_jobs: int | None = None,
     progress: bool | None = None,
 ) -> list[Trace]:
-    """Run all points of a grid and return their traces, in order; points that the store holds are read from it.
+    """Run all points of a grid, except those whose traces are in the store.
 
-    Points with a part from outside the package are run every time and never kept: nothing could tell when its source,
-    or something that it calls, has changed. A point that diverges ends the sweep with `DivergenceError`, and Ctrl-C
-    with `KeyboardInterrupt`; points that were complete by then are kept.
+    Points with a part that is not of the package are run every time and never stored, because there is no way to
+    detect that its source, or something that it calls, has changed.
 
     Parameters
     ----------
-    runs
-        The points, each a `Run`.
-    store
-        The folder to keep traces in, made if need be; None for one in the user's cache folder. Any file in it can be
-        deleted at any time; one that cannot be read is computed again.
-    n_jobs
-        How many points to run at a time; None for what `joblib.parallel_config` says, or one a processor. Points run in
-        threads, unless a backend was chosen there, such as "loky" or "dask". The results do not depend on it.
-    progress
-        True or False; None shows a bar with the time left, on a terminal, when the sweep is long.
+    runs : iterable of Run
+        The points.
+    store : path, optional
+        The folder for the traces, created if necessary. The default is in the user's cache folder. Files in it can be
+        deleted at any time; a file that cannot be read is computed again.
+    n_jobs : int, optional
+        The number of points to run at the same time. The default is the setting of `joblib.parallel_config`, or one
+        per processor. Points run in threads unless a backend such as "loky" or "dask" is selected there. The results
+        do not depend on this number.
+    progress : bool, optional
+        Whether to show a progress bar. The default shows one on a terminal if the sweep is long.
+
+    Returns
+    -------
+    list of Trace
+        The traces, in the order of `runs`.
+
+    Raises
+    ------
+    DivergenceError
+        If a point diverges. The points completed by then are stored.
+    KeyboardInterrupt
+        On Ctrl-C. The points completed by then are stored.
 
     Examples
     --------
@@ -99,15 +130,15 @@ def sweep(
     return [traces[key] for key in keys]
 
 
-def _checked_runs(runs: Any) -> list[Run]:
-    """A list of them, from anything that can be gone through."""
+def _checked_runs(runs: object) -> list[Run]:
+    """Return a list of runs from any iterable."""
     if isinstance(runs, str | Run) or not isinstance(runs, Iterable):
         raise ValueError(f"runs must be a list of Run, got {checks.short_repr(runs)}.")
     return list(runs)
 
 
 def store_folder(store: str | PathLike[str] | None) -> Path:
-    """The folder of a store, made if it is not there; None is one in the user's cache folder."""
+    """Return the folder of a store, created if necessary; the default is in the user's cache folder."""
     folder = cache_folder() / "sweeps" if store is None else Path(store)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,10 +148,10 @@ def store_folder(store: str | PathLike[str] | None) -> Path:
 
 
 def _computed(points: dict[str, Run], n_jobs: int | None) -> Iterator[tuple[str, Trace]]:
-    """The traces of all points, each as soon as it is there."""
+    """Yield the keys and traces of all points as they complete."""
     sweep_id = uuid.uuid4().hex
     jobs = _jobs(n_jobs)
-    # Twice as many threads as processors, at most: the last point does not leave half of them idle.
+    # Up to twice as many threads as jobs, so that the last points do not leave half of the processors idle.
     each = max(1, -(-2 * joblib.effective_n_jobs(jobs) // max(1, len(points))))
     tasks = (joblib.delayed(_run)(sweep_id, key, point, each) for key, point in points.items())
     try:
@@ -135,18 +166,18 @@ def _run(sweep_id: str, key: str, point: Run, threads: int) -> tuple[str, Trace]
 
 
 class _StoppedError(Exception):
-    """The sweep has ended; a run that goes on in a thread of it has no use."""
+    """The sweep of this run has ended, so its result is not needed."""
 
 
 class _Watch(Progress):
-    """No bar of its own: it ends a run whose sweep was stopped."""
+    """A progress without a bar, which ends the run if its sweep has ended."""
 
     def __init__(self, sweep_id: str):
         super().__init__(False, "", 0)
         self._sweep_id = sweep_id
 
     def show(self, done: int) -> None:
-        """Look whether the sweep still goes on."""
+        """Raise _StoppedError if the sweep has ended."""
         if self._sweep_id in _STOPPED:
             raise _StoppedError
 
@@ -159,7 +190,7 @@ def _jobs(n_jobs: int | None) -> int:
 
 
 def _stored(folder: Path, key: str) -> Trace | None:
-    """The trace of that key, or None if there is none that can be read."""
+    """Return the stored trace of a key, or None if there is none or it cannot be read."""
     try:
         return Trace.load(folder / f"{key}.npz")
     except (FileNotFoundError, ValueError):
@@ -172,7 +203,7 @@ def _is_kept(point: Run) -> bool:
 
 
 def _checked_key(point: Run) -> str:
-    """A digest of all that decides a run's result; refuse what is not a run, before anything is run."""
+    """Return a digest of all that determines the result of a run, after checking its arguments."""
     checks.instance("each of runs", point, Run)
     checks.instance("problem", point.problem, Problem)
     checks.instance("rule", point.rule, Rule)
