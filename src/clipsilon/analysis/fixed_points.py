@@ -318,7 +318,8 @@ def _describe(problem: Problem, what: str, zero: Zero, draws: int) -> Point:
     """Describe how good a point is, and what theory guarantees about it."""
     contraction = problem.constants(2.0 * max(1.0, float(np.linalg.norm(zero.theta)))).contraction
     averaged = draws if is_random(problem.response) else None
-    remarks = [f"{what} with residual {zero.residual:.1e}"]
+    found = f"{what} with" if zero.converged else f"No {what} was found; the best candidate has"
+    remarks = [f"{found} residual {zero.residual:.1e}"]
     if averaged is not None:
         remarks.append(f"averaged over {averaged} draws of the response per record")
     if zero.converged and not zero.isolated:
@@ -329,8 +330,6 @@ def _describe(problem: Problem, what: str, zero: Zero, draws: int) -> Point:
         remarks.append(f"β ≥ μ/L (βL/μ = {contraction:.3g} by the bounds around it), so a stable point need not exist "
                        "or be the only one, and retraining need not converge")  # fmt: skip
     message = "; ".join(remarks) + "."
-    if not zero.converged:
-        message = f"No {what} was found; the closest is a {message}"
     return Point(
         zero.theta, zero.residual, zero.converged, zero.attracts, zero.isolated, contraction, averaged, message
     )
