@@ -14,7 +14,7 @@ MARGIN = 6.0  # standard errors; see `exceeds`
 
 
 def setting(**changes):
-    base = dice.Setting(0.5, 2.0, 3.0, 1.5, dimension=2, clip=1.0, error_clip=2.0, noise_std=0.3, batch=3)
+    base = dice.DiceConstants(0.5, 2.0, 3.0, 1.5, dimension=2, clip=1.0, error_clip=2.0, noise_std=0.3, batch=3)
     return base._replace(**changes)
 
 
@@ -164,7 +164,7 @@ def test_where_gradients_stay_within_both_clips_the_printed_bound_is_weaker():
 
 def test_a_run_breaks_the_printed_bound():
     """One record, f = ½x², so all is certain. G is the gradient at the start, which no later one exceeds."""
-    case = dice.Setting(
+    case = dice.DiceConstants(
         1.0, 1.0, gradient_bound=1000.0, spread=0.0, dimension=1, clip=1.0, error_clip=1.1, noise_std=0.0
     )
     steps = 10**6
@@ -247,7 +247,7 @@ def runs(name, clip, error_clip, step, batch, steps=2000, start=1.0):
         problem, rule, steps=steps, start=first, replicates=200, seed=3, record=np.arange(steps + 1), n_jobs=1
     )
     around = np.sqrt(trace.gap(minimum)).max()  # no run, at no step, was further away
-    case = dice.Setting(
+    case = dice.DiceConstants(
         least, most, problem.constants(np.linalg.norm(minimum) + around).gradient_bound,
         spread_at(problem, minimum) + turn * around, problem.dimension, clip, error_clip, 0.2, batch, most * around,
     )  # fmt: skip

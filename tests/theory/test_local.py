@@ -14,14 +14,14 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import SinglePass, Uniform
 from clipsilon.rules.schedules import Power, size
 from clipsilon.theory import local
-from clipsilon.theory.local import Setting
+from clipsilon.theory.local import LocalConstants
 
 ALPHAS = [0.0, 0.25, 0.4, 0.5, 0.6, 2 / 3, 0.8, 0.95]
 MARGIN = 6.0  # standard errors; see `exceeds`
 
 
 def setting(**changes):
-    base = Setting(2.0, budget=1.5, dimension=3, start=1.7, smoothness=1.2, strong_convexity=0.3)
+    base = LocalConstants(2.0, budget=1.5, dimension=3, start=1.7, smoothness=1.2, strong_convexity=0.3)
     return base._replace(**changes)
 
 
@@ -77,7 +77,7 @@ def quadratic_case(curvatures, spread, budgets, step, users, starts):
         bound = np.sqrt((curvatures[:, None] ** 2 * reach).sum(axis=0).max() + d * spread**2)
         before, noise = noise, 4 * bound**2 * np.mean(1 / np.square(budgets))
     assert noise == pytest.approx(before, rel=1e-6)
-    case = Setting(bound * (1 + 1e-6), budgets, d, starts.sum(), curvatures.max(), curvatures.min())
+    case = LocalConstants(bound * (1 + 1e-6), budgets, d, starts.sum(), curvatures.max(), curvatures.min())
     last, average = np.sum([e[0] for e in exact], axis=0), np.sum([e[1] for e in exact], axis=0)
     loss = 0.5 * sum(c * e[0] for c, e in zip(curvatures, exact, strict=True))
     average_loss = 0.5 * sum(c * e[1] for c, e in zip(curvatures, exact, strict=True))
@@ -104,7 +104,7 @@ def test_all_bounds_hold_for_exact_moments(alpha, budgets):
 def test_the_average_attains_its_limit():
     """n·E‖θ̄_n − θ*‖² tends to the limit variance, and so does the bound: no constant is lost."""
     step, users = Power(0.5, 0.6), 50_000
-    case = Setting(3.0, 1.5, 1, 0.5, 1.0, 0.8)
+    case = LocalConstants(3.0, 1.5, 1, 0.5, 1.0, 0.8)
     variance = 1.0 + 4 * 3.0**2 / 1.5**2
     _, average = moments(0.8, variance, step, 0.5, users)
     limit = local.limit_variance(case, [[0.8]], [[1.0]])
@@ -130,7 +130,7 @@ def test_discounted_sums_are_bounded(alpha, product, power):
 def test_fourth_moments_are_bounded():
     """Exact fourth moments of a run on a quadratic in one dimension whose gradient error is ±1."""
     step, bound, budget = Power(0.2, 0.5), 3.0, 2.0
-    case = Setting(bound, budget, 1, 0.49, 1.0, 1.0)
+    case = LocalConstants(bound, budget, 1, 0.49, 1.0, 1.0)
     noise = (2 * bound / budget) ** 2
     second, fourth = 0.49, 0.49**2
     error2, error4 = 1 + noise, 1 + 6 * noise + 3 * noise**2
@@ -345,7 +345,7 @@ def test_distances_hold_over_runs(name, alpha):
     bound = within(problem, minimum, radius)
     models, averages = replicates(problem, step, bound, budget, minimum + 0.5)
     assert ((models - minimum) ** 2).sum(axis=2).max() < radius**2
-    case = Setting(
+    case = LocalConstants(
         bound,
         budget,
         problem.dimension,
@@ -389,7 +389,7 @@ def test_losses_hold_over_runs(name, alpha):
     lengths = np.sqrt((problem.features**2).sum(axis=1))
     minimum, step, budget, bound = cs.stable_point(problem).theta, Power(0.1, alpha), 2.0, steepest * lengths.max()
     models, averages = replicates(problem, step, bound, budget, minimum + 1.0)
-    case = Setting(bound, budget, problem.dimension, problem.dimension, problem.constants(1.0).smoothness)
+    case = LocalConstants(bound, budget, problem.dimension, problem.dimension, problem.constants(1.0).smoothness)
     risk = cs.metrics.performative_risk
     last, average = (risk(problem, chosen) - risk(problem, minimum) for chosen in (models[:, AT], averages[:, AT - 1]))
     assert not exceeds(last, local.last_loss(case, step, AT))
@@ -405,7 +405,7 @@ def test_projected_runs_keep_to_theorems_3_and_6():
     known, minimum, step, budget = problem.constants(), cs.stable_point(problem).theta, Power(0.3, 0.5), 1.0
     models, averages = replicates(problem, step, known.gradient_bound, budget, np.array([1.0]))
     assert np.mean((models == 1.0) | (models == -0.2)) > 0.05  # the borders are met
-    case = Setting(known.gradient_bound, budget, 1, float((1.0 - minimum[0]) ** 2), known.smoothness, least)
+    case = LocalConstants(known.gradient_bound, budget, 1, float((1.0 - minimum[0]) ** 2), known.smoothness, least)
     assert not exceeds(((models[:, AT] - minimum) ** 2).sum(axis=2), local.last_distance(case, step, AT))
     risk = cs.metrics.performative_risk
     assert not exceeds(risk(problem, averages[:, AT - 1]) - risk(problem, minimum), local.average_loss(case, step, AT))
@@ -420,7 +420,7 @@ def test_theorem_3_as_printed_fails_without_much_noise():
     exact, _ = moments(1.0, 1.0, step, 0.0, n)
     printed = 1.02**2 * (step.eta / n**0.99 + step.eta**2 * psi(1 - 1.98, n) * np.exp(-step.eta * n**0.01 / 2))
     assert exact[-1] > 1.3 * printed
-    assert exact[-1] < local.last_distance(Setting(1.02, 1e9, 1, 0.0, 1.0, 1.0), step, n)
+    assert exact[-1] < local.last_distance(LocalConstants(1.02, 1e9, 1, 0.0, 1.0, 1.0), step, n)
 
 
 def test_theorem_5_as_printed_fails():
@@ -431,11 +431,11 @@ def test_theorem_5_as_printed_fails():
     start = far**2 + c**2 * step.eta**2 * psi(-0.5, n)
     printed = 2 * np.sqrt(start) * (1 + 4 * c * step.eta**1.5) / step.eta / psi(0.25, n)
     assert loss > 30 * printed
-    assert loss < local.last_loss(Setting(c, 1e9, 1, far**2, 1.0), step, n)
+    assert loss < local.last_loss(LocalConstants(c, 1e9, 1, far**2, 1.0), step, n)
 
 
 def test_theorem_6_as_printed_fails_at_the_first_user():
-    case, step = Setting(2.0, 1.0, 1, 0.0, 1.0, 1.0), Power(0.1, 0.5)
+    case, step = LocalConstants(2.0, 1.0, 1, 0.0, 1.0, 1.0), Power(0.1, 0.5)
     variance = 1.0 + 4 * 2.0**2
     _, average = moments(1.0, variance, step, 0.0, 1)
     assert psi(1 - 2 * step.alpha, 1) == psi(1 - step.alpha, 1) == 0.0  # so is what is printed
@@ -445,7 +445,7 @@ def test_theorem_6_as_printed_fails_at_the_first_user():
 def test_theorem_4_as_printed_leaves_out_the_noise():
     """For flat losses its terms of order 1/n, tr(H⁻¹SH⁻¹) + σ̃²/m + σ̃²/(m(1 − 2α)), are below what θ̄_n tends to."""
     alpha, m, bound, budget, d = 0.25, 1e-3, 1.0, 0.5, 4
-    case = Setting(bound, budget, d, 0.0, m, m)
+    case = LocalConstants(bound, budget, d, 0.0, m, m)
     covariance = np.eye(d) * bound**2 / d
     printed = bound**2 / m**2 + bound**2 * (1 + 64 * d / budget**2) / m * (1 + 1 / (1 - 2 * alpha))
     assert local.limit_variance(case, m * np.eye(d), covariance) > 10 * printed
@@ -474,7 +474,7 @@ def test_averages_are_slower_than_printed_below_one_half():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: setting(budget=0.0), "budget must be a number above 0, or one for each user"),
+        (lambda: setting(budget=0.0), "budget must be a number above 0, or one per user"),
         (lambda: setting(budget=[1.0, np.inf]), "budget must be a number above 0"),
         (lambda: setting(dimension=0), "dimension must be a whole number"),
         (lambda: local.power_integral(1.0, 0.0), "t must be above 0"),

@@ -1,24 +1,25 @@
 """Bounds of papers 1 and 2: clipped SGD and DiceSGD while records react to the model.
 
-The constants μ, L, β and G come as a `Constants`, from `problem.constants(radius)` or made by hand; a bound is as good
-as they are, over the models that a run visits. μ̃ = μ − Lβ throughout, with L that of ∇ℓ in z, which is the one that
-the proofs need. Steps are those of `clipsilon.schedules`; `noise_std` is σ_DP, on the mean update; `start_gap` is
-‖θ_0 − θ_PS‖². Bounds along a run take `iterations` as `trace.iterations` has them, and t = 0 gives `start_gap`.
+The constants μ, L, β and G are passed as a `Constants`, which `problem.constants(radius)` computes or the caller
+builds; a bound is as good as its constants are over the models that a run visits. μ̃ = μ − Lβ throughout, where L is
+the Lipschitz constant of ∇ℓ in z, the one that the proofs need. Steps are the parts of `clipsilon.schedules`;
+`noise_std` is σ_DP, on the mean update; `start_gap` is ‖θ_0 − θ_PS‖². Bounds along a run take `iterations` in the form
+of `trace.iterations`, and t = 0 gives `start_gap`.
 
-All bounds are for batches of a fixed size that are drawn anew at every step (`Uniform`, `Full`), and for greedy
-deployment. Batches from a pass over the data depend on the last ones, and the size of a Poisson batch varies: both can
-exceed the bounds. Poisson batches of mean size B need (1 + 1/B) times the mean square that an update's gradient part is
-given (min{c, G}² in `sharp_clipped_sgd_bound`).
+All bounds hold for batches of a fixed size that are drawn anew at each step (`Uniform`, `Full`), and for greedy
+deployment. The batches of a pass over the data depend on the preceding ones, and the size of a Poisson batch varies:
+runs with either can exceed the bounds. For Poisson batches of mean size B, the bound on the mean square of an update's
+gradient part (min{c, G}² in `sharp_clipped_sgd_bound`) must be multiplied by 1 + 1/B.
 
 Where a printed result is loose or does not follow from its proof, the docstring says so.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
@@ -32,7 +33,7 @@ from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Box
 from clipsilon.problems.responses import LocationShift
 from clipsilon.rules.presets import PCSGD
-from clipsilon.rules.schedules import Constant, size
+from clipsilon.rules.schedules import Constant, Schedule, size
 
 __all__ = [
     "claimed_noise",
@@ -56,7 +57,7 @@ Array = NDArray[np.float64]
 
 
 def effective_convexity(constants: Constants) -> float:
-    """μ̃ = μ − L·β, what the records' reaction leaves of the strong convexity; it must be positive (β < μ/L).
+    """Return μ̃ = μ − L·β, the strong convexity that the records' reaction leaves; it must be positive (β < μ/L).
 
     >>> effective_convexity(Constants(1.0, 1.0, 10.0, sensitivity=0.05, gradient_bound=25.0, radius=10.0))
     0.5
@@ -74,20 +75,53 @@ def effective_convexity(constants: Constants) -> float:
 
 def clipped_sgd_bound(
     constants: Constants,
-    step: Any,
+    step: Schedule,
     clip: float,
     noise_std: float,
     start_gap: float,
     dimension: int,
-    iterations: Any,
-) -> Any:
-    """Theorem 3.4: E‖θ_t − θ_PS‖² of PCSGD is at most Π_{i≤t}(1 − μ̃γ_i)·start_gap + 2c_1γ_t/μ̃ + 8C_1/μ̃².
+    iterations: ArrayLike,
+) -> Array:
+    """Return Theorem 3.4's bound on E‖θ_t − θ_PS‖² of PCSGD (paper 1).
 
-    c_1 = 2(c² + G²) + d·σ_DP² and C_1 = max{G − c, 0}². Conditions: β < μ/L; γ_t ≤ 2/μ̃; and
-    γ_{t−1}/γ_t ≤ 1 + (μ̃/2)γ_t for t ≥ 2 (with no γ_0, as eq. 11 has). `InverseTime(a0, a1)` meets the last one if
-    a0·μ̃ ≥ 2(a1 + 2)/(a1 + 1), `Power` with α = 1 never. A factor 1 − μ̃γ_i below 0 counts as 0: the proof cannot
-    unroll (22) through a negative one. `sharp_clipped_sgd_bound` is smaller and has no condition on the steps.
+    The bound is Π_{i≤t}(1 − μ̃γ_i)·start_gap + 2c_1γ_t/μ̃ + 8C_1/μ̃² with c_1 = 2(c² + G²) + d·σ_DP² and
+    C_1 = max{G − c, 0}². `sharp_clipped_sgd_bound` is smaller and has no condition on the steps.
 
+    Parameters
+    ----------
+    constants : Constants
+        μ, L, β and G over the models that the run visits.
+    step : Schedule
+        The step sizes γ_t.
+    clip : float
+        The clipping threshold c, above 0.
+    noise_std : float
+        σ_DP, the standard deviation of the noise on each coordinate of the mean update.
+    start_gap : float
+        ‖θ_0 − θ_PS‖².
+    dimension : int
+        d, the number of coordinates of θ.
+    iterations : array_like of int
+        The iterations t ≥ 0 at which to evaluate the bound.
+
+    Returns
+    -------
+    array of float
+        The bound at each of `iterations`, in their shape; `start_gap` at t = 0.
+
+    Raises
+    ------
+    ValueError
+        If a condition fails: β < μ/L; γ_t ≤ 2/μ̃; γ_{t−1}/γ_t ≤ 1 + (μ̃/2)γ_t for t ≥ 2.
+
+    Notes
+    -----
+    The last condition starts at t = 2 because γ_0, which appears in eq. 11, does not exist. `InverseTime(a0, a1)` meets
+    it if a0·μ̃ ≥ 2(a1 + 2)/(a1 + 1); `Power` with α = 1 never does. A factor 1 − μ̃γ_i below 0 counts as 0, because the
+    proof cannot unroll (22) through a negative factor.
+
+    Examples
+    --------
     >>> from clipsilon.rules.schedules import InverseTime
     >>> constants = Constants(1.0, 1.0, 10.0, sensitivity=0.05, gradient_bound=15.0, radius=10.0)
     >>> clipped_sgd_bound(constants, InverseTime(10, 100), 1.0, 0.3, 49.0, 1, [0, 10**6]).round(2)
@@ -104,22 +138,33 @@ def clipped_sgd_bound(
 
 def sharp_clipped_sgd_bound(
     constants: Constants,
-    step: Any,
+    step: Schedule,
     clip: float,
     noise_std: float,
     start_gap: float,
     dimension: int,
-    iterations: Any,
-) -> Any:
-    """A bound on E‖θ_t − θ_PS‖² of PCSGD: the recursion behind Theorem 3.4 without its losses, solved exactly.
+    iterations: ArrayLike,
+) -> Array:
+    """Return a bound on E‖θ_t − θ_PS‖² of PCSGD: the recursion behind Theorem 3.4, without its losses, solved exactly.
 
     With r_t² = E‖θ_t − θ_PS‖², κ = max{G − c, 0} and γ = γ_{t+1}::
 
         r_{t+1}² ≤ max{1 − 2μ̃γ, 0}·r_t² + 2γκ·r_t + γ²(min{c, G}² + d·σ_DP²).
 
-    For small steps this ends at C_1/μ̃², an eighth of the theorem's bias. It needs β < μ/L, and nothing of the steps.
-    What looseness is left is that of κ: on the problem of Theorem 3.5, the mean of max{‖∇ℓ‖ − c, 0} at θ_∞ in place of
-    κ would give the exact bias.
+    Parameters
+    ----------
+    constants, step, clip, noise_std, start_gap, dimension, iterations
+        As in `clipped_sgd_bound`. The only condition is β < μ/L; there is none on the steps.
+
+    Returns
+    -------
+    array of float
+        The bound at each of `iterations`, in their shape; `start_gap` at t = 0.
+
+    Notes
+    -----
+    For small steps the bound tends to C_1/μ̃², an eighth of the theorem's bias. The remaining looseness is due to κ: on
+    the problem of Theorem 3.5, replacing κ by the mean of max{‖∇ℓ‖ − c, 0} at θ_∞ would give the exact bias.
 
     Proof. θ_PS lies in the region, so projecting brings θ_t − γ(g + ζ), g the clipped gradient, no farther from it.
     Square the distance and take the mean: what remains is r_t² − 2γE⟨θ_t − θ_PS, g⟩ and, at most, the last term.
@@ -132,46 +177,100 @@ def sharp_clipped_sgd_bound(
     times, gamma = _times(iterations), _sizes(step, iterations)
     power = min(clip, constants.gradient_bound) ** 2 + _noise_power(noise_std, dimension)
     shrink, pull = np.maximum(1 - 2 * rate * gamma, 0.0), 2 * _excess(constants, clip) * gamma
-    return _solve(start, np.zeros_like(gamma), shrink, pull, power * gamma**2)[times] ** 2
+    roots: Array = _solve(start, np.zeros_like(gamma), shrink, pull, power * gamma**2)[times]
+    return roots**2
 
 
-def lower_bound_problem(a: float, scale: float, share: float, beta: float, clip: float, records: int = 1000) -> Problem:
-    """Theorem 3.5's example of an unavoidable bias: ℓ = ½(θ + a·z)², z = z̄ − βθ, a share p̄ of z̄ is b = `scale`, else 0.
+def lower_bound_problem(
+    a: float, scale: float, fraction: float, beta: float, clip: float, records: int = 1000
+) -> Problem:
+    """Build Theorem 3.5's example of an unavoidable clipping bias (paper 1).
 
-    Its region is eq. 25 with the b that is missing there: |θ| ≤ 2p̄·ab/(1 − aβ), which holds both points. The share is
-    exact, so p̄·records must be whole.
+    ℓ = ½(θ + a·z)² and z = z̄ − βθ; a fraction p̄ of the z̄ equals b, the others are 0. The region is eq. 25 with the
+    factor b that is missing there: |θ| ≤ 2p̄·ab/(1 − aβ), which contains both the stable and the clipped point.
+
+    Parameters
+    ----------
+    a : float
+        The factor of z in the loss, above 0.
+    scale : float
+        b, the value of the records that are not 0, above 0.
+    fraction : float
+        p̄, above 0 and below 1/2. It is met exactly, so `fraction * records` must be a whole number.
+    beta : float
+        β, the strength of the reaction, at least 0 and below 1/a.
+    clip : float
+        c, at most ab(1 − p̄). It is checked only: the problem does not depend on it.
+    records : int, default 1000
+        The number of records.
+
+    Returns
+    -------
+    Problem
+        The problem, in one dimension.
     """
-    _check_example(a, scale, share, beta, clip)
-    ones = share * checks.count("records", records)
+    _check_example(a, scale, fraction, beta, clip)
+    ones = fraction * checks.count("records", records)
     if abs(ones - round(ones)) > 1e-9 * records:
-        raise ValueError(f"share must be a whole number of the {records} records, got {share!r}, which is {ones:g}.")
+        raise ValueError(
+            f"fraction must be a whole number of the {records} records, got {fraction!r}, which is {ones:g}."
+        )
     data = np.zeros(records)
     data[: round(ones)] = scale
-    edge = 2 * share * a * scale / (1 - a * beta)
+    edge = 2 * fraction * a * scale / (1 - a * beta)
     return Problem(data, loss=Quadratic(a), response=LocationShift(beta), region=Box(-edge, edge))
 
 
-def lower_bound_bias(a: float, scale: float, share: float, beta: float, clip: float) -> float:
-    """Theorem 3.5: ‖θ_∞ − θ_PS‖² = (p̄/(1 − aβ))²·(ab − c/(1 − p̄))² of that example, exactly; b is `scale`.
+def lower_bound_bias(a: float, scale: float, fraction: float, beta: float, clip: float) -> float:
+    """Return Theorem 3.5's exact bias (p̄/(1 − aβ))²·(ab − c/(1 − p̄))² = ‖θ_∞ − θ_PS‖² (paper 1).
 
-    It grows as 1/(μ − Lβ)² = 1/(1 − aβ)²: the reaction amplifies the bias. Printed without b, and with the condition
-    ab ≥ 2c; what is needed is ab ≥ c/(1 − p̄), below which clipping costs nothing, and p̄ < 1/2, from which on the
-    clipped point is not the only one.
+    It grows as 1/(μ − Lβ)² = 1/(1 − aβ)²: the reaction amplifies the bias.
 
-    >>> round(lower_bound_bias(a=10.0, scale=1.0, share=0.1, beta=0.05, clip=1.0), 3)
+    Parameters
+    ----------
+    a, scale, fraction, beta, clip : float
+        As in `lower_bound_problem`: a, b, p̄, β and c.
+
+    Returns
+    -------
+    float
+        The squared distance between the clipped point θ_∞ and the stable point θ_PS.
+
+    Notes
+    -----
+    The theorem is printed without b, and with the condition ab ≥ 2c. What is needed is ab ≥ c/(1 − p̄), below which
+    clipping costs nothing, and p̄ < 1/2; from p̄ = 1/2 on, the clipped point is not unique.
+
+    Examples
+    --------
+    >>> round(lower_bound_bias(a=10.0, scale=1.0, fraction=0.1, beta=0.05, clip=1.0), 3)
     3.16
     """
-    _check_example(a, scale, share, beta, clip)
-    return float((share / (1 - a * beta) * (a * scale - clip / (1 - share))) ** 2)
+    _check_example(a, scale, fraction, beta, clip)
+    return float((fraction / (1 - a * beta) * (a * scale - clip / (1 - fraction))) ** 2)
 
 
 # Clipped SGD, tuned
 
 
 def claimed_noise(clip: float, epsilon: float, delta: float, records: int, steps: int) -> float:
-    """Corollary 3.6: σ_DP = c·√(T·log(1/δ))/(m·ε), which the paper claims to be (ε, δ)-private. It is not in general.
+    """Return the noise of Corollary 3.6, σ_DP = c·√(T·log(1/δ))/(m·ε) (paper 1).
 
-    The same as `calibrate(rule, …, how="paper")`; `account` says what it certifies.
+    **The paper claims that this noise is (ε, δ)-private. In general it is not**; `account` states what it certifies.
+
+    Parameters
+    ----------
+    clip : float
+        The clipping threshold c.
+    epsilon, delta : float
+        The privacy that the paper claims.
+    records, steps : int
+        m and T.
+
+    Returns
+    -------
+    float
+        σ_DP, on the mean update; the same as that of `calibrate(rule, …, how="paper")`.
     """
     rule = PCSGD(Constant(1.0), clip, 1.0)
     return float(calibrate(rule, epsilon, delta, records, steps, how="paper").noise.std)
@@ -180,11 +279,28 @@ def claimed_noise(clip: float, epsilon: float, delta: float, records: int, steps
 def optimal_step(
     constants: Constants, clip: float, noise_std: float, start_gap: float, dimension: int, steps: int
 ) -> float:
-    """Corollary 3.7: γ* = log(1/Δ)/(μ̃T), Δ = 2c_1/(T·μ̃²·start_gap): the best constant step by Theorem 3.4.
+    """Return Corollary 3.7's best constant step γ* = log(1/Δ)/(μ̃T), Δ = 2c_1/(T·μ̃²·start_gap) (paper 1).
 
-    It minimises e^(−μ̃γT)·start_gap + 2c_1γ/μ̃, which is the theorem's bound with (1 − μ̃γ)^T rounded up to e^(−μ̃γT);
-    Δ is that exponential at γ*. From Δ = 1 on, the start is as good as all that the bound can promise, and there is no
-    such step. For a learner that does not know of the reaction (section 6), pass `constants._replace(sensitivity=0.0)`.
+    It minimises e^(−μ̃γT)·start_gap + 2c_1γ/μ̃, which is Theorem 3.4's bound with (1 − μ̃γ)^T rounded up to e^(−μ̃γT);
+    Δ is that exponential at γ*.
+
+    Parameters
+    ----------
+    constants, clip, noise_std, start_gap, dimension
+        As in `clipped_sgd_bound`. For a learner that does not know about the reaction (section 6), pass
+        `constants._replace(sensitivity=0.0)`.
+    steps : int
+        T, the length of the run.
+
+    Returns
+    -------
+    float
+        γ*, at most 2/μ̃.
+
+    Raises
+    ------
+    ValueError
+        If Δ ≥ 1, where the bound promises nothing better than the start, or if γ* would exceed 2/μ̃.
     """
     rate, count = effective_convexity(constants), checks.count("steps", steps)
     power = _printed_power(constants, clip, noise_std, dimension)
@@ -199,10 +315,25 @@ def optimal_step(
 def limiting_bound(
     constants: Constants, clip: float, epsilon: float, delta: float, records: int, start_gap: float, dimension: int
 ) -> float:
-    """Theorem 3.4's bound for T → ∞ under a fixed privacy claim: noise of Corollary 3.6, step of Corollary 3.7.
+    """Return Theorem 3.4's bound for T → ∞ under a fixed privacy claim (paper 1, Corollaries 3.6 and 3.7).
 
-    Noise grows as √T while the step falls as 1/T, so the noise stays: with φ = d·log(1/δ)/(mε)² and
-    Δ = 2φc²/(μ̃²·start_gap), it is start_gap·Δ·(1 + log(1/Δ)) + 8C_1/μ̃², with Δ at most 1 (no steps at all).
+    The noise of Corollary 3.6 grows as √T while the step of Corollary 3.7 falls as 1/T, so the noise remains: with
+    φ = d·log(1/δ)/(mε)² and Δ = min{2φc²/(μ̃²·start_gap), 1}, the bound is start_gap·Δ·(1 + log(1/Δ)) + 8C_1/μ̃².
+    Δ = 1 means that not training at all is best.
+
+    Parameters
+    ----------
+    constants, clip, start_gap, dimension
+        As in `clipped_sgd_bound`; `start_gap` must be above 0.
+    epsilon, delta : float
+        The privacy that Corollary 3.6 claims; it is not certified (see `claimed_noise`).
+    records : int
+        m.
+
+    Returns
+    -------
+    float
+        The bound on E‖θ_T − θ_PS‖² for T → ∞.
     """
     rate, gap = effective_convexity(constants), checks.positive("start_gap", start_gap)
     power = _noise_power(claimed_noise(clip, epsilon, delta, records, steps=1), dimension)  # φc²
@@ -213,9 +344,18 @@ def limiting_bound(
 def limiting_clip(
     constants: Constants, epsilon: float, delta: float, records: int, start_gap: float, dimension: int
 ) -> float:
-    """The threshold that minimises `limiting_bound`, found numerically: what Corollary 3.8 is about.
+    """Return the threshold that minimises `limiting_bound`, found numerically: the subject of Corollary 3.8 (paper 1).
 
-    It is G, and the bound there `start_gap`, where no threshold promises anything better than not to train.
+    Parameters
+    ----------
+    constants, epsilon, delta, records, start_gap, dimension
+        As in `limiting_bound`.
+
+    Returns
+    -------
+    float
+        The threshold, in (0, G]. It is G, where the bound is `start_gap`, if no threshold promises anything better than
+        not training.
     """
     return _least(
         lambda clip: limiting_bound(constants, clip, epsilon, delta, records, start_gap, dimension),
@@ -224,12 +364,28 @@ def limiting_clip(
 
 
 def printed_clip(
-    constants: Constants, epsilon: float, delta: float, records: int, dimension: int, version: str = "poster"
+    constants: Constants, epsilon: float, delta: float, records: int, dimension: int, *, version: str = "poster"
 ) -> float:
-    """Corollary 3.8 of paper 1 ("paper"), or Corollary 3 of paper 2 ("poster"): c* = G/(1 + k·φ), φ = d·log(1/δ)/(mε)².
+    """Return the optimal threshold c* = G/(1 + k·φ) as printed, with φ = d·log(1/δ)/(mε)².
 
-    k is μ̃ in the paper and 1/2 on the poster. Both minimise 8C_1/μ̃² + 2γT·φc²/μ̃, the bound for T → ∞: the first for
-    the step 4/T, the second for 2/(μ̃T). Neither is Corollary 3.7's step, which depends on c; `limiting_clip` uses it.
+    It is Corollary 3.8 of paper 1 (k = μ̃) or Corollary 3 of paper 2 (k = 1/2).
+
+    Parameters
+    ----------
+    constants, epsilon, delta, records, dimension
+        As in `limiting_bound`.
+    version : {"poster", "paper"}, default "poster"
+        Which of the two formulas: paper 2 is the poster of paper 1.
+
+    Returns
+    -------
+    float
+        c*, in (0, G].
+
+    Notes
+    -----
+    Both formulas minimise 8C_1/μ̃² + 2γT·φc²/μ̃, the bound for T → ∞: the first for the step 4/T, the second for
+    2/(μ̃T). Neither is Corollary 3.7's step, which depends on c; `limiting_clip` uses that one.
     """
     weight = checks.choice("version", version, {"paper": effective_convexity(constants), "poster": 0.5})
     ratio = _noise_power(claimed_noise(1.0, epsilon, delta, records, steps=1), dimension)
@@ -237,11 +393,25 @@ def printed_clip(
 
 
 def optimal_clip(
-    constants: Constants, step: Any, noise_multiplier: float, start_gap: float, dimension: int, steps: int
+    constants: Constants, step: Schedule, noise_multiplier: float, start_gap: float, dimension: int, steps: int
 ) -> float:
-    """The threshold that minimises `sharp_clipped_sgd_bound` after `steps` steps if σ_DP = noise_multiplier·c.
+    """Return the threshold that minimises `sharp_clipped_sgd_bound` after `steps` steps if σ_DP = noise_multiplier·c.
 
-    Every accountant gives noise in proportion to c, so a privacy target is a multiplier. Found numerically, in (0, G].
+    Every accountant gives noise in proportion to c, so a privacy target is a noise multiplier.
+
+    Parameters
+    ----------
+    constants, step, start_gap, dimension
+        As in `clipped_sgd_bound`.
+    noise_multiplier : float
+        σ_DP/c, at least 0; σ_DP is the noise on the mean update.
+    steps : int
+        T, the length of the run.
+
+    Returns
+    -------
+    float
+        The threshold in (0, G], found numerically.
     """
     ratio, last = checks.nonnegative("noise_multiplier", noise_multiplier), checks.count("steps", steps)
 
@@ -256,26 +426,41 @@ def optimal_clip(
 
 def dice_sgd_bound(
     constants: Constants,
-    step: Any,
+    step: Schedule,
     noise_std: float,
     error_bound: float,
     start_gap: float,
     dimension: int,
-    iterations: Any,
+    iterations: ArrayLike,
     growth: float = 0.0,
-) -> Any:
-    """A bound on E‖θ_t − θ_PS‖² of DiceSGD without region or cap: Theorem 4.3, with a proof that goes through.
+) -> Array:
+    """Return a bound on E‖θ_t − θ_PS‖² of DiceSGD without region or cap: Theorem 4.3 (paper 1), with a corrected proof.
 
-    Assumption 4.1: E‖e_t‖² ≤ M², M = `error_bound`. Assumption 4.2: E_{Z ~ D(θ)}‖∇ℓ(θ; Z)‖² ≤ G² + B²‖θ − θ_PS‖²,
-    B = `growth`. (The paper asks for it at Z ~ D(θ') for all θ', where it fails for its own example. With B = 0, G
-    bounds all gradients that the run meets.) The other constants must hold at the models θ_t − γ_{t+1}e_t, too.
-    With v_t² = E‖θ_t − γ_t·e_t − θ_PS‖², K = L + Lβ (the first L that of ∇ℓ in θ) and γ = γ_{t+1}::
+    With v_t² = E‖θ_t − γ_t·e_t − θ_PS‖², K = L + Lβ (where the first L is the Lipschitz constant of ∇ℓ in θ) and γ =
+    γ_{t+1}::
 
         E‖θ_t − θ_PS‖² ≤ (v_t + γ_t·M)²,
         v_{t+1}² ≤ max{1 − 2μ̃γ + γ²B², 0}·u_t² + 2γ²M(K + γB²)·u_t + γ²(G² + d·σ_DP² + γ²B²M²),
         u_t = v_t + |γ_t − γ|·M, u_0² = start_gap.
 
-    It is of order γ_t for γ_t = a0/(a1 + t) with a0 > 1/(2μ̃). It needs β < μ/L, and nothing of the steps.
+    Parameters
+    ----------
+    constants, step, noise_std, start_gap, dimension, iterations
+        As in `clipped_sgd_bound`, with the G of Assumption 4.2 (see `growth`). The other constants must hold at the
+        models θ_t − γ_{t+1}e_t as well. The only condition is β < μ/L; there is none on the steps.
+    error_bound : float
+        M of Assumption 4.1: E‖e_t‖² ≤ M².
+    growth : float, default 0.0
+        B of Assumption 4.2: E_{Z ~ D(θ)}‖∇ℓ(θ; Z)‖² ≤ G² + B²‖θ − θ_PS‖². With 0, G bounds all gradients of the run.
+
+    Returns
+    -------
+    array of float
+        The bound at each of `iterations`, in their shape. It is of order γ_t for γ_t = a0/(a1 + t) with a0 > 1/(2μ̃).
+
+    Notes
+    -----
+    The paper states Assumption 4.2 at Z ~ D(θ') for all θ', where it fails for the paper's own example.
 
     Proof. Let y_t = θ_t − γe_t − θ_PS; E‖y_t‖² ≤ u_t², as e_0 = 0. By (33), θ_{t+1} − γe_{t+1} − θ_PS is
     y_t − γ(∇ℓ + ζ), so v_{t+1}² = E‖y_t‖² − 2γE⟨y_t, ∇f(θ_t; θ_t)⟩ + γ²(E‖∇ℓ‖² + d·σ_DP²). At the model y_t + θ_PS,
@@ -291,26 +476,45 @@ def dice_sgd_bound(
     slip = bound * np.abs(np.diff(gamma, prepend=gamma[:1]))
     shrink = np.maximum(1 - 2 * rate * gamma + square * gamma**2, 0.0)
     pull = 2 * gamma**2 * bound * (shift + gamma * square)
-    shifted = _solve(start, slip, shrink, pull, gamma**2 * (power + gamma**2 * square * bound**2))
+    shifted: Array = _solve(start, slip, shrink, pull, gamma**2 * (power + gamma**2 * square * bound**2))
     return (shifted + bound * np.append(0.0, gamma))[times] ** 2
 
 
 def printed_dice_sgd_bound(
     constants: Constants,
-    step: Any,
+    step: Schedule,
     noise_std: float,
     error_bound: float,
     start_gap: float,
     dimension: int,
-    iterations: Any,
+    iterations: ArrayLike,
     growth: float = 0.0,
-) -> Any:
-    """Theorem 4.3 as printed: 2·(eq. 18) + 2γ_t²M², for comparison. It can be exceeded; use `dice_sgd_bound`.
+) -> Array:
+    """Return Theorem 4.3 as printed (paper 1), 2·(eq. 18) + 2γ_t²M², for comparison.
 
-    The b and b̄ are the least ones up to the last iteration; for γ_t = a0/(a1 + t) no b̄ serves all t. What is wrong: B_1
-    is bounded by 4(γ_t − γ_{t+1})²(…), where it is of first order in γ_t − γ_{t+1}; (36) has θ_t − γ_t·e_t where
+    **Runs can exceed it.** Use `dice_sgd_bound`.
+
+    Parameters
+    ----------
+    constants, step, noise_std, error_bound, start_gap, dimension, iterations, growth
+        As in `dice_sgd_bound`.
+
+    Returns
+    -------
+    array of float
+        The printed bound at each of `iterations`, in their shape.
+
+    Raises
+    ------
+    ValueError
+        If a step size exceeds the theorem's own limit.
+
+    Notes
+    -----
+    b and b̄ are the smallest that serve up to the last iteration; for γ_t = a0/(a1 + t) no b̄ serves all t. The errors:
+    B_1 is bounded by 4(γ_t − γ_{t+1})²(…), but it is of first order in γ_t − γ_{t+1}; (36) has θ_t − γ_t·e_t where
     Assumption 4.2 gives θ_t; and Lemma A.1 needs (γ_t/γ_{t+1})^p ≤ 1 + (μ̃/8)γ_{t+1}, so about a0 ≥ 8p/μ̃, which is not
-    among the conditions. Without it, and from θ_PS, the O(γ_t) of the noise is wrong.
+    among the conditions. Without it, for a start at θ_PS, the O(γ_t) of the noise is wrong.
     """
     rate, bound = effective_convexity(constants), checks.nonnegative("error_bound", error_bound)
     gap, growth = checks.nonnegative("start_gap", start_gap), checks.nonnegative("growth", growth)
@@ -342,14 +546,37 @@ def clipped_sgd_stationarity(
     dimension: int,
     steps: int,
 ) -> float:
-    """Paper 2, Theorem 3, with constants: a bound on the mean over t < T of E‖∇f(θ_t; θ_t)‖² for PCSGD.
+    """Return a bound on the mean over t < T of E‖∇f(θ_t; θ_t)‖² for PCSGD: paper 2, Theorem 3, with constants.
 
-    2R/(γT) + κ² + Lγs² + 2Rβs, for a constant step and no region: κ = max{G − c, 0}, s² = min{c, G}² + d·σ_DP², L that
-    of ∇ℓ in θ. R = sup ℓ − inf ℓ (`loss_range`) is at most 2ℓ_max of C2. β (`variation`) is that of C1: the total
-    variation between D(θ) and D(θ') is at most β‖θ − θ'‖. (The β of `constants` is Wasserstein's, and is not used.)
+    The bound is 2R/(γT) + κ² + Lγs² + 2Rβs with κ = max{G − c, 0} and s² = min{c, G}² + d·σ_DP². The loss need not be
+    convex; the step is constant and there is no region.
 
+    Parameters
+    ----------
+    constants : Constants
+        L, the Lipschitz constant of ∇ℓ in θ, and G. Their β is a Wasserstein sensitivity and is not used.
+    step_size : float
+        γ, above 0.
+    clip : float
+        The clipping threshold c.
+    noise_std : float
+        σ_DP, on each coordinate of the mean update.
+    loss_range : float
+        R = sup ℓ − inf ℓ, at most 2ℓ_max of assumption C2.
+    variation : float
+        β of assumption C1: the total variation between D(θ) and D(θ') is at most β‖θ − θ'‖.
+    dimension, steps : int
+        d and T.
+
+    Returns
+    -------
+    float
+        The bound.
+
+    Notes
+    -----
     Proof. By smoothness, E f(θ_{t+1}; θ_t) ≤ f(θ_t; θ_t) − γ⟨∇f, ∇f + h⟩ + Lγ²s²/2, where ∇f is taken at (θ_t; θ_t)
-    and h is what clipping does, ‖h‖ ≤ κ; and −⟨∇f, ∇f + h⟩ ≤ (κ² − ‖∇f‖²)/2. Deploying θ_{t+1} changes f by at most
+    and h is what clipping changes, ‖h‖ ≤ κ; and −⟨∇f, ∇f + h⟩ ≤ (κ² − ‖∇f‖²)/2. Deploying θ_{t+1} changes f by at most
     Rβ‖θ_{t+1} − θ_t‖, Rβγs on average. Sum over t < T; f(θ; θ) stays within R.
     """
     checks.instance("constants", constants, Constants)
@@ -370,12 +597,28 @@ def dice_sgd_stationarity(
     dimension: int,
     steps: int,
 ) -> float:
-    """Paper 2, Theorem 5, with constants: a bound on the mean over t < T of E‖∇f(θ_t; θ_t)‖² for DiceSGD.
+    """Return a bound on the mean over t < T of E‖∇f(θ_t; θ_t)‖² for DiceSGD: paper 2, Theorem 5, with constants.
 
-    2R/(γT) + Lγ(G² + d·σ_DP²) + L²γ²M² + 2Rβs, for a constant step, no region and no cap: s² = (C1 + C2)² + d·σ_DP²,
-    E‖e_t‖² ≤ M² (`error_bound`), the rest as in `clipped_sgd_stationarity`. The least of the E‖∇f(θ_t; θ_t)‖², which
-    the theorem is about, is no larger. If G − C1 ≤ C2, then ‖e_t‖ ≤ max{G − C1, 0} always.
+    The bound is 2R/(γT) + Lγ(G² + d·σ_DP²) + L²γ²M² + 2Rβs with s² = (C1 + C2)² + d·σ_DP². The loss need not be convex;
+    the step is constant, and there is neither a region nor a cap. The smallest E‖∇f(θ_t; θ_t)‖², which the theorem is
+    about, is no larger than the mean.
 
+    Parameters
+    ----------
+    constants, step_size, noise_std, loss_range, variation, dimension, steps
+        As in `clipped_sgd_stationarity`.
+    clip, error_clip : float
+        C1 and C2, the thresholds for gradients and for the fed-back error.
+    error_bound : float
+        M: E‖e_t‖² ≤ M². If G − C1 ≤ C2, then ‖e_t‖ ≤ max{G − C1, 0} always.
+
+    Returns
+    -------
+    float
+        The bound.
+
+    Notes
+    -----
     Proof. y_t = θ_t − γe_t obeys y_{t+1} = y_t − γ(∇ℓ + ζ) (paper 1, (33)). By smoothness, E f(y_{t+1}; θ_t) is at most
     f(y_t; θ_t) − γ⟨p, q⟩ + Lγ²(G² + d·σ_DP²)/2, p = ∇f(y_t; θ_t), q = ∇f(θ_t; θ_t). And −⟨p, q⟩ ≤ (‖p − q‖² − ‖q‖²)/2
     with ‖p − q‖ ≤ Lγ‖e_t‖. Deploying θ_{t+1} changes f by at most Rβ‖θ_{t+1} − θ_t‖, Rβγs on average. Sum over t < T.
@@ -391,18 +634,18 @@ def dice_sgd_stationarity(
 def _descent(
     constants: Constants, step_size: float, loss_range: float, variation: float, steps: int, power: float, length: float
 ) -> float:
-    """2R/(γT) + Lγ·power + 2Rβ·length, what both theorems share."""
+    """Return 2R/(γT) + Lγ·power + 2Rβ·length, the terms common to both theorems."""
     gamma, total = checks.positive("step_size", step_size), checks.nonnegative("loss_range", loss_range)
     moved = checks.nonnegative("variation", variation) * length
     return 2 * total / (gamma * checks.count("steps", steps)) + constants.smoothness * gamma * power + 2 * total * moved
 
 
-# What they share
+# Shared by all
 
 
 @kernel
 def _solve(start: float, slip: Array, shrink: Array, pull: Array, push: Array) -> Array:
-    """r_0 = start, r_{i+1}² = shrink_i·u² + pull_i·u + push_i with u = r_i + slip_i."""
+    """Return r with r_0 = start and r_{i+1}² = shrink_i·u² + pull_i·u + push_i, where u = r_i + slip_i."""
     roots = np.empty(slip.size + 1)
     roots[0] = start
     for i in range(slip.size):
@@ -411,16 +654,16 @@ def _solve(start: float, slip: Array, shrink: Array, pull: Array, push: Array) -
     return roots
 
 
-def _times(iterations: Any) -> NDArray[np.int64]:
-    """The iterations as whole numbers from 0 up, in their own shape."""
+def _times(iterations: ArrayLike) -> NDArray[np.int64]:
+    """Return the iterations as an integer array of their own shape; raise ValueError if one is negative."""
     times = checks.integers(iterations)
     if times is None or times.min() < 0:
         raise ValueError(f"iterations must be whole numbers from 0 up, got {iterations!r}.")
     return times.reshape(np.shape(iterations))
 
 
-def _sizes(step: Any, iterations: Any) -> Array:
-    """γ_1, …, γ_T up to the last iteration. A user's step may branch on t, so it is asked one t at a time."""
+def _sizes(step: Schedule, iterations: ArrayLike) -> Array:
+    """Return γ_1, …, γ_T up to the last iteration, one t at a time for a user's schedule, which may branch on t."""
     require("step", step, [size])
     times = np.arange(1.0, 1.0 + np.max(iterations))
     if is_ours(type(step)):
@@ -429,7 +672,7 @@ def _sizes(step: Any, iterations: Any) -> Array:
 
 
 def _check_slow(gamma: Array, rate: float) -> None:
-    """The conditions of Theorem 3.4 on the steps."""
+    """Raise ValueError if the steps violate a condition of Theorem 3.4."""
     most = np.max(gamma, initial=0.0)
     if most > 2 / rate:
         raise ValueError(f"step must have sizes of at most 2/μ̃ = {2 / rate:.4g} for Theorem 3.4, got {most:.4g}.")
@@ -444,40 +687,41 @@ def _check_slow(gamma: Array, rate: float) -> None:
 
 
 def _noise_norm(noise_std: float, dimension: int) -> float:
-    """√d·σ_DP."""
+    """Return √d·σ_DP."""
     return float(np.sqrt(checks.count("dimension", dimension)) * checks.nonnegative("noise_std", noise_std))
 
 
 def _noise_power(noise_std: float, dimension: int) -> float:
-    """d·σ_DP²: the mean square of the noise."""
+    """Return d·σ_DP², the mean square of the noise."""
     return _noise_norm(noise_std, dimension) ** 2
 
 
 def _printed_power(constants: Constants, clip: float, noise_std: float, dimension: int) -> float:
-    """c_1 = 2(c² + G²) + d·σ_DP² of Theorem 3.4."""
+    """Return c_1 = 2(c² + G²) + d·σ_DP² of Theorem 3.4."""
     return 2 * (checks.positive("clip", clip) ** 2 + constants.gradient_bound**2) + _noise_power(noise_std, dimension)
 
 
 def _excess(constants: Constants, clip: float) -> float:
-    """max{G − c, 0}: the most that clipping takes from a gradient."""
+    """Return max{G − c, 0}, the most that clipping removes from a gradient."""
     return max(constants.gradient_bound - clip, 0.0)
 
 
-def _check_example(a: float, scale: float, share: float, beta: float, clip: float) -> None:
+def _check_example(a: float, scale: float, fraction: float, beta: float, clip: float) -> None:
+    """Raise ValueError if a parameter lies outside the range of Theorem 3.5."""
     reach = checks.positive("a", a) * checks.positive("scale", scale)
-    if not 0 < checks.number("share", share) < 0.5:
-        raise ValueError(f"share must be above 0 and below 1/2, got {share!r}.")
+    if not 0 < checks.number("fraction", fraction) < 0.5:
+        raise ValueError(f"fraction must be above 0 and below 1/2, got {fraction!r}.")
     if checks.nonnegative("beta", beta) * a >= 1:
         raise ValueError(f"beta must be below μ/L = 1/a = {1 / a:.4g}, got {beta!r}.")
-    most = reach * (1 - share)
+    most = reach * (1 - fraction)
     if checks.positive("clip", clip) > most * (1 + 1e-12):
         raise ValueError(
-            f"clip must be at most a·scale·(1 − share) = {most:.4g}, from where on it is free, got {clip!r}."
+            f"clip must be at most a·scale·(1 − fraction) = {most:.4g}, above which it causes no bias, got {clip!r}."
         )
 
 
-def _least(bound: Any, most: float) -> float:
-    """Where a function on (0, most] is least: the best of a grid, refined between its neighbours."""
+def _least(bound: Callable[[float], float], most: float) -> float:
+    """Return the minimiser of a function on (0, most]: the best point of a grid, refined between its neighbours."""
     grid = most * np.arange(1, 65) / 64
     best = int(np.argmin([bound(clip) for clip in grid]))
     around = (max(grid[best] - grid[0], 1e-9 * most), min(grid[best] + grid[0], most))

@@ -18,7 +18,7 @@ from clipsilon.reproduce.numbers import listed, slope
 from clipsilon.reproduce.paper1.rules import densely, memory, papers_rules
 from clipsilon.reproduce.problems import credit_problem, held_out_problem, stand_in
 from clipsilon.rules.schedules import InverseTime
-from clipsilon.theory.course import course, decay_rates, elapsed
+from clipsilon.theory.forecast import decay_rates, elapsed, mean_path
 
 Case = tuple[str, float]  # rule and β
 
@@ -76,9 +76,9 @@ def flow(beta: float, iterations: Array) -> Array:
     """‖θ(τ_t) − θ_PS‖² of the clipped flow from 0, at the times of those iterations: where tiny steps would go."""
     problem = credit_problem(beta)
     times = [elapsed(STEP, int(t)) for t in iterations]
-    along = course(problem, 1.0, np.zeros(problem.dimension), times[-1])
+    path = mean_path(problem, 1.0, np.zeros(problem.dimension), times[-1])
     goal = stable_point(problem).theta
-    return np.array([float(np.sum((along.at(time) - goal) ** 2)) for time in times])
+    return np.array([float(np.sum((path.at(time) - goal) ** 2)) for time in times])
 
 
 def _plateau(gaps: dict[Case, Array], flows: dict[float, Array], biases: dict[float, float]) -> Finding:

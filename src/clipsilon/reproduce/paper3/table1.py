@@ -23,7 +23,7 @@ from clipsilon.theory import dice
 
 _EPSILON, _DELTA = 1.0, 1e-5
 _LONGEST = 11.0  # no record's gradient is longer where the runs go
-_SETTING = dice.Setting(1.0, 1.0, _LONGEST, spread=3.0, dimension=1, clip=1.0, error_clip=1.0, noise_std=0.0)
+_SETTING = dice.DiceConstants(1.0, 1.0, _LONGEST, spread=3.0, dimension=1, clip=1.0, error_clip=1.0, noise_std=0.0)
 _NAMES = ("DPSGD", "DPSGD-GC", "DiceSGD")
 
 
@@ -129,7 +129,7 @@ def _stops(found: dict[str, list[float]], bias: float) -> Finding:
 
 def _arbitrary(lab: Lab) -> Finding:
     """One record, f = ½x², far away: the errata's counterexample."""
-    far = dice.Setting(1.0, 1.0, 1000.0, spread=0.0, dimension=1, clip=1.0, error_clip=1.1, noise_std=0.0)
+    far = dice.DiceConstants(1.0, 1.0, 1000.0, spread=0.0, dimension=1, clip=1.0, error_clip=1.1, noise_std=0.0)
     steps = 10**6
     step = dice.printed_step(far, steps)
     rule = DiceSGD(Constant(step), 1.0, 1.1, noise_std=0.0)

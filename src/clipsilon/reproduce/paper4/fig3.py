@@ -24,7 +24,7 @@ from clipsilon.reproduce.paper4.setting import (
     power,
     said,
 )
-from clipsilon.theory.local import Setting, limit_variance
+from clipsilon.theory.local import LocalConstants, limit_variance
 
 _CASE = Case("logistic", 5)
 
@@ -81,5 +81,5 @@ def _sampling_variance() -> float:
     spread = chance * (1 - chance)
     hessian, covariance = (x.T @ (share[:, np.newaxis] * x) / len(x) for share in (weight * spread, weight**2 * spread))
     half = _CASE.problem.loss.sensitivity() / 2
-    without = Setting(half, budget=1e9, dimension=x.shape[1], start=1.0, smoothness=1.0)
+    without = LocalConstants(half, budget=1e9, dimension=x.shape[1], start=1.0, smoothness=1.0)
     return limit_variance(without, hessian, covariance)

@@ -1,4 +1,4 @@
-"""Tuning: which rule, which thresholds and which step, before any budget is spent."""
+"""Choose a rule, its thresholds and its step before any budget is spent."""
 
 from clipsilon.theory.tuning.proposal import Proposal, tune
 

@@ -1,12 +1,12 @@
-"""`tune`: a rule for a budget, and why."""
+"""`tune`: a rule for a budget, and the reasons for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import clipping_bias
@@ -15,7 +15,7 @@ from clipsilon.privacy.statement import Statement, account
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import size
-from clipsilon.theory.course import Forecast
+from clipsilon.theory.forecast import Forecast
 from clipsilon.theory.tuning.bound import least_bound
 from clipsilon.theory.tuning.gap import least_gap
 from clipsilon.theory.tuning.task import Option, Task, reach_of, task_of
@@ -25,13 +25,24 @@ from clipsilon.theory.tuning.task import Option, Task, reach_of, task_of
 class Proposal:
     """What `tune` proposes, and why.
 
-    The statement covers a run of the rule, not the tuning, which reads the data without noise.
+    Attributes
+    ----------
+    rule : Rule
+        The rule, calibrated to the budget.
+    statement : Statement
+        The privacy of one run of the rule. It does not cover the tuning, which reads the data without noise.
+    forecast : Forecast
+        Of E‖θ_T − θ_PS‖².
+    options : tuple of Option
+        The best option of each preset, the proposed one first.
+    reasons : tuple of str
+        Sentences that explain the proposal.
     """
 
     rule: Rule
     statement: Statement
-    forecast: Forecast  #: of E‖θ_T − θ_PS‖²
-    options: tuple[Option, ...]  #: the best of each preset, the proposed one first
+    forecast: Forecast
+    options: tuple[Option, ...]
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -45,29 +56,50 @@ def tune(
     delta: float,
     steps: int,
     goal: str = "gap",
+    *,
     preset: str | None = None,
     batch: int = 1,
-    start: Any = 0.0,
+    start: ArrayLike = 0.0,
     adjacency: str = "replace-one",
     progress: bool | None = None,
 ) -> Proposal:
     """Propose preset, thresholds and step for the smallest expected gap to θ_PS at a certified (ε, δ).
 
-    The answer depends on the data in ways that the statement does not cover: tune on public data, on generated data
-    of the same shape, or spend budget on it.
+    The result depends on the data in ways that the statement does not cover: tune on public data, on generated data of
+    the same shape, or spend budget on it.
 
     Parameters
     ----------
-    problem, epsilon, delta, steps
-        What is to be run, for how long, on which budget.
-    goal
-        "gap", the squared distance to the stable point that is to be expected of a run on this very data; or "bound",
-        what is proven of PCSGD for all data with the problem's constants (its region must be bounded, and the constants
-        must not be estimates).
-    preset
-        "PCSGD" or "DiceSGD", to consider only that one.
-    batch, start, adjacency, progress
-        As in the presets, in `run` and in `account`.
+    problem : Problem
+        The problem to run on. It must have a stable point that attracts nearby models.
+    epsilon, delta : float
+        The budget that one run of the proposed rule must certify.
+    steps : int
+        T, the length of the run.
+    goal : {"gap", "bound"}, default "gap"
+        "gap" minimises the squared distance to the stable point that is to be expected of a run on this very data.
+        "bound" minimises what is proven of PCSGD for all data with the problem's constants; the region must be bounded,
+        and the constants must not be estimates.
+    preset : {"PCSGD", "DiceSGD"}, optional
+        Consider only this preset.
+    batch : int, default 1
+        The number of records per step.
+    start : array_like, default 0.0
+        θ_0; one number stands for all coordinates.
+    adjacency : {"replace-one", "zero-out", "add-remove"}, default "replace-one"
+        Which data sets are neighbours, as in `account`.
+    progress : bool, optional
+        Whether to show a progress bar; by default, in a terminal only.
+
+    Returns
+    -------
+    Proposal
+        The rule, its statement, its forecast and the reasons.
+
+    Formal guarantee
+    ----------------
+    One run of `rule` is (ε, δ)-differentially private on the terms that `statement` states. The tuning itself is not
+    private.
     """
     search = checks.choice("goal", goal, {"gap": least_gap, "bound": least_bound})
     task = task_of(problem, epsilon, delta, steps, preset, batch, start, adjacency, proven=goal == "bound")
@@ -79,7 +111,7 @@ def tune(
 
 
 def _reasons(task: Task, options: list[Option], statement: Statement) -> Iterator[str]:
-    """Why this proposal, in sentences."""
+    """Yield the reasons for a proposal, one sentence each."""
     best = options[0]
     yield _expectation(best)
     yield _noise_reason(task, best)
@@ -98,6 +130,7 @@ def _reasons(task: Task, options: list[Option], statement: Statement) -> Iterato
 
 
 def _expectation(option: Option) -> str:
+    """Describe an option and its expected gap in one sentence."""
     rule, expected = option.rule, option.forecast
     part = f"clip {rule.clip.threshold:.3g}"
     if rule.name == "DiceSGD":
@@ -110,6 +143,7 @@ def _expectation(option: Option) -> str:
 
 
 def _noise_reason(task: Task, option: Option) -> str:
+    """Describe the noise of an option and its sampling in one sentence."""
     std, clip = option.rule.noise.std, option.rule.clip.threshold
     return (
         f"The budget asks for noise of {std:.3g} on the mean update, {std * task.batch / clip:.3g} times the clip on "

@@ -1,11 +1,11 @@
-"""What is to be tuned: the problem, how far it has to go, and how much noise each plan needs for the budget."""
+"""A tuning task: the problem, how far a run has to go, and how much noise each candidate needs for the budget."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import stable_point
@@ -15,50 +15,103 @@ from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.presets import PCSGD, DiceSGD
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.schedules import Constant, InverseTime
-from clipsilon.theory.course import Forecast, decay_rates
+from clipsilon.rules.schedules import Constant, InverseTime, Schedule
+from clipsilon.theory.forecast import Forecast, decay_rates
 
 Array = NDArray[np.float64]
 
 _RATIOS = {"PCSGD": (1.0,), "DiceSGD": (1.5, 3.0, 6.0, 12.0, 25.0, 50.0)}  # cap over clip
 _SAMPLINGS = {"add-remove": ("poisson",), "replace-one": ("uniform", "epochs"), "zero-out": ("uniform", "epochs")}
-_FRESH = ("uniform", "poisson")  # the samplings that draw anew at every step, as the bounds ask
+_FRESH = ("uniform", "poisson")  # the samplings that draw anew at each step, as the bounds require
 
 
 class Option(NamedTuple):
-    """A rule, not yet calibrated to the last digit, and what to expect of it."""
+    """A rule, not yet calibrated to the last digit, and what to expect of it.
+
+    Attributes
+    ----------
+    rule : Rule
+        The rule.
+    forecast : Forecast
+        Of E‖θ_T − θ_PS‖².
+    bound : float or None
+        The proven bound on it, if the goal was "bound".
+    """
 
     rule: Rule
     forecast: Forecast
-    bound: float | None = None  #: what is proven of it, if that was the goal
+    bound: float | None = None
 
 
-class Plan(NamedTuple):
-    """A preset at clip one: with error feedback both thresholds are one, and the cap is `ratio`."""
+class Candidate(NamedTuple):
+    """A preset at clip one: with error feedback, both thresholds are one and the cap is `ratio`.
+
+    Attributes
+    ----------
+    preset : str
+        "PCSGD" or "DiceSGD".
+    ratio : float
+        Cap over clip; 1 for PCSGD.
+    sampling : str
+        The sampling that needs the least noise for the budget.
+    noise_std : float
+        That noise, on the mean update.
+    """
 
     preset: str
     ratio: float
-    sampling: str  # the one that needs the least noise for the budget
-    noise_std: float  # how much that is
+    sampling: str
+    noise_std: float
 
-    def rule(self, step: Any, reach: float, batch: int) -> Rule:
-        """The rule whose cap (or clip, without feedback) is `reach`; the noise grows with the thresholds."""
+    def rule(self, step: Schedule, reach: float, batch: int) -> Rule:
+        """Return the rule whose cap (without feedback: whose clip) is `reach`; the noise is scaled with the thresholds.
+
+        Parameters
+        ----------
+        step : Schedule
+            The step sizes.
+        reach : float
+            The cap, or the clip of a preset without feedback.
+        batch : int
+            The number of records per step.
+
+        Returns
+        -------
+        Rule
+            The rule.
+        """
         clip = reach / self.ratio
         make = _PRESETS[self.preset]
         return make(step, clip, self.noise_std * clip, reach, batch, self.sampling)
 
 
 class Task(NamedTuple):
-    """What is to be tuned."""
+    """What is to be tuned.
+
+    Attributes
+    ----------
+    problem : Problem
+        The problem.
+    target, start : array of shape (d,)
+        θ_PS and θ_0.
+    steps, batch : int
+        The length of the run and the number of records per step.
+    candidates : list of Candidate
+        The presets to consider, each calibrated at clip one.
+    fastest : float
+        The largest step size allowed.
+    horizon : float
+        The τ after which the mean path no longer changes.
+    """
 
     problem: Problem
     target: Array
     start: Array
     steps: int
     batch: int
-    plans: list[Plan]
-    fastest: float  # no step above this
-    horizon: float  # τ after which nothing is left to happen
+    candidates: list[Candidate]
+    fastest: float
+    horizon: float
 
 
 def task_of(
@@ -68,13 +121,23 @@ def task_of(
     steps: int,
     preset: str | None,
     batch: int,
-    start: Any,
+    start: ArrayLike,
     adjacency: str,
     proven: bool = False,
 ) -> Task:
-    """Check the arguments of `tune`, find where to go, and calibrate every plan at clip one.
+    """Check the arguments of `tune`, solve for the stable point, and calibrate every candidate at clip one.
 
-    If something is to be `proven` of a plan, it must draw its batches anew at every step.
+    Parameters
+    ----------
+    problem, epsilon, delta, steps, preset, batch, start, adjacency
+        As in `tune`.
+    proven : bool, default False
+        Whether a bound is to be proven; then only samplings that draw anew at each step are considered.
+
+    Returns
+    -------
+    Task
+        The task.
     """
     checks.instance("problem", problem, Problem)
     steps, batch = checks.count("steps", steps), checks.count("batch", batch)
@@ -83,7 +146,7 @@ def task_of(
         checks.choice("preset", preset, _PRESETS)
     checks.choice("adjacency", adjacency, ADJACENCIES)
     samplings = [one for one in _SAMPLINGS[adjacency] if one in _FRESH or not proven]
-    plans = [
+    candidates = [
         _least_noise(name, ratio, batch, samplings, adjacency, (epsilon, delta, problem.records, steps))
         for name, ratios in _RATIOS.items()
         if preset in (None, name)
@@ -101,24 +164,26 @@ def task_of(
         )
     fastest = 1.0 / max(float(rates.max()), 1e-12)
     horizon = steps * fastest if rates.min() <= 0 else min(steps * fastest, 30.0 / float(rates.min()))
-    return Task(problem, target, begin, steps, batch, plans, fastest, horizon)
+    return Task(problem, target, begin, steps, batch, candidates, fastest, horizon)
 
 
 def _least_noise(
     preset: str, ratio: float, batch: int, samplings: list[str], adjacency: str, about: tuple[float, float, int, int]
-) -> Plan:
-    """The sampling that needs the least noise for the budget."""
-    plans = [Plan(preset, ratio, sampling, 1.0) for sampling in samplings]
-    rules = [calibrate(plan.rule(Constant(1.0), ratio, batch), *about, adjacency=adjacency) for plan in plans]
-    plans = [plan._replace(noise_std=rule.noise.std) for plan, rule in zip(plans, rules, strict=True)]
-    return min(plans, key=lambda plan: plan.noise_std)
+) -> Candidate:
+    """Return the candidate with the sampling that needs the least noise for the budget."""
+    candidates = []
+    for sampling in samplings:
+        unit = Candidate(preset, ratio, sampling, 1.0)
+        rule = calibrate(unit.rule(Constant(1.0), ratio, batch), *about, adjacency=adjacency)
+        candidates.append(unit._replace(noise_std=rule.noise.std))
+    return min(candidates, key=lambda candidate: candidate.noise_std)
 
 
-def _pcsgd(step: Any, clip: float, noise_std: float, cap: float, batch: int, sampling: str) -> Rule:
+def _pcsgd(step: Schedule, clip: float, noise_std: float, cap: float, batch: int, sampling: str) -> Rule:
     return PCSGD(step, clip, noise_std, batch, sampling)
 
 
-def _dice(step: Any, clip: float, noise_std: float, cap: float, batch: int, sampling: str) -> Rule:
+def _dice(step: Schedule, clip: float, noise_std: float, cap: float, batch: int, sampling: str) -> Rule:
     return DiceSGD(step, clip, clip, noise_std, cap, batch, sampling)
 
 
@@ -126,12 +191,12 @@ _PRESETS = {"PCSGD": _pcsgd, "DiceSGD": _dice}
 
 
 def reach_of(rule: Rule) -> float:
-    """The threshold that sets the bias: the cap on what a record leaves, with feedback, or else the clip."""
+    """Return the threshold that sets the bias: with feedback, the cap on a record's gradient; otherwise the clip."""
     cap = getattr(rule.feedback, "cap", rule.clip)
     return float(cap.threshold)
 
 
 def falling_step(log_first: float, log_scale: float) -> InverseTime:
-    """Step sizes γ_t = a_0/(a_1 + t) with γ_1 and a_0 given by their logarithms."""
+    """Return step sizes γ_t = a_0/(a_1 + t) with γ_1 and a_0 given by their logarithms."""
     scale = float(np.exp(max(log_scale, log_first)))
     return InverseTime(scale, max(scale / float(np.exp(log_first)) - 1.0, 0.0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import clipsilon as cs
-from clipsilon.theory.course import course, decay_rates, elapsed, forecast
+from clipsilon.theory.forecast import decay_rates, elapsed, forecast, mean_path
 
 BETA, A = 0.05, 10.0
 
@@ -32,10 +32,10 @@ def exact(problem, step, steps, noise_std, start, target):
 def test_forecast_equals_the_exact_recursion_of_a_linear_problem(step):
     problem, steps, start = quadratic(), 2000, 5.0
     target = cs.stable_point(problem).theta
-    along = course(problem, 1e6, np.array([start]), 20.0)
-    found = forecast(along, target, step, steps, noise_std=3.0, batch=1)
+    path = mean_path(problem, 1e6, np.array([start]), 20.0)
+    found = forecast(path, target, step, steps, noise_std=3.0, batch=1)
     assert found[:3] == pytest.approx(exact(problem, step, steps, 3.0, start, target[0]), rel=5e-3)  # steps of 2e-3
-    assert forecast(along, target, step, steps, 3.0, batch=10).scatter == pytest.approx(found.scatter / 10)
+    assert forecast(path, target, step, steps, 3.0, batch=10).scatter == pytest.approx(found.scatter / 10)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_forecast_of_clipped_runs_in_several_dimensions():
         features, labels, loss=cs.losses.Logistic(l2=0.1), response=cs.responses.BestResponse(beta=0.2)
     )
     target = cs.stable_point(problem).theta
-    along = course(problem, 0.7, np.zeros(3), 60.0)
+    path = mean_path(problem, 0.7, np.zeros(3), 60.0)
     for step in (cs.schedules.Constant(0.01), cs.schedules.InverseTime(8.0, 300.0)):
         rule = cs.PCSGD(step, clip=0.7, noise_std=0.5)
         gaps = cs.run(problem, rule, steps=3000, replicates=1000, seed=0, progress=False).gap(target)[:, -1]
-        assert forecast(along, target, step, 3000, 0.5, 1).gap == pytest.approx(gaps.mean(), rel=0.12)
+        assert forecast(path, target, step, 3000, 0.5, 1).gap == pytest.approx(gaps.mean(), rel=0.12)
 
 
 def test_the_path_slides_along_the_border():
@@ -74,15 +74,15 @@ def test_the_path_slides_along_the_border():
     data = np.array([[3.0, 0.5], [3.0, -0.3]])
     problem = cs.Problem(data, loss=cs.losses.Quadratic(a=-1.0), region=cs.regions.Ball(1.0))
     start, target = np.array([-0.6, 0.8]), cs.stable_point(problem).theta
-    along = course(problem, 10.0, start, 20.0)
+    path = mean_path(problem, 10.0, start, 20.0)
     for time in (0.2, 0.6, 1.0, 2.0):
         end = cs.repeated_gradient(problem, 2e-4, round(time / 2e-4), start)[-1]
-        assert np.sum((along.at(time) - target) ** 2) == pytest.approx(np.sum((end - target) ** 2), rel=0.1)
+        assert np.sum((path.at(time) - target) ** 2) == pytest.approx(np.sum((end - target) ** 2), rel=0.1)
     np.testing.assert_array_equal(start, [-0.6, 0.8])
 
 
 def test_the_path_stays_in_the_region():
     problem = cs.Problem([3.0, 3.0], loss=cs.losses.Quadratic(a=1.0), region=cs.regions.Box(-1.0, 1.0))
-    along = course(problem, 10.0, np.array([0.5]), 50.0)
-    assert along.path.min() == -1.0
-    assert along.at(50.0) == pytest.approx([-1.0])
+    path = mean_path(problem, 10.0, np.array([0.5]), 50.0)
+    assert path.theta.min() == -1.0
+    assert path.at(50.0) == pytest.approx([-1.0])
