@@ -38,7 +38,11 @@ highlight_language = "text"  # blocks that name no language are output
 # Docstrings: sections as in NumPy's, and `names` in single quotes are code.
 default_role = "code"
 napoleon_google_docstring = False
-napoleon_custom_sections = [("Parameters", "params_style"), ("Attributes", "params_style")]  # several names in a line
+napoleon_custom_sections = [
+    ("Parameters", "params_style"),  # several names in a line
+    ("Attributes", "params_style"),
+    "Formal guarantee",
+]
 autosummary_generate = False
 autosummary.WELL_KNOWN_ABBREVIATIONS += ("App.", "eq.")  # where a sentence goes on
 autodoc_member_order = "bysource"

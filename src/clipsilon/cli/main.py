@@ -222,7 +222,8 @@ def audit(
     from clipsilon.report.plots import tradeoff_figure
 
     with _plain_errors():
-        found = attack(_rule(**about), records, steps, delta, runs, confidence, seed, adjacency)
+        rule = _rule(**about)
+        found = attack(rule, records, steps, delta, runs=runs, confidence=confidence, seed=seed, adjacency=adjacency)
     click.echo(found)
     if plot is not None:
         with _plain_errors():

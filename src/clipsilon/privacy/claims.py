@@ -1,7 +1,7 @@
-"""What the papers say a rule guarantees, right or wrong, with the conditions they state.
+"""What the papers claim about a rule, right or wrong, with the conditions that they state.
 
-Each formula has the form ε = k/s for noise of deviation s on the mean update (with the ε of a selection added). A
-claim whose condition fails is still computed, and marked.
+Each formula has the form ε = k/s for noise of standard deviation s on the mean update (plus the ε of a selection). A
+claim whose condition fails is still computed, and marked. **A claim certifies nothing.**
 """
 
 from __future__ import annotations
@@ -26,7 +26,17 @@ class Condition:
 
 @dataclass(frozen=True)
 class Claim:
-    """A paper's ε, where it says so, and on which conditions."""
+    """A paper's ε, where the paper states it, and on which conditions.
+
+    Attributes
+    ----------
+    epsilon : float
+        The ε of the paper's formula.
+    source : str
+        Paper and theorem.
+    conditions : tuple of Condition
+        The theorem's own conditions.
+    """
 
     epsilon: float
     source: str
@@ -39,7 +49,22 @@ class Claim:
 
 
 def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
-    """The ε that the papers' formula gives at δ, or None where they have none."""
+    """Return the ε that the papers' formula gives at δ, or None if they have none.
+
+    Parameters
+    ----------
+    released : Release
+        What the rule releases.
+    delta : float
+        The δ of the formula.
+    adjacency : str
+        A key of `ADJACENCIES`; some theorems hold for replaced records only.
+
+    Returns
+    -------
+    Claim or None
+        What the paper claims. It is not a guarantee.
+    """
     if released.personal is not None:
         return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
     if not (np.isfinite(released.bound) and released.noise_std > 0):
@@ -64,7 +89,7 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
 
 
 def _dice(released: Release, feedback: Feedback, unit: float) -> Claim | None:
-    """Theorem 3.8: ε = √(32·G̃)·unit, G̃ = C1² + 2·min{C², G'²}, with the least admissible C = B·C2 and any G'."""
+    """Return Theorem 3.8's ε = √(32·G̃)·unit, G̃ = C1² + 2·min{C², G'²}, with the smallest C = B·C2 and any G'."""
     if not np.isfinite(feedback.bound):
         return None
     small = Condition(f"B/N ≤ 1/5 (it is {released.rate:.3g})", released.rate <= 0.2)

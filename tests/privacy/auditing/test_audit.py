@@ -201,7 +201,7 @@ BAD = {
             pair=canary_pair(9, 1.0, "zero-out"),
             statistic=lambda trace: np.zeros(3),
         ),
-        "statistic must give one score a run",
+        "statistic must return one score per run",
     ),
     "pair of numbers": (
         lambda: cs.audit(cs.PCSGD(STEP, 1, 1), 9, 6, 1e-5, pair=5, statistic=len),

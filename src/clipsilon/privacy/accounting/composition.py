@@ -1,11 +1,10 @@
-"""The sum of many steps' privacy losses, and the δ(ε) that it means.
+"""The sum of the privacy losses of many steps, and the δ(ε) that it implies.
 
-A plain Fourier transform computes every probability with an error of about 1e-16, useless where δ is smaller
-than that. So the loss is tilted first, each probability p(ℓ) becoming p(ℓ)·e^{λℓ − K(λ)} with
-K(λ) = log E e^{λℓ}, so that the losses around ε are the likely ones, and
-δ(ε) = e^{T·K(λ) − λε}·Σ_{ℓ > ε} w(ℓ − ε)·tilted_T(ℓ) with w(u) = (1 − e^{−u})·e^{−λu}.
-Every λ > 0 is right; all that is neglected is bounded, and added. Replacing the sum by the largest w gives the
-bound that Rényi accounting gives, which finds a good λ.
+A plain Fourier transform computes every probability with an error of about 1e-16, which is useless where δ is smaller
+than that. So the loss is tilted first: each probability p(ℓ) becomes p(ℓ)·e^{λℓ − K(λ)} with K(λ) = log E e^{λℓ}, so
+that losses around ε become the likely ones, and δ(ε) = e^{T·K(λ) − λε}·Σ_{ℓ > ε} w(ℓ − ε)·tilted_T(ℓ) with w(u) = (1 −
+e^{−u})·e^{−λu}. This holds for every λ > 0; everything that is neglected is bounded, and added. Replacing the sum by
+the largest w gives the bound of Rényi accounting, which finds a good λ.
 """
 
 from __future__ import annotations
@@ -24,11 +23,26 @@ from clipsilon.privacy.accounting.privacy_loss import LARGEST_GRID, Losses, TooF
 Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
-_OUTSIDE = 1e-15  # of the tilted sum, left and right of the window
+_OUTSIDE = 1e-15  # mass of the tilted sum outside the window, on each side
 
 
 def total_epsilon(step: Losses, steps: int, delta: float) -> float:
-    """The smallest ε ≥ 0 with δ(ε) ≤ δ after `steps` steps; infinite if there is none."""
+    """Return an upper bound on the smallest ε ≥ 0 with δ(ε) ≤ δ after `steps` steps; infinite if there is none.
+
+    Parameters
+    ----------
+    step : Losses
+        The privacy loss of one step.
+    steps : int
+        The number of independent steps.
+    delta : float
+        The δ at which ε is stated.
+
+    Returns
+    -------
+    float
+        ε, from above: everything that is neglected is bounded, and added.
+    """
     rest = delta - _ever_infinite(step, steps)
     if rest <= 0:
         return math.inf
@@ -47,7 +61,22 @@ def total_epsilon(step: Losses, steps: int, delta: float) -> float:
 
 
 def total_delta(step: Losses, steps: int, epsilon: float) -> float:
-    """δ(ε) after `steps` steps."""
+    """Return an upper bound on δ(ε) after `steps` steps.
+
+    Parameters
+    ----------
+    step : Losses
+        The privacy loss of one step.
+    steps : int
+        The number of independent steps.
+    epsilon : float
+        The ε at which δ is stated.
+
+    Returns
+    -------
+    float
+        δ, from above: everything that is neglected is bounded, and added.
+    """
     moments = _Moments(step)
 
     def bound(tilt: float) -> float:
@@ -58,7 +87,7 @@ def total_delta(step: Losses, steps: int, epsilon: float) -> float:
 
 
 class _Moments:
-    """The finite part of a loss, with its logarithms at hand."""
+    """The finite part of a loss, with the logarithms of its probabilities."""
 
     def __init__(self, step: Losses) -> None:
         inside = np.flatnonzero(step.masses > 0)
@@ -70,7 +99,7 @@ class _Moments:
             self.logs = np.log(masses)
 
     def log_moment(self, tilt: float) -> float:
-        """K(λ)."""
+        """Return K(λ)."""
         terms = self.logs + tilt * self.values
         largest = terms.max()
         return float(largest + np.log(np.exp(terms - largest).sum()))
@@ -84,26 +113,28 @@ class _Tilted:
     masses: Array
     tilt: float
     log_scale: float  # T·K(λ)
-    neglected: float  # mass outside of the window, and rounding
+    neglected: float  # mass outside the window, plus rounding
 
     def log_delta(self, epsilon: float) -> float:
-        """The logarithm of δ(ε) without what is infinitely lossy, from above."""
+        """Return an upper bound on the logarithm of δ(ε), leaving out infinite losses."""
         begin = np.searchsorted(self.values, epsilon, side="right")
-        end = np.searchsorted(self.values, epsilon + 745 / self.tilt)  # beyond it e^{−λu} underflows
+        end = np.searchsorted(self.values, epsilon + 745 / self.tilt)  # beyond this, e^{−λu} underflows
         beyond = self.values[begin:end] - epsilon
         total = float(np.sum(-np.expm1(-beyond) * np.exp(-self.tilt * beyond) * self.masses[begin:end]))
         return self.log_scale - self.tilt * epsilon + math.log(total + self._slack())
 
     def safe_epsilon(self, goal: float) -> float:
-        """An ε with log_delta(ε) below `goal`."""
+        """Return an ε with log_delta(ε) below `goal`."""
         weight = math.exp(_log_largest_weight(self.tilt)) * (self.masses.sum() + self.neglected)
         return (self.log_scale + math.log(weight) - goal) / self.tilt * (1 + 1e-12)
 
     def _slack(self) -> float:
+        """Return a bound on the contribution of the neglected mass."""
         return max(math.exp(_log_largest_weight(self.tilt)) * self.neglected, 1e-300)
 
 
 def _compose(moments: _Moments, steps: int, tilt: float) -> _Tilted:
+    """Return the tilted distribution of the sum of `steps` losses, by one Fourier transform."""
     log_moment = moments.log_moment(tilt)
     one = np.exp(moments.logs + tilt * moments.values - log_moment)
     mean = float(np.sum(one * np.arange(one.size)))
@@ -124,7 +155,10 @@ def _compose(moments: _Moments, steps: int, tilt: float) -> _Tilted:
 
 
 def _furthest(moments: _Moments, steps: int, tilt: float, middle: float, order: float) -> int:
-    """How many places from steps·middle, on the side of `order`, all but `_OUTSIDE` of the tilted sum is (Chernoff)."""
+    """Return how far the window must reach from steps·middle on the side of `order`, in places.
+
+    By Chernoff's bound, at most `_OUTSIDE` of the tilted sum lies beyond.
+    """
     extreme = float(moments.values[-1] if order > 0 else moments.values[0])
     reached = steps * abs(extreme - middle)
     here = moments.log_moment(tilt)
@@ -137,7 +171,7 @@ def _furthest(moments: _Moments, steps: int, tilt: float, middle: float, order: 
 
 
 def _minimiser(bound: Callable[[float], float], moments: _Moments) -> float:
-    """The best tilt, roughly: it need not be exact."""
+    """Return approximately the best tilt; every tilt gives a valid bound."""
     scale = math.log((moments.values.size + 1) * moments.interval)
     found = minimize_scalar(
         lambda log_tilt: bound(math.exp(log_tilt)),
@@ -149,9 +183,10 @@ def _minimiser(bound: Callable[[float], float], moments: _Moments) -> float:
 
 
 def _log_largest_weight(tilt: float) -> float:
-    """The logarithm of max_u (1 − e^{−u})·e^{−λu}, at e^{−u} = λ/(1 + λ)."""
+    """Return the logarithm of max_u (1 − e^{−u})·e^{−λu}, which is attained at e^{−u} = λ/(1 + λ)."""
     return -tilt * math.log1p(1 / tilt) - math.log1p(tilt)
 
 
 def _ever_infinite(step: Losses, steps: int) -> float:
+    """Return the probability that some step has an infinite loss."""
     return -math.expm1(steps * math.log1p(-step.infinite))

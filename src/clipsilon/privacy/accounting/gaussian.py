@@ -1,8 +1,8 @@
-"""Exact Gaussian differential privacy: telling N(0, 1) from N(μ, 1).
+"""Exact Gaussian differential privacy: distinguishing N(0, 1) from N(μ, 1).
 
-δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2). Both terms can be tiny, nearly equal, or a product of something
-huge with something tiny. With t = ε/μ − μ/2, e^ε·φ(t + μ) = φ(t), so that δ = φ(t)·(m(t) − m(t + μ)) with
-Mills' ratio m(u) = Φ(−u)/φ(u), which is harmless everywhere that it is needed.
+δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2). Both terms can be tiny, nearly equal, or the product of a huge and a tiny
+number. With t = ε/μ − μ/2, e^ε·φ(t + μ) = φ(t), so that δ = φ(t)·(m(t) − m(t + μ)) with Mills' ratio m(u) = Φ(−u)/φ(u),
+which is well-behaved wherever it is needed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from clipsilon._core import checks
 Array = NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_SMALL = 0.5  # μ from which the difference of two Mills' ratios loses no digits that matter
-_HUGE = 1e7  # μ from which ε = μ²/2 + O(μ) is exact enough, and rounding of t is not
-_NUDGE = 1e-12  # root searches end on the safe side by this much, relatively
+_SMALL = 0.5  # from this μ on, the difference of two Mills' ratios loses no digits that matter
+_HUGE = 1e7  # from this μ on, ε = μ²/2 + O(μ) is exact enough, and rounding of t is not
+_NUDGE = 1e-12  # relative margin by which root searches end on the safe side
 
 
 @overload
@@ -30,13 +30,13 @@ def delta(mu: float, epsilon: float) -> float: ...
 @overload
 def delta(mu: ArrayLike, epsilon: ArrayLike) -> float | Array: ...
 def delta(mu: ArrayLike, epsilon: ArrayLike) -> float | Array:
-    """δ_μ(ε), for any ε ≥ 0; arrays broadcast."""
+    """Return δ_μ(ε) for any ε ≥ 0; arrays broadcast."""
     result = np.exp(log_delta(mu, epsilon))
     return result if result.ndim else float(result)
 
 
 def log_delta(mu: ArrayLike, epsilon: ArrayLike) -> Array:
-    """The logarithm of δ_μ(ε), also where δ itself underflows."""
+    """Return the logarithm of δ_μ(ε), also where δ itself underflows."""
     shift, loss = np.broadcast_arrays(np.asarray(mu, dtype=np.float64), np.asarray(epsilon, dtype=np.float64))
     if not (np.all(shift >= 0) and np.all(loss >= 0)):
         raise ValueError(f"mu and epsilon must be at least 0, got {mu!r} and {epsilon!r}.")
@@ -49,13 +49,13 @@ def log_delta(mu: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The smallest ε ≥ 0 with δ_μ(ε) ≤ δ."""
+    """Return the smallest ε ≥ 0 with δ_μ(ε) ≤ δ, rounded up."""
     goal = _log_of_fraction(delta)
     if mu == math.inf:
         return math.inf
     if log_delta(mu, 0.0) <= goal:
         return 0.0
-    # At t = √(2·log(1/δ)) already Φ(−t) < δ.
+    # Φ(−t) < δ already holds at t = √(2·log(1/δ)).
     upper = mu * (mu / 2 + math.sqrt(-2 * goal))
     if mu > _HUGE:
         return upper
@@ -64,14 +64,14 @@ def epsilon(mu: float, delta: float) -> float:
 
 
 def largest_mu(epsilon: float, delta: float) -> float:
-    """The largest μ with δ_μ(ε) ≤ δ: how far a release may shift and still be (ε, δ)-private."""
+    """Return the largest μ with δ_μ(ε) ≤ δ, rounded down: how far a release may shift and still be (ε, δ)-private."""
     goal = _log_of_fraction(delta)
     checks.nonnegative("epsilon", epsilon)
-    # Two that are surely private: that of ε = 0, and the inverse of the upper bound in `epsilon`.
+    # Two values that are private for certain: the one for ε = 0, and the inverse of the upper bound in `epsilon`.
     width = math.sqrt(-2 * goal)
     still = 2 * math.sqrt(2) * float(erfinv(delta)) if delta < 0.5 else -2 * float(ndtri((1 - delta) / 2))
     lower = max(still, 2 * epsilon / (math.sqrt(width**2 + 2 * epsilon) + width)) * (1 - _NUDGE)
-    while log_delta(lower, epsilon) > goal:  # by rounding only
+    while log_delta(lower, epsilon) > goal:  # only by rounding
         lower *= 1 - 1e-6
     if lower > _HUGE:
         return lower
@@ -83,28 +83,32 @@ def largest_mu(epsilon: float, delta: float) -> float:
 
 
 def _log_of_fraction(delta: float) -> float:
+    """Return log δ; raise ValueError unless 0 < δ < 1."""
     return math.log(checks.open_fraction("delta", delta))
 
 
 def _log_density(t: Array) -> Array:
+    """Return log φ(t)."""
     return -0.5 * t * t - 0.5 * math.log(2 * math.pi)
 
 
 def _mills(t: Array) -> Array:
+    """Return Mills' ratio m(t)."""
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(t / math.sqrt(2)))
 
 
 def _log_delta_small(mu: Array, epsilon: Array) -> Array:
-    """m(t) − m(t + μ) as the integral of −m'(u) = 1 − u·m(u), because the difference would cancel."""
+    """Return log δ with m(t) − m(t + μ) as the integral of −m'(u) = 1 − u·m(u), because the difference would cancel."""
     t = epsilon / mu - mu / 2
     u = t[..., np.newaxis] + mu[..., np.newaxis] * (1 + _NODES) / 2
-    # Far out 1 − u·m(u) is all rounding; 1/(u² + 3) is a lower bound there, and the limit.
+    # For large u, 1 − u·m(u) is nothing but rounding; 1/(u² + 3) is a lower bound there, and the limit.
     with np.errstate(over="ignore"):
         slope = np.maximum(1 - u * _mills(u), 1 / (u * u + 3))
         return np.asarray(_log_density(t) + np.log(slope @ _WEIGHTS * mu / 2))
 
 
 def _log_delta_large(mu: Array, epsilon: Array) -> Array:
+    """Return log δ from the difference of two Mills' ratios, or of two probabilities where t < 0."""
     t = epsilon / mu - mu / 2
     with np.errstate(over="ignore"):
         # m(t) overflows for t ≪ 0, where Φ(−t) itself is close to 1.

@@ -1,12 +1,12 @@
 """The privacy loss of one step with subsampled Gaussian noise, on a grid, never understated.
 
-With probability q a record takes part and shifts the output x by μ = 1/noise multiplier. So the outputs to be
-told apart are mix = (1−q)·N(0, 1) + q·N(μ, 1) and base = N(0, 1), and the privacy loss at x is
-ℓ(x) = log(mix/base) = log(1 − q + q·e^{μx − μ²/2}), which grows with x: the grid of losses is a grid of x.
+With probability q a record takes part and shifts the output x by μ = 1/noise multiplier. So the distributions to be
+distinguished are mix = (1−q)·N(0, 1) + q·N(μ, 1) and base = N(0, 1), and the privacy loss at x is
+ℓ(x) = log(mix/base) = log(1 − q + q·e^{μx − μ²/2}), which increases with x: the grid of losses is a grid of x.
 
-What lies between two grid points moves to those two points, in the shares that keep both its mix and its base
+The mass between two grid points moves to those two points, in the proportions that preserve both its mix and its base
 probability. This dominates the original ("connect the dots", arXiv 2207.04380), with an error of second order.
-Everything is in logarithms, because a loss of 1000 compares probabilities e^1000 apart.
+All computations are in logarithms, because a loss of 1000 compares probabilities e^1000 apart.
 """
 
 from __future__ import annotations
@@ -25,12 +25,24 @@ LARGEST_GRID = 2**21  # points
 
 
 class TooFineError(ValueError):
-    """The grid asked for has more points than are worth it."""
+    """The requested grid has more points than `LARGEST_GRID`."""
 
 
 @dataclass(frozen=True)
 class Losses:
-    """A random loss: (first + i)·interval with probability masses[i], and infinite otherwise."""
+    """A random loss: (first + i)·interval with probability masses[i], and infinite otherwise.
+
+    Attributes
+    ----------
+    interval : float
+        The distance between two grid points.
+    first : int
+        The index of the smallest finite loss.
+    masses : array of float
+        The probabilities of the finite losses.
+    infinite : float
+        The probability of an infinite loss.
+    """
 
     interval: float
     first: int
@@ -39,7 +51,24 @@ class Losses:
 
 
 def removal(q: float, mu: float, interval: float, tail: float) -> Losses:
-    """The loss of x ~ mix against base; all but `tail` of it is on the grid."""
+    """Return the loss of x ~ mix against base.
+
+    Parameters
+    ----------
+    q : float
+        The probability that the record takes part, above 0 and below 1.
+    mu : float
+        The shift, 1/noise multiplier.
+    interval : float
+        The distance between two grid points.
+    tail : float
+        The largest probability that may be left off the grid, on which the loss counts as infinite.
+
+    Returns
+    -------
+    Losses
+        A loss that dominates the true one.
+    """
     first, last = _places(q, mu, float(ndtri(tail)), _top(q, mu, tail), interval)
     bins = _bins(q, mu, first, last, interval)
     masses = _connected(bins.log_mix, bins.log_base, bins.error, bins.losses[:-1], interval)
@@ -48,7 +77,18 @@ def removal(q: float, mu: float, interval: float, tail: float) -> Losses:
 
 
 def addition(q: float, mu: float, interval: float, tail: float) -> Losses:
-    """The loss of x ~ base against mix; all but `tail` of it is on the grid."""
+    """Return the loss of x ~ base against mix.
+
+    Parameters
+    ----------
+    q, mu, interval, tail
+        As in `removal`.
+
+    Returns
+    -------
+    Losses
+        A loss that dominates the true one.
+    """
     first, last = _places(q, mu, float(ndtri(tail)), -float(ndtri(tail)), interval)
     bins = _bins(q, mu, first, last, interval)
     masses = _reversed(bins, interval)
@@ -57,11 +97,21 @@ def addition(q: float, mu: float, interval: float, tail: float) -> Losses:
 
 
 def symmetrised(q: float, mu: float, interval: float, tail: float) -> Losses:
-    """The loss whose profile is h(α) = max{H_α(mix‖base), H_α(base‖mix)}, for every α.
+    """Return the loss whose profile is h(α) = max{H_α(mix‖base), H_α(base‖mix)}, for every α.
 
-    From α = 1 on the maximum is H_α(mix‖base), which only knows the losses above 0 of x ~ mix; below 1 it is
-    H_α(base‖mix), which adds those below 0 of x ~ base; and the kink of h at 1 is a probability of a loss of 0.
-    Both parts are about the outputs x > μ/2.
+    For α ≥ 1 the maximum is H_α(mix‖base), which depends only on the losses above 0 of x ~ mix; below 1 it is
+    H_α(base‖mix), which adds those below 0 of x ~ base; and the kink of h at 1 is a probability of a loss of 0. Both
+    parts concern the outputs x > μ/2.
+
+    Parameters
+    ----------
+    q, mu, interval, tail
+        As in `removal`.
+
+    Returns
+    -------
+    Losses
+        A loss that dominates the true one in both directions.
     """
     last = max(1, math.ceil(_loss(q, mu, _top(q, mu, tail)) / interval))
     bins = _bins(q, mu, 0, last, interval)
@@ -74,22 +124,36 @@ def symmetrised(q: float, mu: float, interval: float, tail: float) -> Losses:
 
 
 def reach(q: float, mu: float, tail: float) -> float:
-    """How far apart the losses of one step are: the scale of the first grid."""
+    """Return the range of the losses of one step, which is the scale of the first grid.
+
+    Parameters
+    ----------
+    q, mu, tail
+        As in `removal`.
+
+    Returns
+    -------
+    float
+        The range, above 0.
+    """
     spread = _loss(q, mu, _top(q, mu, tail)) - _loss(q, mu, float(ndtri(tail)))
-    # A shift so large and rare that all of it is cut leaves the loss of not taking part, log(1 − q), alone.
+    # If the shift is so large and rare that all of it is cut, only the loss of not taking part remains, log(1 − q).
     return spread if spread > 0 else -math.log1p(-q)
 
 
 @dataclass(frozen=True)
 class _Bins:
+    """The bins between n + 1 losses: edges, outputs x at the edges, log probabilities, and a bound on their error."""
+
     losses: Array  # at the n + 1 edges
     outcomes: Array  # x at the edges
     log_mix: Array  # of the n bins
     log_base: Array
-    error: Array  # of log_mix − log_base, at most
+    error: Array  # a bound on the error of log_mix − log_base
 
 
 def _bins(q: float, mu: float, first: int, last: int, interval: float) -> _Bins:
+    """Return the probabilities of the bins between the losses first·interval, …, last·interval."""
     if last - first > LARGEST_GRID:
         raise TooFineError
     losses = np.arange(first, last + 1, dtype=np.float64) * interval
@@ -101,32 +165,32 @@ def _bins(q: float, mu: float, first: int, last: int, interval: float) -> _Bins:
 
 
 def _places(q: float, mu: float, bottom: float, top: float, interval: float) -> tuple[int, int]:
-    """The ends of a grid of losses for the outputs from bottom to top."""
+    """Return the first and last index of a grid of losses for the outputs from `bottom` to `top`."""
     first = math.floor(_loss(q, mu, bottom) / interval)
     return first, max(first + 1, math.ceil(_loss(q, mu, top) / interval))
 
 
 def _connected(log_p: Array, log_q: Array, error: Array, lower: Array, interval: float) -> Array:
-    """Masses at the edges of the bins, whose lower losses are `lower`, as p and q in each bin ask for."""
-    # A bin's share at its upper edge is (1 − e^lower·q/p)/(1 − e^−interval); rounding must not make it smaller.
+    """Return masses at the edges of the bins that preserve p and q in each bin; `lower` are their lower losses."""
+    # The fraction of a bin at its upper edge is (1 − e^lower·q/p)/(1 − e^−interval); rounding must not make it smaller.
     with np.errstate(invalid="ignore"):
-        ratio = np.nan_to_num(log_q - log_p, nan=0.0)  # of a bin that doubles see nothing in
-    share = -np.expm1(np.minimum(0.0, ratio + lower)) + error
-    share = np.minimum(1.0, share / -math.expm1(-interval))
+        ratio = np.nan_to_num(log_q - log_p, nan=0.0)  # nan: a bin without mass in double precision
+    fraction = -np.expm1(np.minimum(0.0, ratio + lower)) + error
+    fraction = np.minimum(1.0, fraction / -math.expm1(-interval))
     mass = np.exp(log_p)
     result = np.zeros(mass.size + 1)
-    result[1:] = mass * share
-    result[:-1] += mass * (1 - share)
+    result[1:] = mass * fraction
+    result[:-1] += mass * (1 - fraction)
     return result
 
 
 def _reversed(bins: _Bins, interval: float) -> Array:
-    """The same bins seen from base: their losses change sign, and so the order."""
+    """Return the masses of the same bins seen from base: their losses change sign, and so does the order."""
     return _connected(bins.log_base[::-1], bins.log_mix[::-1], bins.error[::-1], -bins.losses[:0:-1], interval)
 
 
 def _log_between(x: Array) -> tuple[Array, Array]:
-    """The logarithm of Φ(b) − Φ(a) for neighbours a < b in x, and a bound on its error."""
+    """Return the logarithm of Φ(b) − Φ(a) for neighbours a < b in x, and a bound on its error."""
     tails = log_ndtr(-np.abs(x))
     larger, smaller = np.maximum(tails[:-1], tails[1:]), np.minimum(tails[:-1], tails[1:])
     around = (x[:-1] < 0) & (x[1:] > 0)
@@ -139,6 +203,7 @@ def _log_between(x: Array) -> tuple[Array, Array]:
 
 
 def _loss(q: float, mu: float, x: float) -> float:
+    """Return ℓ(x)."""
     exponent = mu * x - mu * mu / 2
     if exponent < 1:
         return math.log1p(q * math.expm1(exponent))
@@ -146,7 +211,7 @@ def _loss(q: float, mu: float, x: float) -> float:
 
 
 def _outcomes(q: float, mu: float, losses: Array) -> Array:
-    """The x of each loss; −∞ for a loss below log(1 − q), which no x has."""
+    """Return the x of each loss; −∞ for a loss below log(1 − q), which no x has."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         small = np.log1p(np.maximum(-1.0, np.expm1(np.minimum(losses, 1.0)) / q))
         large = losses + np.log1p(-(1 - q) * np.exp(-np.maximum(losses, 1.0))) - math.log(q)
@@ -154,13 +219,15 @@ def _outcomes(q: float, mu: float, losses: Array) -> Array:
 
 
 def _top(q: float, mu: float, tail: float) -> float:
-    """An x that x ~ mix exceeds with probability `tail` at most."""
+    """Return an x that x ~ mix exceeds with probability at most `tail`."""
     return -min(float(ndtri(tail / 2)), float(ndtri(min(1.0, tail / (2 * q)))) - mu)
 
 
 def _mix_below(q: float, mu: float, x: float) -> float:
+    """Return the probability of mix below x."""
     return float((1 - q) * ndtr(x) + q * ndtr(x - mu))
 
 
 def _mix_above(q: float, mu: float, x: float) -> float:
+    """Return the probability of mix above x."""
     return float((1 - q) * ndtr(-x) + q * ndtr(mu - x))

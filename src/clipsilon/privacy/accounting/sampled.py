@@ -1,7 +1,7 @@
-"""ε and δ of a run whose every step lets a record take part with probability q.
+"""ε and δ of a run in which a record takes part in each step with probability q.
 
-The answer for a grid of losses is never below the truth; the grid is made finer until that hardly helps. The
-first grid only knows the scale of the losses, which makes the same code good from ε = 10⁻³ to beyond 10⁴.
+The result for a grid of losses is never below the truth; the grid is refined until that hardly helps. The first grid
+uses only the scale of the losses, so the same code works from ε = 10⁻³ to beyond 10⁴.
 """
 
 from __future__ import annotations
@@ -20,16 +20,35 @@ OneStep = Callable[[float, float, float, float], Losses]
 _FIRST_GRID = 64  # points
 _REFINEMENT = 4
 _REFINEMENTS = 10
-_GAIN = 0.01  # relative improvement from which a finer grid is worth it: then the error is a third of this, or less
-_NEGLIGIBLE = 1e-5  # improvement of ε that is never worth it
-_SHIFTS = (1e-9, 1e6)  # μ where doubles tell losses and outputs apart; outside of it, who took part says little more
-_RAREST = 1e-30  # q, likewise
-_LEVELS = (1e-6, 1e-12, 1e-25, 1e-50, 1e-100, 1e-200)  # of δ
-_CUT = 1e-4  # share of δ that the cut tails of all steps may cost
+_GAIN = 0.01  # relative improvement from which a finer grid is worth it; the error is then at most a third of this
+_NEGLIGIBLE = 1e-5  # improvement of ε that is never worth a finer grid
+_SHIFTS = (1e-9, 1e6)  # μ for which doubles resolve losses and outputs; outside, knowing who took part adds little
+_RAREST = 1e-30  # the same for q
+_LEVELS = (1e-6, 1e-12, 1e-25, 1e-50, 1e-100, 1e-200)  # levels of δ
+_CUT = 1e-4  # fraction of δ that the cut tails of all steps may cost
 
 
 def sampled_epsilon(one_steps: Sequence[OneStep], q: float, mu: float, steps: int, delta: float) -> float:
-    """The smallest ε that the grids certify for every direction; infinite if none does."""
+    """Return the smallest ε that the grids certify for every direction; infinite if none does.
+
+    Parameters
+    ----------
+    one_steps : sequence of callable
+        One function per direction that returns the loss of one step, such as `removal`.
+    q : float
+        The probability that the record takes part in a step.
+    mu : float
+        The shift of the output if it does, 1/noise multiplier.
+    steps : int
+        The number of steps.
+    delta : float
+        The δ at which ε is stated.
+
+    Returns
+    -------
+    float
+        ε, an upper bound.
+    """
     tail = max(_CUT * delta / steps, 1e-300)
     worst = 0.0
     for one_step in one_steps:
@@ -42,7 +61,20 @@ def sampled_epsilon(one_steps: Sequence[OneStep], q: float, mu: float, steps: in
 
 
 def sampled_delta(one_steps: Sequence[OneStep], q: float, mu: float, steps: int, epsilon: float) -> float:
-    """The smallest δ that the grids certify for every direction, good down to 1e-200 or so."""
+    """Return the smallest δ that the grids certify for every direction, usable down to about 1e-200.
+
+    Parameters
+    ----------
+    one_steps, q, mu, steps
+        As in `sampled_epsilon`.
+    epsilon : float
+        The ε at which δ is stated.
+
+    Returns
+    -------
+    float
+        δ, an upper bound.
+    """
     result = 1.0
     for level in _LEVELS:
         # The grid ends where the rest matters little for a δ above `level`.
@@ -61,9 +93,10 @@ def sampled_delta(one_steps: Sequence[OneStep], q: float, mu: float, steps: int,
 
 
 def participations(q: float, steps: int) -> tuple[Array, Array]:
-    """How often a record takes part, k ~ Bin(steps, q): values of k, and their probabilities.
+    """Return how often a record takes part, k ~ Bin(steps, q): values of k, and their probabilities.
 
-    Of very many values only some are listed, and each k counts as the next one listed: never too small.
+    If there are very many values, only some are listed, and each k counts as the next larger one listed: never too
+    small.
     """
     first, last = likely(steps, q)
     listed = np.unique(np.linspace(first, last, min(last - first + 1, 4000)).round())
@@ -73,7 +106,7 @@ def participations(q: float, steps: int) -> tuple[Array, Array]:
 
 
 def likely(trials: int, p: float) -> tuple[int, int]:
-    """A range of Bin(trials, p) with all but e^−700 of its probability on either side (Chernoff, Bernstein)."""
+    """Return a range of Bin(trials, p) with all but e^−700 of its probability on either side (Chernoff, Bernstein)."""
     mean, log_rest = trials * p, 700.0
     below = math.sqrt(2 * mean * log_rest)
     above = log_rest / 3 + math.sqrt((log_rest / 3) ** 2 + 2 * mean * log_rest)
@@ -81,7 +114,7 @@ def likely(trials: int, p: float) -> tuple[int, int]:
 
 
 def _refined(at: Callable[[float], float], q: float, mu: float, tail: float, enough: float, negligible: float) -> float:
-    """The value on ever finer grids, until it is low enough, improves too little, or the grid becomes too fine."""
+    """Return the value on ever finer grids, until it is low enough, hardly improves, or the grid becomes too fine."""
     best = math.inf
     if q < _RAREST or not _SHIFTS[0] <= mu <= _SHIFTS[1]:
         return best
@@ -89,12 +122,12 @@ def _refined(at: Callable[[float], float], q: float, mu: float, tail: float, eno
     try:
         for refinement in range(_REFINEMENTS):
             value = at(interval)
-            # Two coarse grids may agree by being equally bad; from the third on it means something.
+            # Two coarse grids may agree by being equally bad; from the third on, agreement counts.
             settled = refinement > 1 and best - value <= max(_GAIN * best, negligible)
             best = min(best, value)
             if settled or best <= enough:
                 break
             interval /= _REFINEMENT
     except TooFineError:
-        pass  # what the coarser grids say is true as well
+        pass  # the results of the coarser grids are valid as well
     return best

@@ -1,1 +1,1 @@
-"""Attacks that measure what a rule really gives away."""
+"""Attacks that measure what a rule reveals."""

@@ -1,7 +1,7 @@
 """Attacks: how an observer of a run scores it, to tell whether a canary was in the data.
 
-What a rule releases is as good as its noisy updates: steps, preconditioning and averages are computed from them.
-So attacks on the whole run watch the rule with a step of one, where θ_t − θ_{t+1} is the t-th noisy update.
+A rule's release is equivalent to its noisy updates: steps, preconditioning and averages are computed from them. So
+attacks on the whole run observe the rule with a step size of one, where θ_t − θ_{t+1} is the t-th noisy update.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from clipsilon.rules.schedules import Constant
 Array = NDArray[np.float64]
 Statistic = Callable[[Trace], Array]
 
-_NUMBERS = 10_000_000  # iterates kept in memory at a time
+_NUMBERS = 10_000_000  # largest number of iterates in memory at a time
 
 
 class Effort(NamedTuple):
-    """How runs are made: threads, and whether there is a progress bar (as in `clipsilon.run`)."""
+    """How runs are executed: the number of threads, and whether to show a progress bar (as in `clipsilon.run`)."""
 
     n_jobs: int | None = None
     progress: bool | None = None
@@ -42,7 +42,21 @@ DEFAULT = Effort()
 
 @dataclass(frozen=True)
 class Attack:
-    """A pair of data sets, the rule as it is watched, which iterates are kept, and the score of a run."""
+    """An attack on a rule.
+
+    Attributes
+    ----------
+    name : str
+        The attack in words.
+    pair : Pair
+        The neighbouring data sets.
+    rule : Rule
+        The rule as it is observed.
+    iterations : array of int
+        Which iterates are kept.
+    statistic : callable
+        A function that maps a trace to one score per replicate.
+    """
 
     name: str
     pair: Pair
@@ -51,31 +65,65 @@ class Attack:
     statistic: Statistic
 
     def scores(self, problem: Problem, steps: int, runs: int, seed: int | None, effort: Effort = DEFAULT) -> Array:
-        """Scores of that many runs on one of the two problems, a part of them at a time."""
-        part = max(1, min(runs, _NUMBERS // self.iterations.size))
+        """Return the scores of a number of runs on one of the two problems, computed in chunks that fit in memory.
+
+        Parameters
+        ----------
+        problem : Problem
+            The problem with or without the canary.
+        steps : int
+            The length of each run.
+        runs : int
+            The number of runs.
+        seed : int or None
+            Seed of the runs; None takes one from the operating system.
+        effort : Effort
+            Threads and progress bar.
+
+        Returns
+        -------
+        array of shape (runs,)
+            One score per run.
+        """
+        chunk = max(1, min(runs, _NUMBERS // self.iterations.size))
         found: list[Array] = []
-        for first in range(0, runs, part):
-            # A seed of its own for each part: replicates are numbered from zero in all of them.
+        for first in range(0, runs, chunk):
+            # Each chunk needs its own seed: replicates are numbered from zero in all of them.
             own = None if seed is None else int(np.random.SeedSequence([seed, first]).generate_state(1)[0])
-            replicates = min(part, runs - first)
+            replicates = min(chunk, runs - first)
             trace = run(problem, self.rule, steps, 0.0, replicates, own, self.iterations, *effort)
-            # What is hidden from the world is hidden from its attackers.
+            # The error is hidden state, so attackers do not see it.
             scores = np.asarray(self.statistic(replace(trace, error=None)), dtype=np.float64)
             if scores.shape != (replicates,):
                 raise ValueError(
-                    f"statistic must give one score a run, got shape {scores.shape} for {replicates} runs."
+                    f"statistic must return one score per run, got shape {scores.shape} for {replicates} runs."
                 )
             found.append(scores)
         return np.concatenate(found)
 
 
 def watched(rule: Rule) -> Rule:
-    """The rule as an observer of its noisy updates sees it."""
+    """Return the rule as an observer of its noisy updates sees it."""
     return replace(rule, step=Constant(1.0), preconditioner=Plain(), output=Last())
 
 
 def attacks(rule: Rule, released: Release, adjacency: str) -> list[Attack]:
-    """The attacks worth trying on a rule, each with the canary that suits it."""
+    """Return the attacks worth trying on a rule, each with the canary that suits it.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule to attack.
+    released : Release
+        What it releases.
+    adjacency : str
+        Which data sets are neighbours.
+
+    Returns
+    -------
+    list of Attack
+        One or more attacks.
+    """
     plain, steps = watched(rule), released.steps
     ends = np.array([0, steps // 2, steps])
     at_clip = canary_pair(released.records, released.bound, adjacency)
@@ -85,7 +133,7 @@ def attacks(rule: Rule, released: Release, adjacency: str) -> list[Attack]:
             likelihood = _likelihood(released, adjacency)
             found.append(Attack("likelihood of every step", at_clip, plain, np.arange(steps + 1), likelihood))
         return found
-    # A residual that bleeds out for the rest of the run, and not longer.
+    # A residual that drains until the end of the run, and no longer.
     size = released.bound + steps * released.feedback.bound * released.batch
     bleeding = canary_pair(released.records, size, adjacency)
     return [
@@ -97,16 +145,17 @@ def attacks(rule: Rule, released: Release, adjacency: str) -> list[Attack]:
 
 
 def _whole_run(trace: Trace) -> Array:
-    """The sum of all noisy updates along the canary, or how far the last iterate went against it."""
+    """Return the sum of all noisy updates along the canary, or how far the last iterate moved against it."""
     return trace.theta[:, 0, 0] - trace.theta[:, -1, 0]
 
 
 def _second_half(trace: Trace) -> Array:
+    """Return the sum of the noisy updates of the second half along the canary."""
     return trace.theta[:, -2, 0] - trace.theta[:, -1, 0]
 
 
 def _likelihood(released: Release, adjacency: str) -> Statistic:
-    """The log-likelihood ratio of a run with the canary at its clip bound against one without."""
+    """Return the log-likelihood ratio of a run with the canary at its clip bound against one without."""
     shift = released.bound / released.batch
     scale = released.noise_std**2
     low = -shift if adjacency == "replace-one" else 0.0
@@ -123,12 +172,12 @@ def _likelihood(released: Release, adjacency: str) -> Statistic:
 
 
 def _sometimes(q: float, gain: Array) -> Array:
-    """The log-likelihood gain of taking part with probability q in every step, summed."""
+    """Return the log-likelihood gain of taking part with probability q in each step, summed over the steps."""
     return np.asarray(np.log(1 - q + q * np.exp(np.minimum(gain, 700))).sum(axis=1))
 
 
 def _one_in_each_pass(gain: Array, released: Release) -> Array:
-    """The log-likelihood gain of one participation in each pass, at a place that is left to chance."""
+    """Return the log-likelihood gain of one participation per pass, at a random place."""
     batches = -(-released.records // released.batch)
     firsts = range(0, released.steps, batches)
     return np.asarray(sum(logsumexp(gain[:, first : first + batches], axis=1) for first in firsts))

@@ -1,17 +1,14 @@
-"""Audits: an ε that an attack demonstrates, at a stated confidence. The one place where privacy looks at runs."""
+"""Audits: an ε that an attack demonstrates, at a stated confidence. Only auditing looks at runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core import checks
-from clipsilon.engine import Trace
-from clipsilon.privacy.auditing.attacks import Attack, Effort, attacks
+from clipsilon.privacy.auditing.attacks import Attack, Effort, Statistic, attacks
 from clipsilon.privacy.auditing.canaries import Pair
 from clipsilon.privacy.auditing.inference import Bound, clopper_pearson_bound, gaussian_bound, tradeoff_points
 from clipsilon.privacy.certificate import ADJACENCIES
@@ -23,21 +20,41 @@ from clipsilon.rules.sampling import Full
 
 Array = NDArray[np.float64]
 
-_PILOT = 0.1  # share of the runs that choose the attack
+_PILOT = 0.1  # fraction of the runs that selects the attack
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an audit found. With the stated confidence, no ε below `lower_bound` is true of the rule."""
+    """What an audit found: with the stated confidence, no ε below `lower_bound` is true of the rule.
 
-    lower_bound: float  #: the ε that the attack demonstrates
-    confidence: float  #: with which it holds
-    attack: str  #: the one that won
-    method: str  #: how scores became a bound
-    runs: int  #: on each of the two data sets
-    statement: Statement  #: what is certified of the same rule
+    Attributes
+    ----------
+    lower_bound : float
+        The ε that the attack demonstrates.
+    confidence : float
+        The confidence with which it holds.
+    attack : str
+        The name of the attack that was selected.
+    method : str
+        How scores became a bound.
+    runs : int
+        The number of runs on each of the two data sets.
+    statement : Statement
+        What is certified of the same rule.
+    bound : Bound
+        The test behind `lower_bound`.
+    curve : tuple of two arrays
+        False positive and false negative rates of all thresholds.
+    """
+
+    lower_bound: float
+    confidence: float
+    attack: str
+    method: str
+    runs: int
+    statement: Statement
     bound: Bound = field(repr=False)
-    curve: tuple[Array, Array] = field(repr=False)  #: false positive and false negative rates of all thresholds
+    curve: tuple[Array, Array] = field(repr=False)
 
     def __str__(self) -> str:
         about = self.statement
@@ -53,25 +70,54 @@ def audit(
     records: int,
     steps: int,
     delta: float,
+    *,
     runs: int = 10_000,
     confidence: float = 0.95,
     seed: int | None = None,
     adjacency: str = "replace-one",
     pair: Pair | None = None,
-    statistic: Callable[[Trace], Array] | None = None,
+    statistic: Statistic | None = None,
     n_jobs: int | None = None,
     progress: bool | None = None,
 ) -> Audit:
-    """Attack a rule with canaries and state the ε that the attack demonstrates.
+    """Attack a rule with canaries and report the ε that the attack demonstrates.
 
-    A tenth of the runs chooses the attack; the others, on which it is judged, have not been looked at before. `runs`
-    is the number of runs on each of the two data sets. With `pair`, the problems without and with a canary of your
-    own, and `statistic`, which gives each replicate of a trace a score, that attack is used alone; the trace holds
-    the first, middle and last iterate. `n_jobs` and `progress` are those of `run`.
+    One tenth of the runs selects the attack; the remaining runs, which were not inspected before, measure it.
 
-    Formal guarantee: if the sequence of the rule's noisy updates is (ε, δ)-private for the adjacency, which is what
-    certificates are about, then lower_bound ≤ ε with probability at least `confidence`. (The iterates tell as much,
-    but for rules such as Adam's, whose steps cannot be undone.)
+    Parameters
+    ----------
+    rule : Rule
+        The rule to attack. It must clip and add Gaussian noise, unless `pair` is given.
+    records, steps : int
+        Size of the data set and length of each run.
+    delta : float
+        The δ at which ε is reported, above 0 and below 1.
+    runs : int, default 10_000
+        Number of runs on each of the two neighbouring data sets, at least 20.
+    confidence : float, default 0.95
+        Probability with which the lower bound holds.
+    seed : int, optional
+        Seed of the runs; by default they are seeded by the operating system.
+    adjacency : {"replace-one", "zero-out", "add-remove"}, default "replace-one"
+        Which data sets are neighbours, as in `account`.
+    pair : tuple of two Problem, optional
+        Problems of `records` records without and with your own canary. They must be neighbours under `adjacency`.
+        Requires `statistic`; only this attack is used then.
+    statistic : callable, optional
+        A function that maps a trace to one score per replicate. The trace holds the first, middle and last iterate.
+    n_jobs, progress
+        As in `run`.
+
+    Returns
+    -------
+    Audit
+        `lower_bound` is the demonstrated ε; `statement` holds what is certified.
+
+    Formal guarantee
+    ----------------
+    If the sequence of the rule's noisy updates is (ε, δ)-private for the adjacency, which is what certificates are
+    about, then lower_bound ≤ ε with probability at least `confidence`. (The iterates reveal as much, except for rules
+    such as Adam's, whose steps cannot be undone.)
     """
     statement = account(rule, records, steps, delta, adjacency)
     checks.integer("runs", runs, least=20)
@@ -83,7 +129,7 @@ def audit(
     promises = [_promise(one, steps, pilot, seeds[2 + 2 * k :], delta, effort) for k, one in enumerate(candidates)]
     winner = candidates[int(np.argmax(promises))]
     absent, present = _scores(winner, steps, runs - pilot, seeds, effort)
-    # With all records in every step the two outputs are exactly Gaussian, and so is the trade-off between them.
+    # With all records in each step both outputs are exactly Gaussian, and so is the trade-off between them.
     exact = type(released.sampling) is Full and released.feedback is None and pair is None
     infer = gaussian_bound if exact else clopper_pearson_bound
     bound = infer(absent, present, delta, confidence)
@@ -92,14 +138,17 @@ def audit(
     return Audit(bound.lower_bound, confidence, winner.name, method, runs, statement, bound, curve)
 
 
-def _candidates(rule: Rule, released: Release, adjacency: str, pair: Pair | None, statistic: Any) -> list[Attack]:
+def _candidates(
+    rule: Rule, released: Release, adjacency: str, pair: Pair | None, statistic: Statistic | None
+) -> list[Attack]:
+    """Return the attacks to try: your own, or those that suit the rule."""
     if (pair is None) != (statistic is None):
-        raise ValueError("pair and statistic must be given together, got one of them.")
-    if pair is not None and (not callable(statistic) or not isinstance(pair, tuple) or len(pair) != 2):
-        raise ValueError("pair must be two problems and statistic a function of a trace.")
-    if pair is not None:
+        raise ValueError("pair and statistic must be given together, got only one of them.")
+    if pair is not None and statistic is not None:
+        if not callable(statistic) or not isinstance(pair, tuple) or len(pair) != 2:
+            raise ValueError("pair must be two problems and statistic a function of a trace.")
         if not all(isinstance(problem, Problem) and problem.records == released.records for problem in pair):
-            raise ValueError(f"pair must be two problems of {released.records} records, as `records` says.")
+            raise ValueError(f"pair must be two problems of {released.records} records, the number given as `records`.")
         ends = np.array([0, released.steps // 2, released.steps])
         return [Attack("your own", Pair(*pair), rule, ends, statistic)]
     if released.personal is not None:
@@ -110,7 +159,7 @@ def _candidates(rule: Rule, released: Release, adjacency: str, pair: Pair | None
 
 
 def seeds_from(seed: int | None, number: int) -> list[int | None]:
-    """Independent seeds for the parts of an audit; none at all without a seed."""
+    """Return independent seeds for the parts of an audit; all None without a seed."""
     if seed is None:
         return [None] * number
     state = np.random.SeedSequence(checks.integer("seed", seed, least=0)).generate_state(number)
@@ -118,6 +167,7 @@ def seeds_from(seed: int | None, number: int) -> list[int | None]:
 
 
 def _scores(attack: Attack, steps: int, runs: int, seeds: list[int | None], effort: Effort) -> tuple[Array, Array]:
+    """Return the scores of runs without and with the canary."""
     absent, present = attack.pair
     return (
         attack.scores(absent, steps, runs, seeds[0], effort),
@@ -126,11 +176,11 @@ def _scores(attack: Attack, steps: int, runs: int, seeds: list[int | None], effo
 
 
 def _promise(attack: Attack, steps: int, runs: int, seeds: list[int | None], delta: float, effort: Effort) -> float:
-    """How much an attack promises: its bound at even odds, and, where runs are few, how well it ranks them."""
+    """Return how promising an attack is: its bound at even odds plus, for few runs, how well it ranks them."""
     if runs == 0:
         return 0.0
     absent, present = _scores(attack, steps, runs, seeds, effort)
-    # Which half chooses the threshold and which judges it, both ways round.
+    # Either half selects the threshold once, and measures it once.
     both = [clopper_pearson_bound(absent[k:], present[k:], delta, 0.5).lower_bound for k in (0, 1)]
     ranks = np.argsort(np.argsort(np.concatenate((absent, present)), kind="stable"))
     return float(np.mean(both)) + abs(float(ranks[runs:].mean() - ranks[:runs].mean())) / runs

@@ -1,7 +1,7 @@
-"""Canaries: neighbouring data sets on which one record stands out as far as a rule lets it.
+"""Canaries: neighbouring data sets on which one record stands out as far as a rule allows.
 
-All other records have gradient zero, so that whatever shows of the canary shows clearly. The loss is linear: a
-record's gradient is the record itself, whatever the model.
+All other records have gradient zero, so that nothing hides the canary. The loss is linear: a record's gradient is the
+record itself, whatever the model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,22 @@ class Pair(NamedTuple):
 
 
 def canary_pair(records: int, size: float, adjacency: str) -> Pair:
-    """Records of one number, all zero but the first: `size` with the canary; zero, or the opposite, without."""
+    """Return neighbouring problems of one column, in which all records but the first are zero.
+
+    Parameters
+    ----------
+    records : int
+        The number of records of each problem.
+    size : float
+        The first record with the canary.
+    adjacency : str
+        Without the canary, the first record is −size for "replace-one", and zero otherwise.
+
+    Returns
+    -------
+    Pair
+        The problems without and with the canary.
+    """
     present, absent = np.zeros((2, records))
     present[0] = size
     absent[0] = -size if adjacency == "replace-one" else 0.0

@@ -1,10 +1,10 @@
 """From the scores of an attack to a lower bound on ε, at a stated confidence.
 
-An attack gives every run of a mechanism a score: `absent` holds the scores of runs on data D, `present`
-those of runs on D' = D and a canary. A threshold on the score is a test of one against the other, and
-(ε, δ)-DP bounds how good a test can be: TPR ≤ e^ε·FPR + δ. So limits on the rates of one test are a limit
-on ε. The threshold is chosen on some of the runs and its rates are measured on the others, which pays for
-the choice: given the first part, the counts in the second are binomial.
+An attack assigns a score to each run of a mechanism: `absent` holds the scores of runs on data D, `present` those of
+runs on D' = D and a canary. A threshold on the score is a test of one against the other, and (ε, δ)-DP bounds how good
+a test can be: TPR ≤ e^ε·FPR + δ. So limits on the rates of one test are a limit on ε. The threshold is chosen on some
+of the runs and its rates are measured on the others, which accounts for the choice: given the first part, the counts in
+the second are binomial.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainccinv, betaincinv, ndtr, ndtri
 
 from clipsilon._core import checks
@@ -22,23 +22,39 @@ from clipsilon.privacy.accounting import gaussian
 
 Array = NDArray[np.float64]
 
-_CANDIDATES = 400  # thresholds tried from each sample: denser ones differ by less than the noise in their rates
+_CANDIDATES = 400  # thresholds tried from each sample; denser ones would differ by less than the noise in their rates
 _CURVE = 150  # thresholds plotted from each sample
 _CELLS = 512  # splits of the error budget that the Gaussian bound walks through
-# The largest error at which candidates are compared: narrower limits would fall for lucky tails. Where μ should be
-# the same at every threshold, the width of the limits may decide all the more.
+# The largest error at which candidates are compared: at a larger one the limits would favour tails that are extreme by
+# chance. For the Gaussian bound, μ should be the same at every threshold, so the width of the limits counts even more.
 _CAUTION, _GAUSSIAN_CAUTION = 1e-3, 1e-6
-_SPARE = 0.01  # of the error budget, spent on either rate alone being extreme
+_SPARE = 0.01  # fraction of the error budget spent on either rate alone being extreme
 
-# What the attacker says when the score is on the named side of the threshold ("above" includes it).
+# What the attacker guesses when the score is on the named side of the threshold ("above" includes it).
 _DIRECTIONS = ("present if above", "present if below", "absent if above", "absent if below")
 
 
 class Bound(NamedTuple):
-    """What an audit demonstrated: ε is at least `lower_bound`, unless an event of chance 1 − confidence happened.
+    """What an audit demonstrated: ε is at least `lower_bound`, unless an event of probability 1 − confidence happened.
 
-    A positive is a run on the guessed side of the threshold; it is false if the guess was wrong. The rates are
-    those of the runs that did not choose the threshold, and their limits hold each at half the error budget.
+    A positive is a run on the guessed side of the threshold; it is false if the guess was wrong.
+
+    Attributes
+    ----------
+    lower_bound : float
+        The demonstrated ε.
+    threshold : float
+        The threshold on the score.
+    direction : str
+        What the attacker guesses on which side of the threshold, such as "present if above".
+    false_positive_rate, true_positive_rate : float
+        The rates among the runs that did not choose the threshold.
+    false_positive_limit, true_positive_limit : float
+        Limits on these rates, from above and from below, each at half the error budget.
+    confidence : float
+        The confidence of `lower_bound`.
+    runs : int
+        The number of runs in both arrays together.
     """
 
     lower_bound: float
@@ -46,14 +62,22 @@ class Bound(NamedTuple):
     direction: str
     false_positive_rate: float
     true_positive_rate: float
-    false_positive_limit: float  #: from above
-    true_positive_limit: float  #: from below
+    false_positive_limit: float
+    true_positive_limit: float
     confidence: float
     runs: int
 
 
 class Counts(NamedTuple):
-    """How often a test, or an array of tests, was positive: rightly in `hits`, wrongly in `alarms`."""
+    """How often a test, or an array of tests, was positive.
+
+    Attributes
+    ----------
+    hits, alarms : int or array of int
+        True and false positives.
+    hit_runs, alarm_runs : int
+        The numbers of runs among which these were counted.
+    """
 
     hits: Any
     hit_runs: int
@@ -61,16 +85,34 @@ class Counts(NamedTuple):
     alarm_runs: int
 
 
-def clopper_pearson_bound(absent: Any, present: Any, delta: float, confidence: float) -> Bound:
-    """ε ≥ log((TPR − δ)/FPR) with one-sided Clopper–Pearson limits in place of the rates.
+def clopper_pearson_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: float) -> Bound:
+    """Bound ε from below by log((TPR − δ)/FPR), with one-sided Clopper–Pearson limits in place of the rates.
 
-    Even-numbered runs choose the threshold and the direction that promise most, odd-numbered ones give the
-    limits, each at half the error budget.
+    Even-numbered runs choose the threshold and the direction that promise most; odd-numbered runs give the limits, each
+    at half the error budget.
 
-    Formal guarantee: if the runs of each array are i.i.d. and the mechanism is (ε, δ)-DP for the pair, then
-    lower_bound ≤ ε with probability at least `confidence`. No other assumption: the two arrays may share
-    their randomness run by run.
+    Parameters
+    ----------
+    absent, present : array_like of float
+        The scores of the runs without and with the canary, at least 2 each.
+    delta : float
+        The δ at which ε is bounded, in [0, 1).
+    confidence : float
+        Above 0 and below 1.
 
+    Returns
+    -------
+    Bound
+        The bound, and the test behind it.
+
+    Formal guarantee
+    ----------------
+    If the runs of each array are i.i.d. and the mechanism is (ε, δ)-DP for the pair, then lower_bound ≤ ε with
+    probability at least `confidence`. There is no other assumption: the two arrays may share their randomness run by
+    run.
+
+    Examples
+    --------
     >>> absent, present = np.random.default_rng(0).normal([[0.0], [4.0]], size=(2, 1000))
     >>> clopper_pearson_bound(absent, present, delta=1e-5, confidence=0.95).lower_bound > 4.0
     True
@@ -87,20 +129,37 @@ def clopper_pearson_bound(absent: Any, present: Any, delta: float, confidence: f
     return _report(bound, threshold, direction, counts, confidence, np.size(absent) + np.size(present))
 
 
-def gaussian_bound(absent: Any, present: Any, delta: float, confidence: float) -> Bound:
-    """The ε at δ of the least μ that the runs leave possible: μ ≥ Φ⁻¹(TPR) − Φ⁻¹(FPR).
+def gaussian_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: float) -> Bound:
+    """Bound ε from below by the ε at δ of the smallest μ that the runs leave possible: μ ≥ Φ⁻¹(TPR) − Φ⁻¹(FPR).
 
-    Every eighth run chooses the threshold: near the best one μ hardly depends on it. On the others, the exact
-    p-values of the two rates are combined (`_shift_limit`), as two limits that each hold at half the
-    error budget are 1.7 times as wide.
+    Every eighth run chooses the threshold: near the best one, μ hardly depends on it. On the others, the exact p-values
+    of the two rates are combined (`_shift_limit`); two limits that each hold at half the error budget are 1.7 times as
+    wide.
 
-    Formal guarantee: if all runs are independent, those of each array identically distributed, and the pair
-    is μ-GDP, then lower_bound ≤ the ε of μ-GDP at δ, with probability at least `confidence`. That is a
-    statement about μ. It bounds the ε of the mechanism itself only when its trade-off curve *is* a Gaussian
-    one (an exact Gaussian mechanism, or a composition of them): a mechanism that is merely no worse than μ-GDP
-    may have a smaller ε at this δ. With δ = 0 any μ > 0 gives ∞.
+    Parameters
+    ----------
+    absent, present : array_like of float
+        The scores of the runs without and with the canary, at least 2 each.
+    delta : float
+        The δ at which ε is bounded, in [0, 1). With δ = 0 any μ > 0 gives ∞.
+    confidence : float
+        Above 0 and below 1.
 
-    Reference: Nasr et al., Tight Auditing of Differentially Private Machine Learning (2023).
+    Returns
+    -------
+    Bound
+        The bound, and the test behind it.
+
+    Formal guarantee
+    ----------------
+    If all runs are independent, those of each array identically distributed, and the pair is μ-GDP, then lower_bound ≤
+    the ε of μ-GDP at δ, with probability at least `confidence`. That is a statement about μ. It bounds the ε of the
+    mechanism itself only if its trade-off curve *is* a Gaussian one (an exact Gaussian mechanism, or a composition of
+    them): a mechanism that is merely no worse than μ-GDP may have a smaller ε at this δ.
+
+    References
+    ----------
+    Nasr et al., Tight Auditing of Differentially Private Machine Learning (2023).
     """
     delta, error = checks.fraction("delta", delta), _error(confidence)
     first, rest = _split(absent, present, every=8)
@@ -116,10 +175,10 @@ def gaussian_bound(absent: Any, present: Any, delta: float, confidence: float) -
     return _report(bound, threshold, direction, counts, confidence, np.size(absent) + np.size(present))
 
 
-def tradeoff_points(absent: Any, present: Any) -> tuple[Array, Array]:
-    """The attack's trade-off curve, to plot: (FPR, FNR) of guessing "present" from a threshold up.
+def tradeoff_points(absent: ArrayLike, present: ArrayLike) -> tuple[Array, Array]:
+    """Return the attack's trade-off curve for a plot: (FPR, FNR) of guessing "present" from a threshold up.
 
-    From (0, 1) to (1, 0), at most 301 points, densest in the tails, where a small ε at a small δ shows.
+    It runs from (0, 1) to (1, 0) in at most 301 points, densest in the tails, where a small ε at a small δ shows.
     """
     low, high = np.sort(_scores("absent", absent)), np.sort(_scores("present", present))
     counts = _count(low, high, _thresholds(low, high, _CURVE)[::-1], "present if above")
@@ -128,20 +187,45 @@ def tradeoff_points(absent: Any, present: Any) -> tuple[Array, Array]:
     return false_positive, false_negative
 
 
-def lower_limit(successes: Any, trials: Any, error: Any) -> Array:
-    """The Clopper–Pearson limit: a binomial rate is below it with probability at most `error`."""
+def lower_limit(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
+    """Return the Clopper–Pearson limit below which a binomial rate lies with probability at most `error`.
+
+    Parameters
+    ----------
+    successes, trials : array_like of int
+        Counts; `successes` may be an array.
+    error : float or array_like of float
+        The probability of failure.
+
+    Returns
+    -------
+    array of float
+        The limit; 0 without successes.
+    """
     count = np.asarray(successes, dtype=np.float64)
     return np.where(count > 0, betaincinv(np.maximum(count, 1.0), trials - count + 1.0, error), 0.0)
 
 
-def upper_limit(successes: Any, trials: Any, error: Any) -> Array:
-    """The Clopper–Pearson limit: a binomial rate is above it with probability at most `error`."""
+def upper_limit(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
+    """Return the Clopper–Pearson limit above which a binomial rate lies with probability at most `error`.
+
+    Parameters
+    ----------
+    successes, trials, error
+        As in `lower_limit`.
+
+    Returns
+    -------
+    array of float
+        The limit; 1 without failures.
+    """
     failures = trials - np.asarray(successes, dtype=np.float64)
     # The complementary inverse keeps all digits of an error of 1e-9.
     return np.where(failures > 0, betainccinv(trials - failures + 1.0, np.maximum(failures, 1.0), error), 1.0)
 
 
-def _scores(name: str, value: Any) -> Array:
+def _scores(name: str, value: ArrayLike) -> Array:
+    """Return the scores as a vector; raise ValueError for fewer than 2."""
     scores = checks.vector(name, value, np.size(value))
     if scores.size < 2:
         raise ValueError(f"{name} must hold the scores of at least 2 runs, got {scores.size}.")
@@ -149,11 +233,12 @@ def _scores(name: str, value: Any) -> Array:
 
 
 def _error(confidence: float) -> float:
+    """Return 1 − confidence."""
     return 1.0 - checks.positive("confidence", checks.fraction("confidence", confidence))
 
 
-def _split(absent: Any, present: Any, every: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Sorted scores of the runs 0, every, 2·every, … of either array, and of all the others."""
+def _split(absent: ArrayLike, present: ArrayLike, every: int) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the sorted scores of the runs 0, every, 2·every, … of either array, and of all the others."""
     low, high = _scores("absent", absent), _scores("present", present)
     taken = np.s_[::every]
     first = np.sort(low[taken]), np.sort(high[taken])
@@ -161,20 +246,20 @@ def _split(absent: Any, present: Any, every: int) -> tuple[tuple[Array, Array], 
 
 
 def _thresholds(low: Array, high: Array, most: int) -> Array:
-    """At most `most` scores of either sorted sample, the extremes included."""
+    """Return at most `most` scores of each sorted sample, including the extremes."""
     return np.unique(np.concatenate([low[_ranks(low.size, most)], high[_ranks(high.size, most)]]))
 
 
 def _ranks(size: int, most: int) -> NDArray[np.int64]:
-    """At most `most` ranks: all of them, or steps that grow from both ends, as rates matter by their ratio."""
+    """Return at most `most` ranks: all, or steps that grow from both ends, because rates matter by their ratio."""
     if size <= most:
         return np.arange(size)
     steps = np.geomspace(1, size, most // 2).astype(np.int64) - 1
     return np.concatenate([steps, size - 1 - steps])
 
 
-def _count(low: Array, high: Array, threshold: Any, direction: str) -> Counts:
-    """Positives among the sorted scores `low` (absent) and `high` (present), for each threshold."""
+def _count(low: Array, high: Array, threshold: ArrayLike, direction: str) -> Counts:
+    """Count positives among the sorted scores `low` (absent) and `high` (present), for each threshold."""
     below = np.searchsorted(low, threshold), np.searchsorted(high, threshold)
     absent, present = below if direction.endswith("below") else (low.size - below[0], high.size - below[1])
     if direction.startswith("present"):
@@ -183,64 +268,67 @@ def _count(low: Array, high: Array, threshold: Any, direction: str) -> Counts:
 
 
 def _choose(low: Array, high: Array, promise: Callable[[Counts], Array]) -> tuple[float, str]:
-    """The threshold and the direction whose counts promise the largest bound."""
+    """Return the threshold and the direction whose counts promise the largest bound."""
     thresholds = _thresholds(low, high, _CANDIDATES)
     promises = np.stack([promise(_count(low, high, thresholds, direction)) for direction in _DIRECTIONS])
     row, column = np.unravel_index(np.argmax(promises), promises.shape)
     return float(thresholds[column]), _DIRECTIONS[row]
 
 
-def _limits(counts: Counts, error: Any) -> tuple[Array, Array]:
-    """FPR from above and TPR from below, each at `error`."""
+def _limits(counts: Counts, error: float) -> tuple[Array, Array]:
+    """Return FPR from above and TPR from below, each at `error`."""
     return upper_limit(counts.alarms, counts.alarm_runs, error), lower_limit(counts.hits, counts.hit_runs, error)
 
 
 def _log_ratio(alarm_limit: Array, hit_limit: Array, delta: float) -> Array:
-    """log((TPR − δ)/FPR), −∞ where TPR ≤ δ: such a test shows nothing."""
+    """Return log((TPR − δ)/FPR), −∞ where TPR ≤ δ: such a test shows nothing."""
     excess = hit_limit - delta
     return np.log(np.where(excess > 0, excess, 1.0)) - np.log(alarm_limit) - np.where(excess > 0, 0.0, np.inf)
 
 
 def _weights(counts: Counts) -> tuple[float, float]:
-    """The standard errors of Φ⁻¹(FPR) and Φ⁻¹(TPR), scaled to a unit vector."""
+    """Return the standard errors of Φ⁻¹(FPR) and Φ⁻¹(TPR), scaled to a unit vector."""
     spreads = [_spread(counts.alarms, counts.alarm_runs), _spread(counts.hits, counts.hit_runs)]
     return spreads[0] / math.hypot(*spreads), spreads[1] / math.hypot(*spreads)
 
 
 def _spread(successes: float, trials: int) -> float:
-    rate = (successes + 0.5) / (trials + 1.0)  # half a run of either kind more, so that no rate is 0 or 1
+    """Return the standard error of Φ⁻¹ of a rate."""
+    rate = (successes + 0.5) / (trials + 1.0)  # half a run of each kind is added, so that no rate is 0 or 1
     density = math.exp(-0.5 * ndtri(rate) ** 2) / math.sqrt(2.0 * math.pi)
     return math.sqrt(rate * (1.0 - rate) / trials) / density
 
 
 def _shift_limit(counts: Counts, error: float, weights: tuple[float, float]) -> float:
-    """A lower limit at `error` on Φ⁻¹(TPR) − Φ⁻¹(FPR), when the two counts are independent.
+    """Return a lower limit at `error` on Φ⁻¹(TPR) − Φ⁻¹(FPR), if the two counts are independent.
 
     Let x and y be the exact one-sided p-values of "FPR is at least p" and of "TPR is at most t", as upper normal
     quantiles. At the true (p, t) they are independent and, in distribution, no larger than standard normal. So with
     weights a, b on the unit circle, chosen beforehand, a·x + b·y ≥ z(error) has probability at most `error`: such
     (p, t) are excluded (Stouffer's method). By Clopper–Pearson, x ≥ s where p ≥ upper_limit(Φ(−s)), and so the t
     that survive there exceed lower_limit(Φ(−(z − a·s)/b)). The limit is the least Φ⁻¹(t) − Φ⁻¹(p) over s. Each cell
-    of a grid of s counts with the worse ends of both, so that no s in between is missed. A share `_SPARE` of the
+    of a grid of s counts with the worse ends of both, so that no s in between is missed. A fraction `_SPARE` of the
     error for each rate excludes x and y beyond the ends of the grid.
     """
     alarm_weight, hit_weight = weights
     total, end = -ndtri(error * (1.0 - 2.0 * _SPARE)), -ndtri(error * _SPARE)
     grid = np.linspace((total - hit_weight * end) / alarm_weight, end, _CELLS + 1)
     rest = (total - alarm_weight * grid) / hit_weight
-    # Limits at an error close to 1 are of no use, and lost to rounding: those at a smaller one are safe.
+    # Limits at an error close to 1 are useless, and lost to rounding; those at a smaller error are safe.
     alarm_limits = upper_limit(counts.alarms, counts.alarm_runs, ndtr(-np.maximum(grid[1:], -end)))
     hit_limits = lower_limit(counts.hits, counts.hit_runs, ndtr(-np.maximum(rest[:-1], -end)))
     return float(np.min(ndtri(hit_limits) - ndtri(alarm_limits)))
 
 
 def _gaussian_epsilon(shift: float, delta: float) -> float:
+    """Return the ε of μ-GDP at δ for μ = `shift`; 0 if it is not positive, ∞ for δ = 0."""
     if shift <= 0.0:
         return 0.0
     return gaussian.epsilon(shift, delta) if delta > 0 else math.inf
 
 
 def _report(bound: float, threshold: float, direction: str, counts: Counts, confidence: float, runs: int) -> Bound:
+    """Return the bound with the rates of its test, and their limits."""
     alarm_limit, hit_limit = _limits(counts, _error(confidence) / 2)
     return Bound(
         lower_bound=max(0.0, bound),

@@ -1,4 +1,4 @@
-"""Auditing with a single run, for training that is too dear to repeat."""
+"""Auditing with a single run, for training that is too expensive to repeat."""
 
 from __future__ import annotations
 
@@ -20,16 +20,40 @@ def audit_one_run(
     records: int,
     steps: int,
     delta: float,
+    *,
     canaries: int = 1000,
     confidence: float = 0.95,
     seed: int | None = None,
 ) -> OneRunBound:
-    """Audit with many canaries in one run: each in a direction of its own, each in the data by the toss of a coin.
+    """Audit a rule with many canaries in one run, each in its own direction and included by a coin.
 
-    This attacks the rule itself. For training of your own, run it once with canaries that were included by fair coins,
+    This attacks the rule itself. For your own training, run it once with canaries that were included by fair coins,
     score them, and pass scores and coins to `one_run_bound`.
 
-    The ε of the result (Steinke, Nasr and Jagielski, 2023) is for a record's gradients against none (zero-out).
+    Parameters
+    ----------
+    rule : Rule
+        The rule to attack. It must clip.
+    records, steps : int
+        Size of the data set and length of the run.
+    delta : float
+        The δ at which ε is reported, above 0 and below 1.
+    canaries : int, default 1000
+        The number of canaries, at most `records`.
+    confidence : float, default 0.95
+        Probability with which the lower bound holds.
+    seed : int, optional
+        Seed of coins, noise and ties; by default the operating system's.
+
+    Returns
+    -------
+    OneRunBound
+        The demonstrated ε, for a record's gradients against none (zero-out).
+
+    Formal guarantee
+    ----------------
+    If the sequence of the rule's noisy updates is (ε, δ)-private for the adjacency "zero-out", then lower_bound ≤ ε
+    with probability at least `confidence` (see `one_run_bound`).
     """
     released = release(rule, records, steps)
     checks.open_fraction("delta", delta)
@@ -48,7 +72,7 @@ def audit_one_run(
 
 
 def _size(released: Release) -> float:
-    """At the clip bound; with feedback as much beyond it as can bleed out until the end."""
+    """Return the size of the canaries: the clip bound, plus, with feedback, as much as can drain until the end."""
     if released.feedback is None:
         return released.bound
     return released.bound + min(released.feedback.residual, released.steps * released.feedback.bound * released.batch)
