@@ -29,7 +29,7 @@ def _(loss, margin, label):
 
 
 class Steep(NamedTuple):
-    """A user's loss whose slope is 2 at least: a clip may bite at every margin."""
+    """A user's loss whose slope is at least 2: a clip may be active at every margin."""
 
 
 @cs.implements(margin_value, Steep)
@@ -53,7 +53,7 @@ convex = pytest.mark.parametrize("loss", CONVEX, ids=registry.name)
 
 
 def points(loss, count=40, size=3):
-    """Models and records at random, with labels of the loss."""
+    """Return random models and records, with labels that suit the loss."""
     rng = np.random.default_rng(0)
     labels = (0.0, 1.0) if label_kind(loss) == "binary" else (0.0, 0.8, 2.0, 0.0 if isinstance(loss, Counts) else -1.3)
     for _ in range(count):
@@ -138,7 +138,7 @@ def test_compiled_and_interpreted_agree(loss):
 
 
 def test_closed_forms():
-    """Absolute turns into itself, flatter; the squared error into Huber's loss; the kink may be anywhere."""
+    """The absolute loss becomes a flatter absolute loss, the squared error Huber's loss; the kink may be anywhere."""
     for label in (0.0, 1e-9, -3.7, 1e6):
         for theta in (np.array([-2.0]), np.array([5.0]), np.array([0.0])):
             x = np.array([4.0])
@@ -201,7 +201,7 @@ def test_its_minimum_is_where_clipped_descent_stops(loss, response, clip):
     assert stop.converged
     assert minimum.converged
     np.testing.assert_allclose(minimum.theta, stop.theta, atol=1e-7)
-    assert np.linalg.norm(minimum.theta - cs.stable_point(original).theta) > 1e-3  # clipping bites
+    assert np.linalg.norm(minimum.theta - cs.stable_point(original).theta) > 1e-3  # clipping is active
 
 
 def test_it_runs_like_the_clipped_rule():

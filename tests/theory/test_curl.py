@@ -23,7 +23,7 @@ def directions(size):
 
 
 def exact(theta, classes, label, clip, kind):
-    """J − Jᵀ by hand, from the derivatives in the K margins: H = diag(p) − p·pᵀ is that of p."""
+    """Return J − Jᵀ from the derivatives in the K margins: diag(p) − p·pᵀ is the derivative of p."""
     margins = theta.reshape(classes, X.size) @ X
     p = np.exp(margins - margins.max())
     p /= p.sum()
@@ -58,7 +58,7 @@ def test_the_clipped_field_of_three_classes_has_curl(classes, label, clip, kind)
 
 @cases
 def test_a_loop_of_any_size_inside_the_clipped_set_takes_work(classes, label, clip):
-    """In the plane of the strongest curl, the work is that of the curl over the disc."""
+    """In the plane of the strongest curl, the work equals the integral of the curl over the disc."""
     field = softmax_field(X, label, classes, Norm(clip))
     theta = witness(field, classes * X.size)
     plane = np.linalg.svd(exact(theta, classes, label, clip, "joint"))[0][:, :2].T
@@ -84,7 +84,7 @@ def assert_gradient(field, theta):
 @pytest.mark.parametrize("theta", 0.7 * np.random.default_rng(0).standard_normal((4, 12)))
 def test_fields_that_are_gradients_have_none(theta):
     assert_gradient(softmax_field(X, 1, 4, Unclipped()), theta)  # no clipping
-    assert_gradient(softmax_field(X, 1, 4, Norm(10.0)), theta)  # clipping that never bites
+    assert_gradient(softmax_field(X, 1, 4, Norm(10.0)), theta)  # clipping that is never active
     assert_gradient(softmax_field(X, 1, 2, Norm(0.1)), theta[:6])  # two classes, which are logistic regression
     assert_gradient(softmax_field(X, 1, 2, PerClass(0.1, 2)), theta[:6])
     assert_gradient(softmax_field(X, 1, 4, PerClass(1e-3, 4)), theta)  # all blocks clipped: the field is constant

@@ -1,4 +1,4 @@
-"""Paper 3's bounds against brute force, exact chains and runs; and the run that breaks its Theorem 3.7 as printed."""
+"""Paper 3's bounds against brute force, exact chains and runs; and the run that violates Theorem 3.7 as printed."""
 
 import math
 
@@ -13,7 +13,7 @@ from clipsilon.theory import dice
 MARGIN = 6.0  # standard errors; see `exceeds`
 
 
-def setting(**changes):
+def constants(**changes):
     base = dice.DiceConstants(0.5, 2.0, 3.0, 1.5, dimension=2, clip=1.0, error_clip=2.0, noise_std=0.3, batch=3)
     return base._replace(**changes)
 
@@ -23,9 +23,9 @@ def setting(**changes):
 
 @pytest.mark.parametrize("error_clip", [0.5, 1.9, 2.0, 5.0])
 def test_largest_error_is_that_of_the_worst_gradients(error_clip):
-    case, e = setting(error_clip=error_clip), 0.0
+    case, e = constants(error_clip=error_clip), 0.0
     for t in range(1, 50):
-        e = max(0.0, e - error_clip) + case.residual  # all residuals as large as they can be, and in line
+        e = max(0.0, e - error_clip) + case.residual  # the largest possible residuals, all in one direction
         assert e <= dice.largest_error(case, t) * (1 + 1e-12)
     if error_clip <= case.residual:
         assert e == pytest.approx(dice.largest_error(case, 49))
@@ -34,8 +34,8 @@ def test_largest_error_is_that_of_the_worst_gradients(error_clip):
 @pytest.mark.parametrize(("bound", "error_clip"), [(3.0, 1.0), (3.0, 2.0), (3.0, 5.0), (20.0, 10.0)])
 @pytest.mark.parametrize("step", [0.001, 0.1, 0.5])
 def test_virtual_gap_solves_its_recursion(step, bound, error_clip):
-    """Eq. 11, step by step, with the error at its largest or, for small steps, eq. 12 beside it."""
-    case, steps = setting(gradient_bound=bound, error_clip=error_clip), 40
+    """Iterate eq. 11 with the largest error or, for small steps, together with eq. 12."""
+    case, steps = constants(gradient_bound=bound, error_clip=error_clip), 40
     mu, L, worst = case.strong_convexity, case.smoothness, dice.largest_error(case, steps)
     share = error_clip / max(error_clip, worst)
     plain = lyapunov = 1.7
@@ -51,7 +51,7 @@ def test_virtual_gap_solves_its_recursion(step, bound, error_clip):
 
 
 def exact_error_squares(error_clip, residuals, chances, steps):
-    """E e_t² for t ≤ steps, e_{t+1} = e_t − clip(e_t, C2) + r with r whole numbers: the whole distribution of e."""
+    """Return E e_t² for t ≤ steps, e_{t+1} = e_t − clip(e_t, C2) + r with integer r, from the whole distribution of e."""
     reach = 1500
     e = np.arange(-reach, reach + 1)
     left = (e - np.clip(e, -error_clip, error_clip)) + reach
@@ -73,7 +73,7 @@ def test_error_square_holds_for_exact_chains(residuals, chances, error_clip):
     mean = abs(np.dot(residuals, chances))
     variance = np.dot(np.square(residuals), chances) - mean**2
     most = max(np.abs(residuals))
-    case = setting(
+    case = constants(
         spread=np.sqrt(variance), batch=1, clip=max(mean, 1e-9), error_clip=error_clip, mean_gradient_bound=0.0,
         gradient_bound=most + max(mean, 1e-9),
     )  # fmt: skip
@@ -85,8 +85,8 @@ def test_error_square_holds_for_exact_chains(residuals, chances, error_clip):
 
 
 def test_error_square_solves_its_recursion():
-    """The largest of E cosh(λ‖e‖) by iteration, and the best λ by search."""
-    case = setting(gradient_bound=9.0, error_clip=3.5, mean_gradient_bound=1.2, spread=3.0, batch=2)
+    """Find the largest E cosh(λ‖e‖) by iteration, and the best λ by search."""
+    case = constants(gradient_bound=9.0, error_clip=3.5, mean_gradient_bound=1.2, spread=3.0, batch=2)
     inflow, jump = 2.2, 8.0 + 2.2
 
     def bound(rate):
@@ -95,7 +95,7 @@ def test_error_square_solves_its_recursion():
         for _ in range(5000):
             level = growth * (math.exp(-rate * 1.3) * level + math.cosh(rate * inflow))
             if level > 1e9:
-                return 1e12  # beyond the rates that keep it down
+                return 1e12  # beyond the λ for which the mean stays bounded
         return (math.acosh(level) / rate) ** 2
 
     best = minimize_scalar(bound, bounds=(0.02, 0.3), method="bounded", options={"xatol": 1e-6}).fun
@@ -104,15 +104,15 @@ def test_error_square_solves_its_recursion():
 
 def test_error_square_without_drift_is_the_largest():
     for case in (
-        setting(error_clip=1.5),
-        setting(error_clip=1.5, mean_gradient_bound=0.6),
-        setting(mean_gradient_bound=0.1),
+        constants(error_clip=1.5),
+        constants(error_clip=1.5, mean_gradient_bound=0.6),
+        constants(mean_gradient_bound=0.1),
     ):
         assert dice.error_square(case, 100) == dice.largest_error(case, 100) ** 2
 
 
 def test_without_clipping_the_bound_is_that_of_sgd():
-    case = setting(clip=3.0)
+    case = constants(clip=3.0)
     for step in (0.001, 0.1):
         kept = (1 - 0.5 * step) ** 50
         floor = step * 2.0 / (2 * 0.5) * (2 * 0.3**2 + 1.5**2 / 3)
@@ -121,8 +121,8 @@ def test_without_clipping_the_bound_is_that_of_sgd():
 
 
 def test_the_suggested_step_gives_the_rate():
-    """Of order log(T)/T while gradients stay within both clips, or drift back; stuck where they do neither."""
-    within, drifting, stuck = setting(), setting(error_clip=1.9, mean_gradient_bound=0.5), setting(error_clip=1.9)
+    """Of order log(T)/T if gradients stay within both clips or drift back; constant if they do neither."""
+    within, drifting, stuck = constants(), constants(error_clip=1.9, mean_gradient_bound=0.5), constants(error_clip=1.9)
     for case in (within, drifting):
         bounds = [
             dice.released_gap(case, dice.suggested_step(case, T, 1.0), T, 1.0) * T / math.log(T) for T in (10**6, 10**8)
@@ -132,7 +132,7 @@ def test_the_suggested_step_gives_the_rate():
 
 
 def test_the_suggested_step_balances_start_and_noise():
-    case, T = setting(), 10**5
+    case, T = constants(), 10**5
     step = dice.suggested_step(case, T, gap=2.0)
     noise = 2 * 0.3**2 + 5 * 1.5**2 / 12 + 0.5
     assert math.exp(-0.5 * step * T) * 2.0 == pytest.approx(2.0 * noise / (2 * 0.5**2 * T))
@@ -148,7 +148,7 @@ def test_where_gradients_stay_within_both_clips_the_printed_bound_is_weaker():
     for _ in range(200):
         mu, ratio, clip, noise, spread, gap = rng.exponential(size=6)
         bound = clip + rng.exponential()
-        case = setting(
+        case = constants(
             strong_convexity=mu,
             smoothness=mu * (1 + ratio),
             clip=clip,
@@ -163,7 +163,7 @@ def test_where_gradients_stay_within_both_clips_the_printed_bound_is_weaker():
 
 
 def test_a_run_breaks_the_printed_bound():
-    """One record, f = ½x², so all is certain. G is the gradient at the start, which no later one exceeds."""
+    """One record and f = ½x², so nothing is random. G is the gradient at the start, which no later one exceeds."""
     case = dice.DiceConstants(
         1.0, 1.0, gradient_bound=1000.0, spread=0.0, dimension=1, clip=1.0, error_clip=1.1, noise_std=0.0
     )
@@ -186,7 +186,7 @@ def test_a_run_breaks_the_printed_bound():
 
 
 def quadratic():
-    """A tenth of the records pulls hard: gradients up to 10 times what clipping leaves of them."""
+    """A tenth of the records has gradients up to 10 times as long as the clip."""
     problem = cs.Problem(np.r_[np.zeros(9), 1.0], loss=cs.losses.Quadratic(10.0))
     return problem, 1.0, 1.0, 0.0
 
@@ -217,11 +217,11 @@ PROBLEMS = {
     "squared error": squared_error,
     "squared error, PL": lambda: squared_error(rank_deficient=True),
 }
-LOOSE = {"quadratic": 4, "logistic": 40, "squared error": 30, "squared error, PL": 250}  # bound over mean, at most
+LOOSE = {"quadratic": 4, "logistic": 40, "squared error": 30, "squared error, PL": 250}  # largest bound over mean
 
 
 def exceeds(values, bounds):
-    """Whether a mean over replicates is above its bound by more than chance allows.
+    """Return whether a mean over replicates is above its bound by more than chance allows.
 
     The mean of 200 replicates, each the sum of many small steps, is close to normal: six standard errors have a
     chance of 1e-9, and there are at most 20 of them a test.
@@ -238,7 +238,7 @@ def spread_at(problem, theta):
 
 
 def runs(name, clip, error_clip, step, batch, steps=2000, start=1.0):
-    """The bounds of a case beside the gaps of its runs: (case, virtual, released, bounds of each)."""
+    """Return (case, virtual, released, bounds of each): the gaps of its runs beside their bounds."""
     problem, least, most, turn = PROBLEMS[name]()
     minimum = cs.stable_point(problem).theta
     first = minimum + start
@@ -246,7 +246,7 @@ def runs(name, clip, error_clip, step, batch, steps=2000, start=1.0):
     trace = cs.run(
         problem, rule, steps=steps, start=first, replicates=200, seed=3, record=np.arange(steps + 1), n_jobs=1
     )
-    around = np.sqrt(trace.gap(minimum)).max()  # no run, at no step, was further away
+    around = np.sqrt(trace.gap(minimum)).max()  # no run was further away at any step
     case = dice.DiceConstants(
         least, most, problem.constants(np.linalg.norm(minimum) + around).gradient_bound,
         spread_at(problem, minimum) + turn * around, problem.dimension, clip, error_clip, 0.2, batch, most * around,
@@ -265,18 +265,18 @@ def runs(name, clip, error_clip, step, batch, steps=2000, start=1.0):
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("batch", [1, 4])
 def test_bounds_hold_over_runs_within_both_clips(name, batch):
-    """C1 + C2 ≥ G + σ: no constant bias, however much of a single gradient the first clip takes."""
+    """C1 + C2 ≥ G + σ: no constant bias, however much the first clip removes from a gradient."""
     case, virtual, released, *bounds = runs(name, clip=0.5, error_clip=20.0, step=0.02, batch=batch)
     assert case.residual <= case.error_clip
-    assert case.residual > 2 * case.clip  # clipping bites
+    assert case.residual > 2 * case.clip  # clipping is active
     assert not exceeds(virtual, bounds[0])
     assert not exceeds(released, bounds[1])
-    assert bounds[0][-1] < LOOSE[name] * virtual[:, -1].mean()  # and they say something
+    assert bounds[0][-1] < LOOSE[name] * virtual[:, -1].mean()  # and the bounds are informative
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bounds_hold_over_runs_that_pile_up_error(name):
-    """Neither condition: the bounds grow with T, and hold."""
+    """With neither condition, the bounds grow with T, and hold."""
     case, virtual, released, *bounds = runs(name, clip=0.1, error_clip=0.2, step=0.002, batch=1)
     assert case.residual > case.error_clip
     assert case.clip + case.mean_gradient_bound > case.error_clip
@@ -303,7 +303,7 @@ def test_bounds_hold_over_runs_that_drift_back():
 
 @pytest.mark.parametrize("batch", [1, 7])
 def test_claimed_noise_is_theorem_3_8s(batch):
-    case = setting(batch=batch, gradient_bound=100.0)
+    case = constants(batch=batch, gradient_bound=100.0)
     spread = 1.0**2 + 2 * (batch * 2.0) ** 2
     formula = np.sqrt(32 * 500 * spread * np.log(1e5)) / (1000 * 0.7)
     assert dice.claimed_noise(case, 1000, 500, 0.7, 1e-5) == pytest.approx(formula)
@@ -316,13 +316,13 @@ def test_claimed_noise_is_theorem_3_8s(batch):
 @pytest.mark.parametrize(("bound", "least"), [(1.0, 0.0), (3.0, 2.0), (7.0, 6.0), (7.1, 6.0)])
 def test_claimed_noise_knows_how_long_gradients_are(bound, least):
     """G' = G + σ − C_1, where it is less than C = B·C_2 = 6."""
-    case, spread = setting(gradient_bound=bound), 1.0**2 + 2 * least**2
+    case, spread = constants(gradient_bound=bound), 1.0**2 + 2 * least**2
     formula = np.sqrt(32 * 500 * spread * np.log(1e5)) / (1000 * 0.7)
     assert dice.claimed_noise(case, 1000, 500, 0.7, 1e-5) == pytest.approx(formula)
 
 
 def test_tradeoff_is_corollary_3_9s():
-    case, (records, epsilon, delta) = setting(batch=1), (10**5, 0.5, 1e-5)
+    case, (records, epsilon, delta) = constants(batch=1), (10**5, 0.5, 1e-5)
     spread = 1.0**2 + 2 * 2.0**2
     end = dice.tradeoff(case, records, epsilon, delta, gap=1.0)
     assert end.steps == int((records * epsilon) ** 2 / (spread * np.log(1 / delta)))
@@ -336,7 +336,7 @@ def test_tradeoff_is_corollary_3_9s():
 
 
 def test_table_1():
-    case = setting(batch=1)
+    case = constants(batch=1)
     plain, clipped, dicesgd = dice.comparison(case, 10**4, steps=100, epsilon=0.5, delta=1e-5, bias=0.25)
     unit = np.log(1e5) / (10**4 * 0.5) ** 2
     assert [row.algorithm for row in (plain, clipped, dicesgd)] == ["DPSGD", "DPSGD-GC", "DiceSGD"]
@@ -369,15 +369,18 @@ def test_constant_bias_is_attained(clip):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: setting(strong_convexity=3.0), "strong_convexity must be at most smoothness"),
-        (lambda: setting(clip=0.0), "clip must be a number above 0"),
-        (lambda: setting(mean_gradient_bound=-1.0), "mean_gradient_bound must be a number of at least 0"),
-        (lambda: dice.virtual_gap(setting(), 0.6, 10, 1.0), "step must be at most 0.5 for this bound to hold, got 0.6"),
-        (lambda: dice.virtual_gap(setting(), 0.1, 0, 1.0), "steps must be a whole number"),
-        (lambda: dice.released_gap(setting(), 0.1, 10, -1.0), "gap must be a number of at least 0"),
-        (lambda: dice.printed_bound(setting(), 0.1, 10, 1.0), "step must be at most 0.04688"),
-        (lambda: dice.tradeoff(setting(), 10, 0.1, 1e-5, 1.0), "records must be more for epsilon=0.1"),
-        (lambda: dice.claimed_noise(setting(), 10, 10, 1.0, 2.0), "delta must be a number above 0 and below 1"),
+        (lambda: constants(strong_convexity=3.0), "strong_convexity must be at most smoothness"),
+        (lambda: constants(clip=0.0), "clip must be a number above 0"),
+        (lambda: constants(mean_gradient_bound=-1.0), "mean_gradient_bound must be a number of at least 0"),
+        (
+            lambda: dice.virtual_gap(constants(), 0.6, 10, 1.0),
+            "step must be at most 0.5 for this bound to hold, got 0.6",
+        ),
+        (lambda: dice.virtual_gap(constants(), 0.1, 0, 1.0), "steps must be a whole number"),
+        (lambda: dice.released_gap(constants(), 0.1, 10, -1.0), "gap must be a number of at least 0"),
+        (lambda: dice.printed_bound(constants(), 0.1, 10, 1.0), "step must be at most 0.04688"),
+        (lambda: dice.tradeoff(constants(), 10, 0.1, 1e-5, 1.0), "records must be more for epsilon=0.1"),
+        (lambda: dice.claimed_noise(constants(), 10, 10, 1.0, 2.0), "delta must be a number above 0 and below 1"),
         (lambda: dice.constant_bias(0.0), "clip must be a number above 0"),
     ],
 )

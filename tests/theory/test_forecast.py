@@ -15,7 +15,7 @@ def quadratic(records=2000):
 
 
 def exact(problem, step, steps, noise_std, start, target):
-    """Mean and variance of unclipped SGD on the quadratic problem, which is linear: by its own recursion."""
+    """Return mean and variance of unclipped SGD on the quadratic problem, which is linear, by its own recursion."""
     rate, data = 1 - A * BETA, A * problem.features[:, 0]
     mean, records, noise = start, 0.0, 0.0
     for t in range(1, steps + 1):

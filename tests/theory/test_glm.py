@@ -14,7 +14,7 @@ from clipsilon.theory import glm
 
 
 class Signed(NamedTuple):
-    """A user's loss that is convex for labels above zero only."""
+    """A user's loss that is convex only for labels above zero."""
 
 
 @cs.implements(margin_value, Signed)
@@ -37,7 +37,7 @@ each = pytest.mark.parametrize("name", LOSSES)
 
 
 def table(kind, records=150, rank=5, columns=5, seed=0):
-    """Rows of length at most one that span `rank` of the columns, with labels that no model fits perfectly."""
+    """Return rows of length at most one and of the given rank, with labels that no model fits perfectly."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((records, rank)) @ np.linalg.qr(rng.standard_normal((columns, rank)))[0].T
     x /= np.maximum(1.0, np.linalg.norm(x, axis=1))[:, np.newaxis]
@@ -54,7 +54,7 @@ def problem_of(name, region=None, **sizes):
 
 
 def minimiser(problem):
-    """Of the absolute loss by linear programming, whose solution is exact; of the others the stable point."""
+    """Return the minimiser: for the absolute loss by linear programming, otherwise the stable point."""
     if not isinstance(problem.loss, cs.losses.Absolute):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # rank-deficient: not isolated
@@ -69,14 +69,14 @@ def minimiser(problem):
 
 
 def excesses(problem, rule, steps, best, replicates, start=0.0, seed=0):
-    """L(released) − L(best) for each replicate."""
+    """Return L(released) − L(best) per replicate."""
     trace = cs.run(problem, rule, steps, start=start, replicates=replicates, seed=seed, record=[steps])
     risk = cs.metrics.performative_risk
     return risk(problem, trace.output) - risk(problem, best)
 
 
 def holds(values, bound):
-    """Whether a mean is below a bound by six standard errors.
+    """Return whether a mean is below a bound by six standard errors.
 
     The bounds here are 12 standard errors away and more, so that a false alarm takes a mean that is off by six: less
     than once in a million for 40 runs and more (Student's t with 39 degrees: 3e-7).
@@ -112,7 +112,7 @@ REGIONS = {
 }
 
 
-BOUNDED = ("huber", "absolute")  # gradients that need no region to be bounded, as those of "logistic"
+BOUNDED = ("huber", "absolute")  # bounded gradients without a region, as for "logistic"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_columns_of_zeros_cost_nothing(loss):
 def test_excess_risk_grows_like_the_root_of_the_rank():
     """Rank 2 to 32 at ‖θ*‖ = 1, the best step and the same noise, on a design where the bound is tight.
 
-    One record a basis vector, loss |θ_j − 1/√r|. Descent reaches the minimum after a share of the run that is half the
+    One record per basis vector, loss |θ_j − 1/√r|. Descent reaches the minimum after a fraction of the run that is half the
     bound; after that it is a random walk that averages out. The bound is √((1 + r)/T), of slope 0.48 between its ends;
     the fit over 40 replicates has a standard error of 0.005, and 0.08 is sixteen of them.
     """
@@ -311,7 +311,7 @@ def test_lemma_a_2_holds_on_neighbouring_data(name, steps):
 
 
 def test_lemma_a_2_is_nearly_attained():
-    """One record, far to one side or to the other: the averages part by step·(T + 1), and the bound is 2.2 times that."""
+    """One record, far to one side or the other: the averages differ by step·(T + 1); the bound is 2.2 times that."""
     runs = []
     for label in (1e6, -1e6):
         problem = cs.Problem([1.0], [label], loss=cs.losses.Absolute())
@@ -331,7 +331,7 @@ def test_lemma_a_2_is_the_recursion_of_its_proof():
 
 
 def test_a_column_in_large_units_hides_no_other():
-    """Without care for the units the second column is lost in rounding, and with it half of the distance and the rank."""
+    """Without rescaling, the second column is lost in rounding, and with it half of the distance and the rank."""
     for unit in (1.0, 1e18, 1e-18):
         x = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0], [1e9, 0.0]]) * [unit, 1.0]
         problem = cs.Problem(x, [0.0, 3.0, 0.0, 0.0], loss=cs.losses.Absolute())

@@ -1,4 +1,4 @@
-"""Paper 5's hard instances: the lower bound is respected and nearly attained; clipping costs what Theorem D.4 says."""
+"""Paper 5's hard instances: the lower bound is respected and nearly attained; clipping costs what Theorem D.4 states."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def test_the_instance_is_as_described():
     assert not y[x.sum(axis=1) == 0].any()
     assert np.linalg.norm(drawn.minimiser) <= np.sqrt(RANK)
     assert glm.row_space(drawn.problem, minimiser=drawn.minimiser).dimension <= RANK
-    # No other corner is better, and so, the loss being convex and piecewise linear in each entry, no other model.
+    # No other corner is better, so no other model is: the loss is convex and piecewise linear in each entry.
     best = risks(drawn.problem, drawn.minimiser)[0]
     for j in range(15):
         for entry in (0.0, 0.5, 1.0):
@@ -38,7 +38,7 @@ def test_the_instance_is_as_described():
 
 
 def test_the_instance_has_the_right_shares():
-    """Of 300 · 200 records a share α is not zero: six standard errors, a false alarm in 10⁸."""
+    """A fraction α of 300 · 200 records is not zero, within six standard errors (a false alarm in 10⁸)."""
     drawn = [instances.hard_instance(RECORDS, RANK, EPSILON, seed=seed) for seed in range(300)]
     share = RANK / (10 * np.expm1(EPSILON) * RECORDS)
     taken = np.mean([one.problem.features.sum() for one in drawn]) / RECORDS
@@ -47,7 +47,7 @@ def test_the_instance_has_the_right_shares():
 
 
 def descents(step_of, noise_std, steps, count=200):
-    """The excess risk of private descent on `count` instances, each with a step of its own."""
+    """Return the excess risk of private descent on `count` instances, each with its own step."""
     found = []
     for seed in range(count):
         drawn = instances.hard_instance(RECORDS, RANK, EPSILON, seed=seed)
@@ -90,7 +90,7 @@ def test_private_descent_keeps_between_its_bounds():
 
 
 def test_without_privacy_the_bound_is_beaten():
-    """Descent without noise finds the minimum, so that it is privacy that costs."""
+    """Descent without noise finds the minimum, so privacy causes the loss."""
     found = descents(lambda drawn: 1.0, 0.0, 500, count=20)
     assert found.mean() < 0.1 * instances.lower_bound(RECORDS, RANK, EPSILON, DELTA)
 
@@ -107,7 +107,7 @@ def test_the_bound_is_at_least_the_printed_one(epsilon, rank, records):
 
 
 def best_private_excess(records, epsilon, delta):
-    """The least mean excess on `hard_instance` of rank 1 that any private algorithm can have, by linear programming.
+    """Return the smallest mean excess of any private algorithm on `hard_instance` of rank 1, by linear programming.
 
     The loss is linear on [0, 1], so that an algorithm is the chance of θ = 1 for each number of ones and of zeros.
     """
@@ -152,7 +152,7 @@ def test_the_lower_bound_is_below_the_upper():
 
 
 def moments(shape, heads, tails):
-    """E[P^heads·(1 − P)^tails] for P from Beta(shape, shape)."""
+    """Return E[P^heads·(1 − P)^tails] for P ~ Beta(shape, shape)."""
     return np.exp(betaln(shape + heads, shape + tails) - betaln(shape, shape))
 
 
@@ -186,11 +186,11 @@ def test_theorem_d_4s_rate():
     for clip in (1e-3, 1e-6, 1e-9):
         expected = 2 / 3 * np.log(1 / clip) - np.log(2)
         assert instances.aggressive_clipping(clip).excess_risk == pytest.approx(expected, abs=clip)
-        assert instances.aggressive_clipping(clip).excess_risk > np.log(1 / clip) / 60  # as the proof says
+        assert instances.aggressive_clipping(clip).excess_risk > np.log(1 / clip) / 60  # as the proof states
 
 
 def test_clipped_private_descent_ends_there():
-    """Not fitted: the run's excess is that of the closed form, to 1 %."""
+    """The excess of a run agrees with the closed form to 1 %; nothing is fitted."""
     found = instances.aggressive_clipping(0.1)
     last = cs.run(found.problem, reference.descent(5.0, 1e-4, clip=0.1), 3000, seed=0).theta[0, -1]
     high, low = risks(found.problem, last, np.zeros(1))

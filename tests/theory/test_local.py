@@ -20,7 +20,7 @@ ALPHAS = [0.0, 0.25, 0.4, 0.5, 0.6, 2 / 3, 0.8, 0.95]
 MARGIN = 6.0  # standard errors; see `exceeds`
 
 
-def setting(**changes):
+def constants(**changes):
     base = LocalConstants(2.0, budget=1.5, dimension=3, start=1.7, smoothness=1.2, strong_convexity=0.3)
     return base._replace(**changes)
 
@@ -53,7 +53,7 @@ def test_power_integral_takes_arrays_and_bounds_sums():
 
 
 def moments(curvature, variance, step, start, users):
-    """E u_k² and E ū_k² of θ_k − θ* on F = ½λ(θ − θ*)², gradients with an error of the given variance: exact."""
+    """Return E u_k² and E ū_k² of θ_k − θ* exactly, on F = ½λ(θ − θ*)² with gradient errors of the given variance."""
     square, average, cross, total = start, [], 0.0, 0.0
     last = []
     for k in range(1, users + 1):
@@ -68,7 +68,7 @@ def moments(curvature, variance, step, start, users):
 
 
 def quadratic_case(curvatures, spread, budgets, step, users, starts):
-    """A diagonal quadratic F, with exact moments, and a setting whose C_0² is the largest mean square gradient."""
+    """Return exact moments on a diagonal quadratic F, and constants whose C_0² is the largest mean square gradient."""
     curvatures, starts = np.array(curvatures), np.array(starts)
     d, noise = curvatures.size, 0.0
     for _ in range(12):  # C_0 sets the noise, which sets how far θ goes, which sets C_0
@@ -87,7 +87,7 @@ def quadratic_case(curvatures, spread, budgets, step, users, starts):
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("budgets", [20.0, [5.0, 10.0, 40.0]])
 def test_all_bounds_hold_for_exact_moments(alpha, budgets):
-    """No simulation: quadratic F, two curvatures. The step is small enough for the loop that finds C_0 to settle."""
+    """Quadratic F with two curvatures, without simulation. The step is so small that the loop for C_0 converges."""
     step, users = Power(0.1, alpha), 500
     case, last, average, loss, average_loss = quadratic_case([1.0, 0.4], 1.0, budgets, step, users, [1.0, 0.2])
     n = np.arange(1, users + 1)
@@ -118,7 +118,7 @@ def test_the_average_attains_its_limit():
 @pytest.mark.parametrize("product", [0.5, 0.1, 0.003])
 @pytest.mark.parametrize("power", [2, 3, 4])
 def test_discounted_sums_are_bounded(alpha, product, power):
-    case, step = setting(strong_convexity=2 * product), Power(0.5, alpha)
+    case, step = constants(strong_convexity=2 * product), Power(0.5, alpha)
     total, n = 0.0, np.arange(1, 2001)
     bounds = local._discounted(case, step, n, power)
     for k in n:
@@ -128,7 +128,7 @@ def test_discounted_sums_are_bounded(alpha, product, power):
 
 
 def test_fourth_moments_are_bounded():
-    """Exact fourth moments of a run on a quadratic in one dimension whose gradient error is ±1."""
+    """Compare with exact fourth moments on a quadratic in one dimension whose gradient error is ±1."""
     step, bound, budget = Power(0.2, 0.5), 3.0, 2.0
     case = LocalConstants(bound, budget, 1, 0.49, 1.0, 1.0)
     noise = (2 * bound / budget) ** 2
@@ -154,7 +154,7 @@ def formula_3(case, step, n):
 
 @pytest.mark.parametrize("alpha", [0.25, 0.5])
 def test_distances_are_their_formulas(alpha):
-    case, step, n = setting(hessian_smoothness=0.004), Power(1.5, alpha), 4000
+    case, step, n = constants(hessian_smoothness=0.004), Power(1.5, alpha), 4000
     squares = [formula_3(case, step, k) for k in range(1, n + 2)]
     assert list(local.last_distance(case, step, range(1, n + 2))) == pytest.approx(squares)
     roots, inverse = [None, *np.sqrt(squares)], [None, *(1 / size(step, k) for k in range(1, n + 2))]
@@ -171,8 +171,8 @@ def test_distances_are_their_formulas(alpha):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_average_loss_is_its_sum(alpha):
-    """The proof's own sums: {D_n/η_{n+1} + σ²·Σ_{k=2}^{n+1} η_k}/(2n). The integrals in their place cost little."""
-    case, step, n = setting(), Power(0.4, alpha), 300
+    """The proof's sums are {D_n/η_{n+1} + σ²·Σ_{k=2}^{n+1} η_k}/(2n); replacing them by integrals costs little."""
+    case, step, n = constants(), Power(0.4, alpha), 300
     sizes = np.array([size(step, k) for k in range(1, n + 2)])
     exact = ((1.7 + case.energy * (sizes[:n] ** 2).sum()) / sizes[n] + case.energy * sizes[1:].sum()) / (2 * n)
     assert exact <= local.average_loss(case, step, n) * (1 + 1e-12)
@@ -180,7 +180,7 @@ def test_average_loss_is_its_sum(alpha):
 
 
 def test_last_loss_is_the_best_window():
-    case, step = setting(), Power(0.3, 0.6)
+    case, step = constants(), Power(0.3, 0.6)
     sizes = np.array([size(step, k) for k in range(1, 31)])
     distance = 1.7 + case.energy * (sizes**2).sum()
     windows = [
@@ -190,21 +190,21 @@ def test_last_loss_is_the_best_window():
 
 
 def test_budgets_enter_through_the_mean_of_their_inverse_squares():
-    mixed, one = setting(budget=[1.0, 3.0]), setting(budget=np.sqrt(1 / np.mean([1.0, 1 / 9])))
+    mixed, one = constants(budget=[1.0, 3.0]), constants(budget=np.sqrt(1 / np.mean([1.0, 1 / 9])))
     assert mixed.energy == pytest.approx(one.energy)
     assert mixed.energy == pytest.approx(4.0 * (1 + 4 * 3 * (1 + 1 / 9) / 2))
     step = Power(0.3, 0.6)
     for bound in (local.last_distance, local.last_loss, local.average_loss):
         assert bound(mixed, step, 50) == pytest.approx(bound(one, step, 50))
-    assert local.last_distance(setting(budget=1.0), step, 50) > local.last_distance(mixed, step, 50)
+    assert local.last_distance(constants(budget=1.0), step, 50) > local.last_distance(mixed, step, 50)
 
 
 def test_bounds_take_one_number_or_many():
     step = Power(0.3, 0.6)
     for bound in (local.last_distance, local.average_distance, local.last_loss, local.average_loss):
-        many = bound(setting(hessian_smoothness=0.3), step, [1, 10, 100])
+        many = bound(constants(hessian_smoothness=0.3), step, [1, 10, 100])
         assert many.shape == (3,)
-        assert [float(bound(setting(hessian_smoothness=0.3), step, n)) for n in (1, 10, 100)] == pytest.approx(
+        assert [float(bound(constants(hessian_smoothness=0.3), step, n)) for n in (1, 10, 100)] == pytest.approx(
             list(many)
         )
 
@@ -224,7 +224,7 @@ SUMMED = 2**20
 @pytest.mark.parametrize("alpha", [0.2, 0.3, 0.4, 0.6, 0.7, 0.8])
 def test_rates_are_those_of_the_bounds(alpha):
     last, _, last_loss, average_loss = local.rates(alpha)
-    case, step = setting(start=0.01), Power(0.5, alpha)
+    case, step = constants(start=0.01), Power(0.5, alpha)
     assert slope(local.last_distance, case, step, CLOSED) == pytest.approx(last.exponent, abs=0.01)
     assert slope(local.average_loss, case, step, CLOSED) == pytest.approx(average_loss.exponent, abs=0.01)
     if alpha > 1 / 3:
@@ -236,9 +236,9 @@ def test_rates_are_those_of_the_bounds(alpha):
 
 @pytest.mark.parametrize("alpha", [0.2, 0.3, 0.4, 0.6])
 def test_rates_of_averages_are_those_of_the_bound(alpha):
-    """Where F is curved the bias of order n^(−2α) shows if α < 1/2, and not at all if F is quadratic."""
+    """A bias of order n^(−2α) appears for α < 1/2 if the Hessian of F varies, and not at all if F is quadratic."""
     curved, step = (
-        setting(start=0.01, strong_convexity=1.0, hessian_smoothness=0.2 if alpha < 0.5 else 0.01),
+        constants(start=0.01, strong_convexity=1.0, hessian_smoothness=0.2 if alpha < 0.5 else 0.01),
         Power(0.5, alpha),
     )
     flat = curved._replace(hessian_smoothness=0.0)
@@ -249,14 +249,14 @@ def test_rates_of_averages_are_those_of_the_bound(alpha):
 
 
 def test_rates_of_averages_come_slowly_for_fast_steps():
-    case, step = setting(start=0.01, strong_convexity=1.0, hessian_smoothness=0.01), Power(0.5, 0.7)
+    case, step = constants(start=0.01, strong_convexity=1.0, hessian_smoothness=0.01), Power(0.5, 0.7)
     slopes = [slope(local.average_distance, case, step, n) for n in (2**16, 2**20)]
     assert local.rates(0.7)[1].exponent == 1.0
     assert 1.0 < slopes[1] < slopes[0] < 1.3
 
 
 def test_rates_at_the_border_have_logarithms():
-    case, step = setting(), Power(0.5, 0.5)
+    case, step = constants(), Power(0.5, 0.5)
     for rate, bound, n in zip(
         local.rates(0.5)[2:], (local.last_loss, local.average_loss), (SUMMED, CLOSED), strict=True
     ):
@@ -302,7 +302,7 @@ STRONGLY_CONVEX = {"huber": huber, "logistic": logistic, "squared error": square
 
 
 def exceeds(values, bounds):
-    """Whether a mean over replicates is above its bound by more than chance allows.
+    """Return whether a mean over replicates is above its bound by more than chance allows.
 
     The mean of 150 replicates, each the sum of many small steps, is close to normal: six standard errors have a
     chance of 1e-9, and there are at most 15 of them a test.
@@ -312,7 +312,7 @@ def exceeds(values, bounds):
 
 
 def replicates(problem, step, bound, budget, start, users=1000, count=150):
-    """All models of `count` single passes, each over fresh, independent draws of the problem's records.
+    """Return all models of `count` single passes, each over fresh, independent draws of the problem's records.
 
     So the law Π of a user is the uniform one on the problem's records, and F is the problem's risk.
     """
@@ -339,7 +339,7 @@ AT = np.unique(np.geomspace(1, 1000, 15).round().astype(int))
 @pytest.mark.parametrize("name", STRONGLY_CONVEX)
 @pytest.mark.parametrize("alpha", [pytest.param(0.25, marks=pytest.mark.verify), 0.5, 0.75])
 def test_distances_hold_over_runs(name, alpha):
-    """Theorems 3 and 4. C_0 is that of a ball which no run leaves."""
+    """Theorems 3 and 4, with C_0 over a ball that no run leaves."""
     problem, least, third = STRONGLY_CONVEX[name]()
     minimum, radius, step, budget = cs.stable_point(problem).theta, 2.5, Power(0.1, alpha), 4.0
     bound = within(problem, minimum, radius)
@@ -404,7 +404,7 @@ def test_projected_runs_keep_to_theorems_3_and_6():
     problem = cs.Problem(free.features, free.labels, loss=free.loss, region=cs.regions.Box(-0.2, 1.0))
     known, minimum, step, budget = problem.constants(), cs.stable_point(problem).theta, Power(0.3, 0.5), 1.0
     models, averages = replicates(problem, step, known.gradient_bound, budget, np.array([1.0]))
-    assert np.mean((models == 1.0) | (models == -0.2)) > 0.05  # the borders are met
+    assert np.mean((models == 1.0) | (models == -0.2)) > 0.05  # runs reach the borders
     case = LocalConstants(known.gradient_bound, budget, 1, float((1.0 - minimum[0]) ** 2), known.smoothness, least)
     assert not exceeds(((models[:, AT] - minimum) ** 2).sum(axis=2), local.last_distance(case, step, AT))
     risk = cs.metrics.performative_risk
@@ -424,7 +424,7 @@ def test_theorem_3_as_printed_fails_without_much_noise():
 
 
 def test_theorem_5_as_printed_fails():
-    """Huber's loss of one number, far out and with next to no noise: F falls by C_0 times the way gone, and no faster."""
+    """Huber's loss in one dimension, far out and almost without noise: F falls by C_0 times the distance travelled."""
     c, far, step, n = 1e6, 1e9, Power(1e-4, 0.75), 16
     theta = far - c * sum(size(step, k) for k in range(1, n + 1))
     loss = c * theta - 0.5 * c**2
@@ -474,27 +474,33 @@ def test_averages_are_slower_than_printed_below_one_half():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: setting(budget=0.0), "budget must be a number above 0, or one per user"),
-        (lambda: setting(budget=[1.0, np.inf]), "budget must be a number above 0"),
-        (lambda: setting(dimension=0), "dimension must be a whole number"),
+        (lambda: constants(budget=0.0), "budget must be a number above 0, or one per user"),
+        (lambda: constants(budget=[1.0, np.inf]), "budget must be a number above 0"),
+        (lambda: constants(dimension=0), "dimension must be a whole number"),
         (lambda: local.power_integral(1.0, 0.0), "t must be above 0"),
-        (lambda: local.last_distance(setting(), Power(2.0, 0.5), 10), "eta ≤ 1/(2m) = 1.67 for this bound, got 2"),
+        (lambda: local.last_distance(constants(), Power(2.0, 0.5), 10), "eta ≤ 1/(2m) = 1.67 for this bound, got 2"),
         (
-            lambda: local.average_distance(setting(strong_convexity=0.0), Power(0.1, 0.5), 10),
+            lambda: local.average_distance(constants(strong_convexity=0.0), Power(0.1, 0.5), 10),
             "strong_convexity must be above 0",
         ),
-        (lambda: local.last_loss(setting(), Power(0.1, 1.0), 10), "step must have an alpha below 1"),
-        (lambda: local.average_loss(setting(), Power(0.1, 0.5), 0), "users must be whole numbers of at least 1, got 0"),
-        (lambda: local.average_loss(setting(), Power(0.1, 0.5), 2.5), "users must be whole numbers of at least 1"),
+        (lambda: local.last_loss(constants(), Power(0.1, 1.0), 10), "step must have an alpha below 1"),
+        (
+            lambda: local.average_loss(constants(), Power(0.1, 0.5), 0),
+            "users must be whole numbers of at least 1, got 0",
+        ),
+        (lambda: local.average_loss(constants(), Power(0.1, 0.5), 2.5), "users must be whole numbers of at least 1"),
         (lambda: local.rates(1.0), "alpha must be a number in"),
         (
-            lambda: local.limit_variance(setting(), np.eye(2), np.eye(3)),
+            lambda: local.limit_variance(constants(), np.eye(2), np.eye(3)),
             "hessian must be a finite table of shape (3, 3)",
         ),
-        (lambda: local.limit_variance(setting(), np.eye(3), 1.0), "covariance must be a finite table of shape (3, 3)"),
-        (lambda: local.limit_variance(setting(), np.zeros((3, 3)), np.eye(3)), "hessian must be positive definite"),
         (
-            lambda: local.average_distance(setting(), Power(0.1, 0.5), 10, limit=-1.0),
+            lambda: local.limit_variance(constants(), np.eye(3), 1.0),
+            "covariance must be a finite table of shape (3, 3)",
+        ),
+        (lambda: local.limit_variance(constants(), np.zeros((3, 3)), np.eye(3)), "hessian must be positive definite"),
+        (
+            lambda: local.average_distance(constants(), Power(0.1, 0.5), 10, limit=-1.0),
             "limit must be a number of at least 0",
         ),
     ],
@@ -507,4 +513,4 @@ def test_wrong_input_is_refused_in_one_sentence(call, words):
 
 def test_only_power_steps_are_taken():
     with pytest.raises(TypeError, match="step must be a Power"):
-        local.last_loss(setting(), cs.schedules.Constant(0.1), 10)
+        local.last_loss(constants(), cs.schedules.Constant(0.1), 10)

@@ -24,7 +24,7 @@ def quadratic(beta, region, a=10.0, share=0.1, records=1000):
 
 
 def rows(kind):
-    """Rows in the unit ball with labels that lean on the first columns."""
+    """Return rows in the unit ball with labels that depend on the first columns."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((300, 4))
     x /= np.linalg.norm(x, axis=1).max()
@@ -89,7 +89,7 @@ def test_clipped_sgd_stays_below_both_bounds(name, clip):
 @pytest.mark.parametrize(("clip", "most"), [(1.0, (6000, 750)), (25.0, (1200, 75))])
 @pytest.mark.parametrize("step", [Constant(0.02), Power(2.5, 0.5), InverseTime(10, 100)])
 def test_how_loose_the_bounds_are(step, clip, most):
-    """Nearly all of it is G: see `test_the_looseness_is_that_of_the_largest_gradient`."""
+    """Nearly all of the looseness is due to G: see `test_the_looseness_is_that_of_the_largest_gradient`."""
     problem = quadratic(0.05, cs.regions.Box(-10, 10))
     trace = cs.run(problem, cs.PCSGD(step, clip, 0.3), 10_000, 5.0, replicates=200, seed=2, record=[0, 10_000])
     gap = trace.gap(cs.stable_point(problem).theta).mean(axis=0)
@@ -149,7 +149,7 @@ def test_iterations_keep_their_shape():
 
 
 class Stepped(NamedTuple):
-    """A step of the user's own that branches on t."""
+    """A user's step that branches on t."""
 
     first: float
 
@@ -219,7 +219,7 @@ class Small(NamedTuple):
 
 
 def small_problems(count):
-    """Random ones with β < μ/L, often barely, and a step, a clip, noise and a start for each."""
+    """Yield random ones with β < μ/L, often barely, each with a step, a clip, noise and a start."""
     rng = np.random.default_rng(0)
     while count:
         m, d = rng.integers(1, 4), rng.integers(1, 3)
@@ -240,7 +240,7 @@ def small_problems(count):
 
 
 def every_path(small, step, clips, noise, start, steps, feedback):
-    """The gaps at each t, the largest gradient and mean square error: all draws, with noise ±σ√d along each axis."""
+    """Return gaps per t, largest gradient and mean square error over all draws, with noise ±σ√d along each axis."""
     d = start.size
     kicks = np.concatenate([np.eye(d), -np.eye(d)]) * noise * np.sqrt(d)
     thetas, errors, gaps, largest, square = start[np.newaxis], np.zeros((1, d)), [], 0.0, 0.0
@@ -258,7 +258,7 @@ def every_path(small, step, clips, noise, start, steps, feedback):
 
 
 def test_no_small_problem_exceeds_the_bounds():
-    """Exact means over all paths of three steps, so that not even rounding (1e-9) is left to chance."""
+    """Exact means over all paths of three steps, so nothing but rounding (1e-9) is left."""
     closest = np.zeros(2)
     for small, step, clips, noise, start in small_problems(400):
         gap, t = ((start - small.stable()) ** 2).sum(), [1, 2, 3]
@@ -276,7 +276,9 @@ def test_poisson_batches_need_a_larger_mean_square():
     given, records = (Constants(1.0, 1.0, 1.0, 0.0, 1.0, 1.0), Constant(0.5), 5.0), 1000
     truth = (1 - 0.5) ** 2 + 0.5**2 * (1 - 1 / records)
     assert truth > 1.9 * theory.sharp_clipped_sgd_bound(*given, 0.0, 1.0, 1, 1)
-    assert truth <= theory.sharp_clipped_sgd_bound(*given, 1.0, 1.0, 1, 1)  # as much more as the docstring says, B = 1
+    assert truth <= theory.sharp_clipped_sgd_bound(
+        *given, 1.0, 1.0, 1, 1
+    )  # with the factor of the module docstring, B = 1
 
 
 def test_passes_over_the_data_can_exceed_the_bound():
@@ -447,12 +449,12 @@ def test_no_threshold_is_near_that_of_the_experiment(beta):
 
 
 def growth(beta):
-    """G and B of Assumption 4.2 for the quadratic problem: the spread of ab·z̄, and the slope of the mean gradient."""
+    """Return G and B of Assumption 4.2 on the quadratic problem: spread of ab·z̄, and slope of the mean gradient."""
     return Constants(1.0, 1.0, 10.0, beta, gradient_bound=10 * np.sqrt(0.1 * 0.9), radius=10.0), 1 - 10 * beta
 
 
 def measured_error(problem, rule, steps, start):
-    """M of Assumption 4.1, which nothing proves: the largest mean square of other runs, with half as much on top."""
+    """Return M of Assumption 4.1, which is not proven: 1.5 times the largest root mean square of other runs."""
     trace = cs.run(problem, rule, steps, start, replicates=100, seed=99, record=np.arange(0, steps + 1, 10))
     return 1.5 * np.sqrt((trace.error_norm() ** 2).mean(axis=0).max())
 
@@ -489,7 +491,7 @@ def test_how_loose_the_dice_bound_is(beta):
 
 
 def second_moment(step, rate, power, gap, steps):
-    """E(θ_t − θ_PS)² of unclipped SGD on the quadratic problem, exactly: x ← (1 − μ̃γ)²x + γ²·power."""
+    """Return E(θ_t − θ_PS)² of unclipped SGD on the quadratic problem by x ← (1 − μ̃γ)²x + γ²·power, exactly."""
     moments = [gap]
     for t in range(1, steps + 1):
         gamma = size(step, t)
@@ -520,7 +522,7 @@ def test_the_dice_bound_is_its_recursion():
 
 
 def test_theorem_43_as_printed_is_exceeded():
-    """From θ_PS, with a0·μ̃ = 0.1 and a clip that never bites: the noise of the first steps fades as t^(−0.2), not 1/t."""
+    """From θ_PS, with a0·μ̃ = 0.1 and a clip that is never active: the noise of the first steps fades as t^(−0.2), not 1/t."""
     step, rate = InverseTime(0.2, 2), 0.5
     constants = Constants(1.0, 1.0, 1.0, 0.5, gradient_bound=0.3, radius=10.0)  # a = 1, β = 1/2, p̄(1 − p̄) = 0.09
     truth = second_moment(step, rate, 0.09 + 1.0, 0.0, 10**5)[-1]
@@ -552,7 +554,7 @@ def test_theorem_43_as_printed_with_a_constant_step():
 
 
 class Switch(NamedTuple):
-    """With chance (1 + tanh(rate·θ_0))/4 a record shows −x̄ instead of x̄: D(θ) moves by rate/4·‖θ − θ'‖ in variation."""
+    """A record shows −x̄ with probability (1 + tanh(rate·θ_0))/4: D(θ) moves by rate/4·‖θ − θ'‖ in variation."""
 
     rate: float
     random = True
@@ -567,7 +569,7 @@ def _(response, deployed, features, label, moved, rng):
 
 
 class Case(NamedTuple):
-    """A non-convex problem and what is known of it: G and L for rows in the unit ball, R and β."""
+    """Return a non-convex problem with G and L for rows in the unit ball, R and β."""
 
     problem: cs.Problem
     constants: Constants
@@ -593,7 +595,7 @@ CASES = {
 
 
 def mean_slopes(problem, thetas, flip):
-    """The gradient of f(θ; φ) with every record at x̄, or at −x̄ if `flip`, one row a model."""
+    """Return the gradient of f(θ; φ) with every record at x̄, or at −x̄ if `flip`, one row per model."""
     x = -problem.features if flip else problem.features
     sign = 2 * problem.labels - 1
     v = (thetas @ x.T) * sign
@@ -609,7 +611,7 @@ def mean_slopes(problem, thetas, flip):
 
 
 def exact_stationarity(problem, thetas):
-    """‖∇f(θ; θ)‖² with the chance to switch worked out."""
+    """Return ‖∇f(θ; θ)‖² with the exact probability of a switch."""
     rate = problem.response.rate if isinstance(problem.response, Switch) else 0.0
     switched = (0.25 * (1 + np.tanh(rate * thetas[:, 0])))[:, np.newaxis] if rate else 0.0
     means = (1 - switched) * mean_slopes(problem, thetas, False) + switched * mean_slopes(problem, thetas, True)
@@ -617,7 +619,7 @@ def exact_stationarity(problem, thetas):
 
 
 def mean_stationarity(problem, rule, steps):
-    """One number a replicate: the mean of ‖∇f(θ_t; θ_t)‖² over t < T."""
+    """Return the mean of ‖∇f(θ_t; θ_t)‖² over t < T per replicate."""
     trace = cs.run(problem, rule, steps, replicates=50, seed=5, record=np.arange(steps))
     return np.array([exact_stationarity(problem, thetas).mean() for thetas in trace.theta[:, :steps]])
 
@@ -630,7 +632,7 @@ def test_clipped_sgd_becomes_stationary(name):
     samples = mean_stationarity(problem, cs.PCSGD(Constant(gamma), clip, noise), steps)
     bound = theory.clipped_sgd_stationarity(constants, gamma, clip, noise, loss_range, variation, 4, steps)
     assert_bounds(bound, samples)
-    assert bound < constants.gradient_bound**2  # or it would say nothing
+    assert bound < constants.gradient_bound**2  # otherwise it would be uninformative
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -668,7 +670,7 @@ def test_the_case_of_a_switching_population_is_what_it_says():
     assert (np.abs(np.diff(chances)) <= variation * np.abs(np.diff(models))).all()
     theta = np.array([3.0, -1.0, 2.0, 0.5])
     exact = exact_stationarity(problem, theta[np.newaxis])[0]
-    # 60 · 20,000 draws: ∇f is within 6·G/√1,200,000 of its mean in norm with a chance above 1 − 1e-6, and G = 1/4.
+    # 60 · 20,000 draws: ∇f is within 6·G/√1,200,000 of its mean in norm with probability above 1 − 1e-6, and G = 1/4.
     assert cs.metrics.stationarity(problem, theta, draws=20_000) == pytest.approx(exact, abs=2 * 0.25 * 6 * 0.25 / 1095)
 
 

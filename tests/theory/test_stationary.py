@@ -14,7 +14,7 @@ each = pytest.mark.parametrize("loss", [*NONCONVEX, cs.losses.Logistic()], ids=l
 
 
 def problem_of(loss):
-    """Rank 3 of 5 columns, and labels that no model fits."""
+    """Return a problem of rank 3 with 5 columns, and labels that no model fits."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((60, 3)) @ rng.standard_normal((3, 5))
     y = (x @ np.ones(5) + rng.standard_normal(60) > 0).astype(float)
@@ -22,7 +22,7 @@ def problem_of(loss):
 
 
 def gradients(problem, models):
-    """‖∇L‖ at each of an array of models."""
+    """Return ‖∇L‖ at each of an array of models."""
     flat = models.reshape(-1, problem.dimension)
     norms = [np.linalg.norm(mean_gradient(problem, theta, theta, 1)) for theta in flat]
     return np.array(norms).reshape(models.shape[:-1])
@@ -74,7 +74,7 @@ def test_the_bounds_hold_over_runs(loss, noise_std):
 
 
 def test_the_bound_holds_for_the_preset():
-    """150 runs of `NoisySelection`; the bound fails with probability 0.05, so a false alarm once in 10⁷."""
+    """150 runs of `NoisySelection`; the bound fails with probability 0.05, so there is a false alarm once in 10⁷."""
     problem, steps, runs, failure, noise_std, epsilon = problem_of(cs.losses.Savage()), 40, 150, 0.05, 0.02, 20.0
     place, lipschitz = stationary.landscape(problem), glm.data_lipschitz(problem)
     rule = cs.NoisySelection(cs.schedules.Constant(1 / place.smoothness), lipschitz, noise_std, epsilon)
@@ -87,7 +87,7 @@ def test_the_bound_holds_for_the_preset():
 
 
 def test_the_printed_bound_fails():
-    """Logistic regression with n records of rank 10, three labels of four 1 for every basis vector.
+    """Logistic regression with n records of rank 10, with three of four labels 1 for every basis vector.
 
     For T = β·n²ε²·L(0)/(L²·log(1/δ)), the least that Theorem 4.1 asks for, the variance of its noise is 2β·L(0) whatever
     n is: the run hovers at a distance, and no iterate's gradient gets short. What is printed falls as 1/n. (Copies of

@@ -1,4 +1,4 @@
-"""`tune`: certified, near the best of a grid, and able to say why."""
+"""`tune`: certified, near the best of a grid, and with reasons."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ def gaps(problem, rule, steps, start, replicates, seed):
 
 
 def best_of_grid(problem, noise, clips, steps, start, replicates):
-    """The rule with the least mean gap over a grid of clips and steps, at the noise that the budget needs."""
+    """Return the rule with the smallest mean gap over a grid of clips and steps, at the noise that the budget needs."""
     scores = {}
     for clip in clips:
         for step in STEPS:
@@ -72,7 +72,7 @@ def test_a_proposal_keeps_its_promise():
 
 
 def test_the_goal_of_a_bound():
-    """What is proposed has the least proven bound of all that a grid finds, and runs keep below it."""
+    """The proposal has a smaller proven bound than anything on a grid, and runs stay below it."""
     problem, steps = small_quadratic(), 5000
     proposal = cs.tune(problem, 1.0, 1e-5, steps, goal="bound", start=5.0)
     target = cs.stable_point(problem).theta
@@ -118,7 +118,7 @@ def test_what_cannot_be_promised_is_refused():
 
 
 class Shifted(NamedTuple):
-    """The quadratic loss as a user's own part, of which only estimates are known."""
+    """The quadratic loss as a user's part, whose constants are only estimated."""
 
     a: float
 

@@ -1,4 +1,4 @@
-"""The closed form against fifty digits, and its inverses against itself."""
+"""The closed form against fifty digits, and its inverses against the closed form."""
 
 import math
 
@@ -12,7 +12,7 @@ from clipsilon.privacy.accounting import gaussian
 
 
 def exact_log_delta(mu, epsilon):
-    """The definition, with enough digits that neither cancellation nor overflow matters."""
+    """Return δ by its definition, with so many digits that neither cancellation nor overflow matters."""
     with mpmath.workdps(80 + int(epsilon / 2)):
         mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
         first = mpmath.erfc((epsilon / mu - mu / 2) / mpmath.sqrt(2)) / 2

@@ -19,7 +19,7 @@ SAMPLED = [profiles.poisson, profiles.subset]
 
 
 def hockey_sticks(q, mu, epsilon):
-    """H_{e^ε}(mix‖base) and H_{e^ε}(base‖mix), by brute force over outputs."""
+    """Return H_{e^ε}(mix‖base) and H_{e^ε}(base‖mix), by brute force over outputs."""
     x = np.linspace(-12, 12 + mu, 400_001)
     base = norm.pdf(x)
     mix = (1 - q) * base + q * norm.pdf(x - mu)
@@ -28,7 +28,7 @@ def hockey_sticks(q, mu, epsilon):
 
 
 def grid_delta(step, epsilon):
-    """δ(ε) of a grid of losses, by its definition."""
+    """Return δ(ε) of a grid of losses, by its definition."""
     values = (step.first + np.arange(step.masses.size)) * step.interval
     above = values > epsilon
     return step.infinite + np.sum(step.masses[above] * -np.expm1(epsilon - values[above]))
@@ -199,7 +199,7 @@ def test_subset_figures(q, steps, attained, right):
 
 
 def test_subset_covers_directions_that_alternate():
-    # Two records, two steps: attained by an attack, and missed by composing each direction by itself.
+    # Two records, two steps: an attack attains this, and composing each direction separately misses it.
     both_steps = profiles.subset(0.5, 0.5, 2).delta(1.0)
     shortcut = profiles.poisson(0.5, 0.5, 2).delta(1.0)
     assert shortcut == pytest.approx(0.35066, rel=0.01)
@@ -230,7 +230,7 @@ def test_nothing_and_everything_sampled(constructor):
 def test_monotone_and_dominated(constructor, q, z, steps, log_delta):
     delta = math.exp(log_delta)
     here = constructor(q, z, steps).epsilon(delta)
-    least = 0.99 * here - 2e-5  # as exact as promised
+    least = 0.99 * here - 2e-5  # the promised accuracy
     assert constructor(min(1.0, 1.3 * q), z, steps).epsilon(delta) >= least
     assert constructor(q, z / 1.3, steps).epsilon(delta) >= least
     assert constructor(q, z, 2 * steps).epsilon(delta) >= least
@@ -253,7 +253,7 @@ def test_delta_and_epsilon_are_inverse(constructor, q, z, steps):
 def test_extremes(constructor):
     assert 1e-3 < constructor(0.001, 50.0, 1000).epsilon(1e-5) < 1.2e-3
     assert 1e4 < constructor(0.5, 0.05, 100).epsilon(1e-5) < gaussian.epsilon(200.0, 1e-5)
-    # A shift so large that taking part is plain to see: k of 1000 steps, k ~ Bin(1000, 0.01).
+    # A shift so large that participation is visible: k of 1000 steps, k ~ Bin(1000, 0.01).
     often = binom.isf(1e-5, 1000, 0.01)
     assert constructor(0.01, 1e-8, 1000).epsilon(1e-5) == pytest.approx(often * 1e16 / 2, rel=0.05)
     assert constructor(0.01, 1e-200, 1000).epsilon(1e-5) == math.inf
@@ -261,7 +261,9 @@ def test_extremes(constructor):
     assert constructor(0.01, 1e9, 1000).epsilon(1e-15) < 1e-5
     assert constructor(1e-6, 1.0, 10**6).epsilon(0.9) == 0.0
     assert constructor(0.01, 1.0, 1000).epsilon(1e-290) < 100
-    assert constructor(1e-12, 1e-3, 10).delta(1.0) == pytest.approx(1e-11, rel=0.01)  # δ is to take part at all
+    assert constructor(1e-12, 1e-3, 10).delta(1.0) == pytest.approx(
+        1e-11, rel=0.01
+    )  # δ is the probability of taking part at all
     assert constructor(1e-12, 1e-3, 10).epsilon(1.1e-11) < 1e-5
 
 
@@ -299,7 +301,7 @@ def test_gamma_figure_of_paper_5():
 
 
 def brute_gamma(q, scale, steps, epsilon):
-    """Every sequence of responses, one by one."""
+    """Return δ(ε) by enumerating all sequences of responses."""
     rare = 1 / (1 + math.exp(1 / scale))
     without = np.array([rare, 1 - rare])
     present = (1 - q) * without + q * without[::-1]
@@ -332,7 +334,7 @@ def test_gamma_extremes():
 @pytest.mark.parametrize(("q", "steps"), [(0.003, 1), (0.3, 3), (1e-9, 10), (1.0, 2)])
 @pytest.mark.parametrize("scale", [1e-3, 1e-9, 1e-14, 1e-16, 1e-17, 1e-300])
 def test_gamma_noise_that_vanishes_tells_who_took_part(q, steps, scale):
-    """δ is the chance to take part at all, to the last digits: odds of e^1e17 must not cancel it away."""
+    """δ is the probability of taking part at all, to the last digit: odds of e^1e17 must not cancel it."""
     chance = -math.expm1(steps * math.log1p(-q)) if q < 1 else 1.0
     profile = profiles.gamma(q, scale, steps)
     assert profile.delta(1.0) == pytest.approx(chance, rel=1e-10)
@@ -405,7 +407,7 @@ def test_adding_shifts():
 
 
 def test_addition_below_its_epsilon_is_randomised_response():
-    # Nothing but an ε-private release: its total variation is that of randomised response.
+    # An ε-private release alone: its total variation is that of randomised response.
     alone = profiles.add(profiles.gaussian(0.0), 2.0)
     for epsilon in (0.0, 1.0, 1.9):
         assert alone.delta(epsilon) == pytest.approx(brute_gamma(1.0, 0.5, 1, epsilon), rel=1e-12)

@@ -1,4 +1,4 @@
-"""Audits: they break what is broken, never exceed what is certified, and have power where it is known.
+"""Audits break what is broken, never exceed what is certified, and have power where the truth is known.
 
 Seeds are fixed. Where a bound could exceed the truth by chance, the confidence is 1 − 10⁻⁷ or the comment says how
 unlikely a false alarm is.
@@ -24,7 +24,7 @@ PAPER_DICE = cs.DiceSGD(STEP, 1.0, 1.0, math.sqrt(96 * 10**4 * math.log(10**4)) 
 
 
 def test_the_published_guarantee_of_dice_is_broken():
-    """Claimed 0.03; about half of the attacked runs show the canary where no run without it does."""
+    """0.03 is claimed; about half of the runs with the canary score above every run without it."""
     audit = cs.audit(PAPER_DICE, 10**4, 10**4, 1e-4, runs=1500, confidence=0.95, seed=0)
     assert audit.statement.claimed == pytest.approx(0.03)
     assert audit.statement.claim_holds is False
@@ -72,7 +72,7 @@ def configurations(number, seed):
         records, batch = int(rng.integers(5, 40)), int(rng.integers(1, 4))
         steps = int(rng.integers(1, -(-records // batch) + 1))
         presets = registry.rules(sampling=sampling, batch=batch)
-        preset = [name for name in presets if name != "SGD"][(k + k // 5) % 5]  # another one for a sampling each time
+        preset = [name for name in presets if name != "SGD"][(k + k // 5) % 5]  # a different preset for each sampling
         adjacency = ["replace-one", "zero-out"][int(rng.integers(2))]
         target = float(np.exp(rng.uniform(np.log(0.5), np.log(8))))
         rule = cs.calibrate(presets[preset], target, 1e-5, records, steps, adjacency=adjacency)
@@ -98,8 +98,8 @@ def test_no_audit_exceeds_a_certificate_in_two_hundred_configurations():
 
 
 def test_a_mechanism_that_ignores_the_canary_shows_nothing():
-    """At least 95 % of audits must give 0; with 60 audits, seven or more above 0 have a chance below 10⁻⁶ at 0.5 %."""
-    pair = canary_pair(20, 0.0, "zero-out")  # a canary of size nothing
+    """At least 95 % of audits must give 0; with 60 audits, seven or more above 0 have a probability below 10⁻⁶ at 0.5 %."""
+    pair = canary_pair(20, 0.0, "zero-out")  # a canary of size zero
     rule = cs.DPSGD(STEP, 1.0, 0.2, batch=2)
     positive = 0
     for seed in range(60):
@@ -112,7 +112,7 @@ def test_a_mechanism_that_ignores_the_canary_shows_nothing():
 
 @pytest.mark.verify
 def test_likelihood_ratios_are_likelihood_ratios():
-    """E[e^score] over runs without the canary is 1, the mark of a likelihood ratio; six deviations, seeded."""
+    """E[e^score] over runs without the canary is 1, as for any likelihood ratio; six standard deviations, seeded."""
     for rule in (
         cs.PCSGD(STEP, 1.0, 1.5),
         cs.DPSGD(STEP, 1.0, 0.8, batch=3),
@@ -133,7 +133,7 @@ def test_scores_do_not_depend_on_how_the_runs_are_cut(monkeypatch):
     monkeypatch.setattr(module, "_NUMBERS", 30)
     scores = attack.scores(attack.pair.present, 6, 25, 3)
     assert scores.shape == (25,)
-    assert np.unique(scores).size == 25  # no part repeats another's seed
+    assert np.unique(scores).size == 25  # no chunk repeats the seed of another
 
 
 def test_one_run_audits():

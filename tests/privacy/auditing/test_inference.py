@@ -1,4 +1,4 @@
-"""Audits say what they can prove, and no more: exact coverage where it can be computed, simulated where not."""
+"""Audits claim only what they can prove: exact coverage where it can be computed, simulated elsewhere."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ FALSE_ALARM = 1e-6
 
 
 def most_failures(repeats, rate):
-    """A count that events of chance at most `rate` exceed with probability below 1e-6."""
+    """Return a count that events of probability at most `rate` exceed with probability below 1e-6."""
     return stats.binom.isf(FALSE_ALARM, repeats, rate)
 
 
@@ -69,7 +69,7 @@ def test_limits_cover_exactly(trials):
 @pytest.mark.parametrize("error", [0.3, 0.05])
 @pytest.mark.parametrize("weights", [(math.sqrt(0.5), math.sqrt(0.5)), (0.28, 0.96)])
 def test_shift_limit_covers_exactly(error, weights):
-    """All outcomes of 14 absent and 9 present runs, weighed by their probability."""
+    """Enumerate all outcomes of 14 absent and 9 present runs, weighted by their probability."""
     runs = 14, 9
     outcomes = itertools.product(range(runs[0] + 1), range(runs[1] + 1))
     limits = np.array([_shift_limit(Counts(y, runs[1], x, runs[0]), error, weights) for x, y in outcomes])
@@ -81,7 +81,7 @@ def test_shift_limit_covers_exactly(error, weights):
         shift = stats.norm.ppf(hit_rate) - stats.norm.ppf(alarm_rate)
         worst = max(worst, (np.outer(absent, present) * (limits > shift)).sum())
     assert worst <= error
-    # Not idle: with weights that suit these rates, discreteness is all that is lost.
+    # The limit is tight: with weights that suit these rates, only discreteness is lost.
     assert worst > 0.3 * error or weights[0] != weights[1]
 
 
@@ -141,7 +141,7 @@ def test_gaussian_bound_rarely_exceeds_the_truth(mu):
     exceeded = np.sum(bounds > epsilon)
     # False alarm below 1e-6: the guarantee is at most 10 % of the repeats.
     assert exceeded <= most_failures(repeats, 1 - confidence)
-    # The bound is not idle. (Its own rate is above 3 %, and then fewer than 1 in 800 has a chance of 1e-9.)
+    # The bound is tight. (Its true rate is above 3 %; fewer than 1 in 800 would then have probability 1e-9.)
     assert exceeded > 1
 
 
@@ -236,7 +236,7 @@ def test_swapping_the_data_changes_names_only(bound):
 
 
 def test_threshold_is_paid_for():
-    """The runs that choose are not those that count: change the latter, and the threshold does not move."""
+    """The runs that choose are not those that count: changing the latter does not move the threshold."""
     generator = np.random.default_rng(9)
     absent, present = generator.normal(size=1000), generator.normal(2.0, size=1000)
     one = clopper_pearson_bound(absent, present, 0.0, 0.9)
@@ -260,7 +260,7 @@ def test_any_scores_give_a_consistent_report(absent, present, delta, confidence,
     assert audit.threshold in set(absent) | set(present)
     assert 0 <= audit.true_positive_limit <= audit.true_positive_rate <= 1
     assert 0 <= audit.false_positive_rate <= audit.false_positive_limit <= 1
-    # The same threshold measures the same runs, so more confidence can only claim less.
+    # The same threshold measures the same runs, so a higher confidence can only give a smaller bound.
     stricter = bound(absent, present, delta, 1 - (1 - confidence) / 2)
     if (stricter.threshold, stricter.direction) == (audit.threshold, audit.direction):
         assert stricter.lower_bound <= audit.lower_bound
@@ -353,7 +353,7 @@ def published_p_value(canaries, guesses, correct, epsilon, delta):
 
 
 def best_attack(canaries, guesses, correct, epsilon, delta):
-    """The largest chance of `correct` right guesses, by a linear program over all (ε, δ)-DP mechanisms."""
+    """Return the largest probability of `correct` right guesses over all (ε, δ)-DP mechanisms, by a linear program."""
     inputs = list(itertools.product([0, 1], repeat=canaries))
     outputs = [t for t in itertools.product([0, 1, None], repeat=canaries) if canaries - t.count(None) == guesses]
     pairs = [(a, inputs.index((*s[:i], 1 - s[i], *s[i + 1 :]))) for a, s in enumerate(inputs) for i in range(canaries)]
@@ -392,7 +392,7 @@ def test_p_value_for_more_canaries_is_that_of_the_best_attack():
 def test_published_p_value_fails_near_one():
     """Why the published term is not used: a mechanism that beats it, written out."""
     delta = 0.01
-    avoid = 7 * delta  # chance of avoiding the answer that is all wrong; two inputs differ on 1/7 of such answers
+    avoid = 7 * delta  # probability of avoiding the answer that is all wrong; two inputs differ on 1/7 of such answers
     attained = (1 - avoid) * 7 / 8 + avoid
     assert attained > published_p_value(3, 3, 1, 0.0, delta)
     assert one_run_p_value(3, 3, 1, 0.0, delta) == pytest.approx(attained)
@@ -421,7 +421,7 @@ def test_p_value_is_exact(guesses, correct):
 
 
 def test_p_value_survives_underflow():
-    # P[W ≥ v] = 2^−20000; the rest is mδ/v, the chance of a mechanism that tells all with probability δ.
+    # P[W ≥ v] = 2^−20000; the rest is mδ/v, the probability of a mechanism that reveals everything with probability δ.
     assert one_run_p_value(20_000, 20_000, 20_000, 0.0, 1e-6) == pytest.approx(1e-6)
     # A few wrong guesses make the tail a geometric series: within a part in a thousand of its first term.
     assert one_run_p_value(20_000, 20_000, 19_990, 0.0, 1e-6) == pytest.approx(20_000 / 19_990 * 1e-6, rel=1e-3)
@@ -495,7 +495,7 @@ def test_one_run_bound_rarely_exceeds_the_truth(guesses):
 
 
 def test_one_run_bound_holds_when_delta_is_all_there_is():
-    """Everything is told with probability δ, else nothing: (0, δ)-DP."""
+    """Everything is revealed with probability δ, otherwise nothing: (0, δ)-DP."""
     generator, repeats, confidence, delta = np.random.default_rng(14), 2000, 0.95, 0.08
     found = 0
     for _ in range(repeats):
@@ -503,14 +503,14 @@ def test_one_run_bound_holds_when_delta_is_all_there_is():
         scores = included if generator.random() < delta else generator.random(50)
         found += one_run_bound(scores, included, delta, confidence, guesses=50).lower_bound > 0
     # False alarm below 1e-6: the guarantee is at most 5 % of the repeats. Without the term in δ it would be 8 % alone
-    # that are told everything.
+    # in which everything is revealed.
     assert found <= most_failures(repeats, 1 - confidence)
 
 
 def test_one_run_bound_has_power():
     generator = np.random.default_rng(15)
     # 20,000 guesses give ε a standard deviation of 0.016 and a limit 1.65 of these below it (2.4 if six sizes
-    # are paid for): 0.85 is 6 below the expected bound.
+    # are accounted for): 0.85 is 6 below the expected bound.
     assert one_run_bound(*released_bits(generator, 1.0, 20_000), 1e-9, 0.95, guesses=20_000).lower_bound > 0.85
     assert one_run_bound(*released_bits(generator, 1.0, 20_000), 1e-9, 0.95).lower_bound > 0.85
 
@@ -520,7 +520,7 @@ def test_choosing_the_number_of_guesses_helps_where_few_scores_tell():
     included = generator.random(4096) < 0.5
     included[:128] = np.arange(128) % 2 == 0
     scores = generator.normal(size=4096)
-    scores[:128] += 20.0 * (2.0 * included[:128] - 1.0)  # only these are told
+    scores[:128] += 20.0 * (2.0 * included[:128] - 1.0)  # only these are revealed
     audit = one_run_bound(scores, included, 0.0, 0.95)
     assert audit.guesses == audit.correct == 128
     assert audit.lower_bound > one_run_bound(scores, included, 0.0, 0.95, guesses=4096).lower_bound

@@ -22,7 +22,7 @@ RECORDS, STEPS, DIMENSION = 12, 10, 2
 
 
 def updates(rule, gradients, seed):
-    """The updates v_t before noise, from gradients (steps, records, d), and how often record 0 took part."""
+    """Return the updates v_t before noise, from gradients (steps, records, d), and how often record 0 took part."""
     sampler = reference.Sampler(rule.sampling, RECORDS, spawn(seed, 1)[0].records)
     batch = getattr(rule.sampling, "batch", RECORDS)
     e = np.zeros(DIMENSION)
@@ -40,7 +40,7 @@ def updates(rule, gradients, seed):
 
 
 def largest_shift(rule, released, count, adjacency):
-    """μ·s, what the certificate allows the updates to differ by in total when the record takes part `count` times."""
+    """Return μ·s, the total by which updates may differ according to the certificate after `count` participations."""
     if released.feedback is None:
         change = 2.0 if adjacency == "replace-one" else 1.0
         return np.sqrt(count) * change * released.bound / released.batch

@@ -15,9 +15,11 @@ outputs exceed e^ε times those for s with i flipped by at most δ; summed over 
 over s, mδ. Of this keep the outputs whose guess about i is right. Canaries without a guess average out and
 the positive part is convex, so Σ_k b_k ≤ mδ for b_k = (k·p_k − e^ε·(r − k + 1)·p_{k−1})₊: a set of k has k
 elements to lose, one of k − 1 has r − k + 1 to gain. For w_k = P[W = k] the same b is zero. So ρ = p/w has
-ρ_k ≤ ρ_{k−1} + b_k/(k·w_k), and
+ρ_k ≤ ρ_{k−1} + b_k/(k·w_k), and::
+
     P[|c| ≥ v] − P[W ≥ v] = Σ_{j < v ≤ k} w_j·w_k·(ρ_k − ρ_j)
                           ≤ Σ_i b_i·P[W < min(i, v)]·P[W ≥ max(i, v)]/(i·w_i).
+
 As W is log-concave, the factor of b_i grows up to i = v and falls from there on. □
 """
 
