@@ -19,7 +19,7 @@ from pyarrow import parquet
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 import clipsilon as cs
-from clipsilon.cli import fitting
+from clipsilon.cli import fit as fitting
 from clipsilon.cli import main as cli
 from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateScaler, total_privacy
 from clipsilon.estimators import model_files as models

@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # loaded only by the commands that use them
     from rich.console import Console
 
     from clipsilon.analysis.bias import BiasRow
-    from clipsilon.cli.fitting import Fit
-    from clipsilon.cli.meter import Subject
+    from clipsilon.cli.bias import Subject
+    from clipsilon.cli.fit import Fit
 
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -296,7 +296,7 @@ def bias(
     from rich.console import Console
 
     from clipsilon.analysis.bias import BiasRow, bias_table, proposed_clips
-    from clipsilon.cli.meter import WARNING
+    from clipsilon.cli.bias import WARNING
     from clipsilon.report.plots import bias_figure
 
     aside = Console(stderr=True)
@@ -317,7 +317,7 @@ def bias(
 def _print_bias(console: Console, subject: Subject, rows: list[BiasRow]) -> None:
     from rich.table import Table
 
-    from clipsilon.cli import meter
+    from clipsilon.cli import bias as meter
 
     header, lines, remarks = meter.cells(rows)
     table = Table(header[0], title="‖θ_∞ − θ_PS‖², and the share of records that is clipped at θ_∞")
@@ -332,7 +332,7 @@ def _print_bias(console: Console, subject: Subject, rows: list[BiasRow]) -> None
 
 def _subject(file: Path | None, problem: str | None, **about: Any) -> Subject:
     """The table or the built-in problem that was asked for."""
-    from clipsilon.cli import meter
+    from clipsilon.cli import bias as meter
 
     if (file is None) == (problem is None):
         raise click.UsageError("Give either a FILE or --problem.")
@@ -408,7 +408,7 @@ def fit(output: Path, form: str, quiet: bool, **about: Any) -> None:
     """
     with _plain_errors(), _stoppable():
         _check_new(output)
-        from clipsilon.cli import fitting
+        from clipsilon.cli import fit as fitting
         from clipsilon.estimators import model_files as models
 
         tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
@@ -428,7 +428,7 @@ def _print_fit(result: Fit, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from clipsilon.cli import fitting
+    from clipsilon.cli import fit as fitting
     from clipsilon.privacy.statement import shown
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
@@ -467,7 +467,7 @@ def predict(model: Path, file: Path, output: Path | None) -> None:
     with _plain_errors(), _stoppable():
         if output is not None:
             _check_new(output)
-        from clipsilon.cli.fitting import predictions
+        from clipsilon.cli.fit import predictions
 
         rows = predictions(model, file)
         if output is None:

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import clipsilon as cs
 import reference
 from clipsilon.analysis.bias import BiasRow
+from clipsilon.cli import bias as meter
 from clipsilon.cli import main as cli
-from clipsilon.cli import meter
 from clipsilon.datasets import generated_credit
 from clipsilon.reproduce import problems
 
