@@ -1,106 +1,18 @@
-"""The commands that state privacy and bias, as their users type them."""
+"""`clipsilon bias`, as its users type it."""
 
 import csv
 import io
-import json
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import clipsilon as cs
 import reference
 from clipsilon.analysis.bias import BiasRow
-from clipsilon.cli import bias as meter
-from clipsilon.cli import main as cli
+from clipsilon.cli import bias
 from clipsilon.datasets import generated_credit
 from clipsilon.reproduce import problems
-
-DICE = ["DiceSGD", "--noise-std", "1", "--records", "1000", "--steps", "50", "--delta", "1e-5", "--residual-cap", "2"]
-
-
-def run(*words):
-    return CliRunner().invoke(cli.main, list(words), catch_exceptions=False)
-
-
-def test_account():
-    rule = cs.DiceSGD(cs.schedules.Constant(1.0), 1.0, 1.0, 1.0, residual_cap=2.0)
-    expected = cs.account(rule, 1000, 50, 1e-5)
-    assert run("account", *DICE).output == f"{expected}\n"
-    assert json.loads(run("account", *DICE, "--format", "json").output) == expected.to_dict()
-    assert run("account", *DICE, "--format", "markdown").output.startswith("**DiceSGD**, 50 steps on 1000 records")
-
-
-def test_every_preset_can_be_accounted():
-    for preset in ("PCSGD", "DPSGD", "AdamDiceSGD", "AutoDiceSGD"):
-        words = [preset, "--noise-std", "1", "--records", "100", "--steps", "5", "--delta", "1e-5", "--batch", "3"]
-        assert "certified: ε = " in run("account", *words, "--sampling", "epochs").output
-
-
-def test_presets_in_any_case():
-    assert run("account", "dicesgd", *DICE[1:]).output == run("account", *DICE).output
-
-
-def test_presets_of_paper_5():
-    words = ["--records", "59535", "--steps", "2381", "--delta", "1e-5"]
-    gamma = run("account", "GammaDPSGD", "--scale", "0.57", "--batch", "250", "--adjacency", "add-remove", *words)
-    assert "certified: ε = 1.62" in gamma.output
-    assert "--scale must be given for GammaDPSGD" in run("account", "GammaDPSGD", *words).output
-    full = run("account", "DPGD", "--lipschitz", "2", "--noise-std", "0.1", *words)
-    assert "certified: ε = " in full.output
-    assert full.output == run("account", "ClippedDPGD", "--clip", "2", "--noise-std", "0.1", *words).output.replace(
-        "ClippedDPGD", "DPGD"
-    )
-    selection = ["NoisySelection", "--lipschitz", "2", "--noise-std", "0.1", *words]
-    rule = cs.NoisySelection(cs.schedules.Constant(1.0), 2.0, 0.1, 0.5)
-    stated = run("account", *selection, "--selection-epsilon", "0.5").output
-    assert stated == f"{cs.account(rule, 59_535, 2381, 1e-5)}\n"
-    assert "--selection-epsilon must be given for NoisySelection" in run("account", *selection).output
-
-
-def test_local_presets_have_budgets():
-    words = ["--records", "100", "--steps", "100", "--delta", "1e-5"]
-    assert "μ = 2 for the least protected" in run("account", "LDPSGD", "--budget", "2", *words).output
-    assert "--budget must be given for LDPASGD" in run("account", "LDPASGD", *words).output
-    assert "--noise-std has no meaning for LDPSGD" in run("account", "LDPSGD", "--noise-std", "1", *words).output
-    assert "--noise-std must be given for DPSGD" in run("account", "DPSGD", *words).output
-    assert "clipsilon.local.audit" in run("audit", "LDPSGD", "--budget", "2", *words).output
-
-
-def test_audit(tmp_path):
-    words = ["DPSGD", "--noise-std", "0.2", "--records", "20", "--steps", "5", "--delta", "1e-5", "--sampling", "full"]
-    done = run("audit", *words, "--runs", "300", "--seed", "0", "--plot", str(tmp_path / "curve.png"))
-    assert done.exit_code == 0
-    assert "an attack (whole run) on its noisy updates shows ε ≥" in done.output
-    assert (tmp_path / "curve.png").exists()
-
-
-def test_claims():
-    rows = list(csv.reader(io.StringIO(run("claims", "--csv").output)))
-    assert rows[0][0] == "paper"
-    assert len(rows) == 1 + len(cs.claims())
-    assert "DP-SGD with Gamma noise" in run("claims").output
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([*DICE, "--delta", "2"], "Error: delta must be a number above 0 and below 1, got 2.0.\n"),
-        ([*DICE, "--adjacency", "add-remove"], "Error: adjacency must be 'replace-one' or 'zero-out'"),
-        ([*DICE, "--batch", "2000"], "Error: batch must be at most the number of records (1000), got 2000.\n"),
-        (["PCSGD", *DICE[1:]], "Usage: "),
-        ([*DICE, "--residual-cap", "0.5"], "Error: residual_cap must be at least clip (1.0), got 0.5.\n"),
-    ],
-)
-def test_wrong_input_is_one_sentence(words, message):
-    done = run("account", *words)
-    assert done.exit_code > 0
-    assert done.output.startswith(message)
-    if done.exit_code == 2:
-        assert done.output.endswith("Error: --residual-cap has no meaning for PCSGD.\n")
-    else:
-        assert done.output.count("\n") == 1
+from command_line import run
 
 
 @pytest.fixture
@@ -134,7 +46,7 @@ def flat(output):
 def bias_rows(*words):
     done = run("bias", *words, "--csv")
     assert done.exit_code == 0, done.output
-    assert flat(done.stderr) == meter.WARNING
+    assert flat(done.stderr) == bias.WARNING
     return [dict(row) for row in csv.DictReader(io.StringIO(done.stdout))]
 
 
@@ -198,9 +110,9 @@ def test_bias_of_a_table_with_a_target_of_numbers(table, loss):
 
 
 def test_bias_offers_every_problem_and_loss_that_there_is():
-    choices = {option.name: getattr(option.type, "choices", None) for option in cli.bias.params}
-    assert list(choices["problem"]) == list(meter.SUBJECTS)
-    assert list(choices["loss"]) == list(meter.LOSSES)
+    choices = {option.name: getattr(option.type, "choices", None) for option in bias.command.params}
+    assert list(choices["problem"]) == list(bias.SUBJECTS)
+    assert list(choices["loss"]) == list(bias.LOSSES)
 
 
 def test_bias_in_words(small, table):
@@ -209,8 +121,8 @@ def test_bias_in_words(small, table):
     assert "loans.csv: 60 records, 4 columns, standardised; no intercept." in text
     assert "Loss: logistic of 'outcome' with l2 = 0.01; label 1 is 'ok'." in text
     assert "Left out, because they never change: always." in text
-    assert meter.GAMING in text
-    assert text.endswith(meter.WARNING)
+    assert bias.GAMING in text
+    assert text.endswith(bias.WARNING)
     weak, strong = (float(row["bias"]) for row in bias_rows(*words))
     assert f"At c = 1 and β = 0.3 clipping alone will move the model by {np.sqrt(strong):.3g} (squared" in text
     assert f"At β = 0 it would be {np.sqrt(weak):.3g}." in text
@@ -262,43 +174,3 @@ def test_a_table_whose_columns_never_change(tmp_path):
     path.write_text("a,y\n1,0\n1,1\n")
     done = run("bias", str(path), "--target", "y")
     assert done.output == "Error: features must have a column that changes from row to row, got none.\n"
-
-
-@pytest.mark.parametrize("name", ["none/bias.png", "bias.xyz", "bias"])
-@pytest.mark.parametrize("command", [["bias", "--problem", "quadratic"], ["audit", *DICE]])
-def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_computed(command, name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = run(*command, "--plot", name)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    message = f"must be a .png, .svg or .pdf file in a folder that exists, got '{name}'."
-    assert done.stderr.splitlines()[-1] == f"Error: Invalid value for '--plot': {message}"
-
-
-def commands(group=cli.main):
-    for command in group.commands.values():
-        yield from commands(command) if hasattr(command, "commands") else [command]
-
-
-@pytest.mark.parametrize("command", [*commands()], ids=lambda command: command.name)
-def test_every_option_is_explained_by_a_sentence(command):
-    for option in command.params:
-        if isinstance(option, click.Option):
-            text = option.help.split("  [")[0]
-            assert text.endswith(".")
-            assert not text[0].islower() or text[0] in "εδμη"
-
-
-def test_the_list_of_commands_is_not_cut_short():
-    assert "..." not in run("--help").output.split("Commands:")[1]
-
-
-def test_one_option_has_one_meaning():
-    """The same words wherever it stands, but for what a command says of its own."""
-    own = {"--output", "--l2", "--target", "--clip", "--csv", "--seed", "--delta"}
-    said = {}
-    for command in commands():
-        for option in command.params:
-            if option.opts[0].startswith("--"):
-                said.setdefault(option.opts[0], set()).add(option.help)
-    assert [name for name, texts in said.items() if len(texts) > 1 and name not in own] == []

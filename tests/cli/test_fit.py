@@ -1,7 +1,5 @@
-"""`clipsilon fit` and `clipsilon predict`, as their users type them, and the model file between them."""
+"""`clipsilon fit`, as its users type it."""
 
-import csv
-import io
 import json
 import os
 import signal
@@ -11,68 +9,21 @@ import time
 from contextlib import nullcontext
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from pyarrow import parquet
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
 
 import clipsilon as cs
-from clipsilon.cli import fit as fitting
-from clipsilon.cli import main as cli
-from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateScaler, total_privacy
+from clipsilon.cli import fit
+from clipsilon.cli.budgets import remaining
+from clipsilon.estimators import PrivateLogisticRegression, PrivateScaler, total_privacy
+from clipsilon.estimators import methods as estimator_methods
 from clipsilon.estimators import model_files as models
 from clipsilon.estimators.methods import Budget
-from clipsilon.privacy.accounting import gaussian, profiles
-
-RECORDS = 4000
-COLUMNS = ("age", "income", "rate")
-
-
-def run(*words):
-    return CliRunner().invoke(cli.main, [str(word) for word in words], catch_exceptions=False)
-
-
-def records():
-    """Columns of different sizes; a target of two words, one of three numbers, and one of prices."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(RECORDS, 3))
-    score = x @ [2.0, -1.0, 0.5]
-    return {
-        "age": 50 + 10 * x[:, 0],
-        "income": 3e4 + 1e4 * x[:, 1],
-        "rate": 1e-3 * x[:, 2],
-        "paid": np.where(score + rng.logistic(size=RECORDS) > 0, "yes", "no"),
-        "grade": np.digitize(score + rng.normal(size=RECORDS), [-1.0, 1.0]),
-        "price": 200 + 20 * score + rng.normal(size=RECORDS),
-    }
-
-
-TARGETS = ("paid", "grade", "price")
-
-
-def others(target):
-    return [word for name in TARGETS if name != target for word in ("--ignore", name)]
-
-
-def write(path, table):
-    with path.open("w", newline="") as file:
-        rows = zip(*(np.asarray(column).tolist() for column in table.values()), strict=True)
-        csv.writer(file).writerows([table, *rows])
-    return path
-
-
-@pytest.fixture
-def data(tmp_path):
-    return write(tmp_path / "data.csv", records())
-
-
-def fitted(data, target, *words, output="model.json", epsilon=2):
-    path = data.parent / output
-    done = run("fit", data, "--target", target, "--epsilon", epsilon, *others(target), *words, "--output", path)
-    assert done.exit_code == 0, done.output
-    return done, path
+from clipsilon.privacy.accounting import gaussian
+from command_line import run
+from fitted_tables import COLUMNS, RECORDS, fitted, others, records, write
 
 
 def coefficients(path):
@@ -96,7 +47,7 @@ def test_what_is_printed(data):
         done.stderr == f"Reading {data}…\nLearning the scales of the columns…\nTraining on 3200 rows and 3 columns…\n"
     )
     assert "Quality on 800 held-out rows" in done.stdout
-    assert " ".join(fitting.QUALITY_WARNING.split()) in " ".join(done.stdout.split())
+    assert " ".join(fit.QUALITY_WARNING.split()) in " ".join(done.stdout.split())
     assert "at δ = 1e-05 for the 3200 rows that trained the model" in done.stdout
     for rule in ("PrivateScaler, 31 steps on 3200 records\n  certified: ε = ", "DPSGD, "):
         assert rule in done.stdout
@@ -135,7 +86,7 @@ def test_the_pieces_are_those_of_the_library(data, target, words, kind, scaling)
     table = records()
     x = np.column_stack([table[name] for name in COLUMNS])
     seeds = np.random.SeedSequence(5).generate_state(3).tolist()
-    train, held = fitting.split(RECORDS, 0.25, seeds[0])
+    train, held = fit.split(RECORDS, 0.25, seeds[0])
     assert sorted([*train, *held]) == list(range(RECORDS))
     assert len(held) == 1000
     scaled = x[train]
@@ -160,7 +111,7 @@ def test_without_a_seed_no_two_fits_are_alike(data):
 
 def test_a_seed_is_said_and_not_written(data):
     done, path = fitted(data, "paid", "--seed", 918273645)
-    assert f"Note: {fitting.SEEDED}\n" in done.stdout
+    assert f"Note: {fit.SEEDED}\n" in done.stdout
     text = path.read_text("utf-8")
     assert json.loads(text)["seeded"]
     assert "918273645" not in text
@@ -170,7 +121,7 @@ def test_a_seed_is_said_and_not_written(data):
 
 def test_held_out_rows_do_not_touch_the_model(data):
     seed = 7
-    train, held = fitting.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    train, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
 
     def model_after(change, name):
         table = records()
@@ -201,7 +152,7 @@ def test_no_rows_held_out(data):
 
 
 def held_out(seed, target):
-    _, held = fitting.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    _, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
     table = records()
     return np.column_stack([table[name] for name in COLUMNS])[held], table[target][held]
 
@@ -251,7 +202,7 @@ def test_quality_of_numbers(data):
 def test_quality_that_the_rows_cannot_tell(data):
     table = records()
     seed = 2
-    _, held = fitting.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    _, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
     table["paid"][held], table["price"][held] = "no", 7.0
     write(data, table)
     done, _ = fitted(data, "paid", "--seed", seed)
@@ -299,11 +250,11 @@ def test_gaussian_steps_share_by_squares():
     x = np.random.default_rng(0).normal(size=(4000, 2))
     spent = PrivateScaler(0.1, 1e-6, random_state=0).fit(x).statement_
     whole = Budget(1.0, 1e-5, "zero-out")
-    left = fitting.remaining(whole, spent, "linear", "dpgd", 4000, 2)
+    left = remaining(whole, spent, "linear", "dpgd", 4000, 2)
     together = np.hypot(gaussian.largest_mu(left.epsilon, left.delta), spent.certificate.profile.mu)
     assert together == pytest.approx(gaussian.largest_mu(1.0, 1e-5), rel=1e-6)
     assert left.epsilon > 0.99
-    summed = fitting.remaining(whole, spent, "logistic", "noisy-selection", 4000, 2)
+    summed = remaining(whole, spent, "logistic", "noisy-selection", 4000, 2)
     assert summed.epsilon == pytest.approx(0.9, abs=1e-6)
     assert left.delta == summed.delta == pytest.approx(9e-6)
 
@@ -348,182 +299,6 @@ def test_too_few_rows_to_learn_scales(tmp_path):
 def test_a_delta_that_protects_nobody_is_said(data):
     done, _ = fitted(data, "paid", "--delta", "0.001")
     assert "Note: δ = 0.001 is no less than 1 in 3200 rows" in done.stdout
-
-
-# -- the model file -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        ("paid", []),
-        ("paid", ["--as-is", "--classes", "no,yes"]),
-        ("grade", ["--classes", "0,1,2"]),
-        ("price", ["--target-range", "0,400"]),
-        ("price", ["--model", "huber", "--method", "noisy-selection"]),
-    ],
-)
-def test_a_model_comes_back_whole(data, target, words):
-    about = {"path": data, "target": target, "epsilon": 2.0, "ignore": [name for name in TARGETS if name != target]}
-    options = dict(zip(words[::2], words[1::2], strict=False))
-    if "--as-is" in words:
-        about |= {"as_is": True, "classes": ["no", "yes"]}
-    if target == "grade":
-        about |= {"classes": ["0", "1", "2"]}
-    if "--target-range" in options:
-        about |= {"target_range": [0.0, 400.0]}
-    if "--model" in options:
-        about |= {"model": "huber", "method": "noisy-selection"}
-    result = fitting.fit_file(fitting.Request(**about))
-    path = data.parent / "model.json"
-    models.write_model(path, result.model, result.total)
-    frame = pd.read_csv(data)[list(COLUMNS)]
-    one, other = result.model.pipeline, cs.load_model(path)
-    np.testing.assert_array_equal(one.predict(frame.to_numpy()), other.predict(frame))
-    if target != "price":
-        np.testing.assert_array_equal(one.predict_proba(frame.to_numpy()), other.predict_proba(frame))
-        np.testing.assert_array_equal(one.decision_function(frame.to_numpy()), other.decision_function(frame))
-        np.testing.assert_array_equal(one.classes_, other.classes_)
-        assert one.classes_.dtype.kind == other.classes_.dtype.kind
-    assert other.feature_names_in_.tolist() == list(COLUMNS)
-    for (_, left), (_, right) in zip(one.steps, other.steps, strict=True):
-        assert type(left) is type(right)
-        assert left.statement_.to_dict() == right.statement_.to_dict()
-        assert left.statement_.epsilon(left.delta) == pytest.approx(right.statement_.epsilon(left.delta), rel=1e-12)
-    models.write_model(data.parent / "again.json", result.model._replace(pipeline=other), result.total)
-    assert (data.parent / "again.json").read_bytes() == path.read_bytes()
-
-
-def test_a_loaded_model_checks_names(data):
-    model = cs.load_model(fitted(data, "paid")[1])
-    frame = pd.read_csv(data)[list(COLUMNS)]
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame[["income", "age", "rate"]])
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame.rename(columns={"rate": "ratio"}))
-
-
-def test_a_loaded_model_learns_on(data):
-    table = records()
-    x, y = np.column_stack([table[name] for name in COLUMNS]), table["paid"]
-    loaded = cs.load_model(fitted(data, "paid", "--classes", "no,yes")[1])
-    scaler, model = loaded[0], loaded[-1]
-    before = model.theta_
-    del scaler.feature_names_in_
-    model.partial_fit(scaler.transform(x), y)
-    assert isinstance(model, PrivateLogisticRegression)
-    assert not np.array_equal(before, model.theta_)
-    assert np.linalg.norm(before - model.theta_) < 0.5 * np.linalg.norm(before)  # from there, and not from 0
-    assert "parallel composition" in model.statement_.reasons[-1]
-
-
-def test_a_loaded_regression_knows_its_units(data):
-    model = cs.load_model(fitted(data, "price", "--target-range", "100,300")[1])[-1]
-    assert isinstance(model, PrivateLinearRegression)
-    coefficients, intercept = model.coef_.copy(), model.intercept_
-    model._publish(model.theta_)
-    np.testing.assert_allclose(model.coef_, coefficients, rtol=1e-12)
-    assert model.intercept_ == pytest.approx(intercept, rel=1e-12)
-
-
-def edited(change):
-    def edit(content):
-        change(content)
-        return json.dumps(content)
-
-    return edit
-
-
-NOT_ONE = "path must be a model file of clipsilon, got {path}, which is not one, or not whole."
-DAMAGED = "path must be a whole model file, got {path}, which is damaged: "
-DAMAGES = {
-    "empty": (lambda content: "", NOT_ONE),
-    "half": (lambda content: json.dumps(content)[:500], NOT_ONE),
-    "not UTF-8": (lambda content: b"\xff\xfe{}", NOT_ONE),
-    "list": (lambda content: "[]", NOT_ONE),
-    "deep": (lambda content: "[" * 100_000, NOT_ONE),
-    "other": (lambda content: '{"format": "something"}', NOT_ONE),
-    "version": (edited(lambda c: c.update(version=2)), "path must be a model file of version 1, got {path} of version 2: another version of clipsilon wrote it."),
-    "no version": (edited(lambda c: c.pop("version")), "path must be a model file of version 1, got {path} of version None:"),
-    "no model": (edited(lambda c: c.pop("model")), DAMAGED),
-    "no scaling": (edited(lambda c: c.pop("scaling")), DAMAGED),
-    "kind": (edited(lambda c: c["model"].update(kind="tree")), DAMAGED),
-    "column lost": (edited(lambda c: c["columns"].pop()), DAMAGED),
-    "number as name": (edited(lambda c: c["columns"].insert(0, 3)), DAMAGED),
-    "coefficient lost": (edited(lambda c: c["model"]["coefficients"][0].pop()), DAMAGED),
-    "NaN": (edited(lambda c: c["model"].update(intercept=[float("nan")])), DAMAGED),
-    "words": (edited(lambda c: c["model"].update(intercept=["a"])), DAMAGED),
-    "scale of 0": (edited(lambda c: c["scaling"]["scale"].__setitem__(0, 0.0)), DAMAGED),
-    "one class": (edited(lambda c: c["model"].update(classes=["no"])), DAMAGED),
-    "classes turned round": (edited(lambda c: c["model"]["classes"].reverse()), DAMAGED),
-    "settings": (edited(lambda c: c["model"]["settings"].update(colour="red")), DAMAGED),
-    "statement": (edited(lambda c: c["model"]["statement"].pop("rule")), DAMAGED),
-    "adjacency": (edited(lambda c: c["model"]["statement"].update(adjacency="none")), DAMAGED),
-    "not a record": (edited(lambda c: c.update(model=[1])), DAMAGED),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def content(tmp_path_factory):
-    data = write(tmp_path_factory.mktemp("content") / "data.csv", records())
-    return fitted(data, "paid")[1].read_text("utf-8")
-
-
-@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_damaged_model_files_are_refused(tmp_path, content, damage, message):
-    path = tmp_path / "model.json"
-    text = damage(json.loads(content))
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        cs.load_model(path)
-    assert str(caught.value).startswith(message.format(path=path))
-    done = run("predict", path, tmp_path / "data.csv")
-    assert done.exit_code == 1
-    assert done.output == f"Error: {caught.value}\n"
-
-
-def test_no_model_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="^path must name a file, got .*, where there is none.$"):
-        cs.load_model(tmp_path / "none.json")
-
-
-def test_a_profile_of_one_point():
-    profile = profiles.point(0.5, 1e-6)
-    assert [profile.epsilon(delta) for delta in (1e-7, 1e-6, 1e-5)] == [np.inf, 0.5, 0.5]
-    assert [profile.delta(epsilon) for epsilon in (0.4, 0.5, 0.6)] == [1.0, 1e-6, 1e-6]
-    assert profile.mu is None
-
-
-# -- predict ------------------------------------------------------------------------------------------------------------
-
-
-def test_predictions_of_classes(data):
-    path = fitted(data, "paid")[1]
-    printed = run("predict", path, data)
-    rows = list(csv.DictReader(io.StringIO(printed.output)))
-    model = cs.load_model(path)
-    frame = pd.read_csv(data)[list(COLUMNS)]
-    assert [row["prediction"] for row in rows] == model.predict(frame).tolist()
-    assert [[float(row["P(no)"]), float(row["P(yes)"])] for row in rows] == model.predict_proba(frame).tolist()
-    output = data.parent / "predictions.csv"
-    assert run("predict", path, data, "--output", output).output == ""
-    assert output.read_text("utf-8") == printed.output
-
-
-def test_predictions_of_numbers_and_of_columns_in_another_order(data):
-    path = fitted(data, "price", "--target-range", "100,300")[1]
-    frame = pd.read_csv(data)[["rate", "age", "income"]].assign(note="")
-    frame.to_parquet(data.parent / "new.parquet")
-    lines = run("predict", path, data.parent / "new.parquet").output.splitlines()
-    assert lines[0] == "prediction"
-    assert list(map(float, lines[1:])) == cs.load_model(path).predict(frame[list(COLUMNS)]).tolist()
-
-
-def test_whole_numbers_stay_whole(data):
-    path = fitted(data, "grade", "--model", "logistic")[1]
-    rows = list(csv.reader(io.StringIO(run("predict", path, data).output)))
-    assert rows[0] == ["prediction", "P(0)", "P(1)", "P(2)"]
-    assert {row[0] for row in rows[1:]} <= {"0", "1", "2"}
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------------
@@ -612,7 +387,7 @@ def test_a_class_that_only_held_out_rows_have(tmp_path):
     data.write_text(RARE)
 
     def is_held(seed):
-        return 40 in fitting.split(41, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])[1]
+        return 40 in fit.split(41, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])[1]
 
     seed = next(seed for seed in range(1000) if is_held(seed))
     words = [
@@ -652,28 +427,11 @@ def test_a_wrong_call_is_shown_the_usage(tmp_path, words, message):
     assert done.output.endswith(message)
 
 
-def test_predict_refuses_in_one_sentence(tmp_path, content):
-    model, data = tmp_path / "model.json", tmp_path / "new.csv"
-    model.write_text(content)
-    for text, message in {
-        "age,income\n1,2\n": f"{data} must have the columns of the model, got none named 'rate'.",
-        "age,income,rate\n1,2,\n": "column 'rate' must have a value in every row, got '' in row 2.",
-        "age,income,rate\n1,2,x\n": f"features in {data} must be finite numbers, got others in 'rate' (such as 'x'): encode them or leave them out.",
-        "age,income,rate\n": f"{data} must have rows below its header, got none.",
-    }.items():
-        data.write_text(text)
-        for words in ([], ["--output", tmp_path / "predictions.csv"]):
-            done = run("predict", model, data, *words)
-            assert done.exit_code == 1
-            assert done.output == f"Error: {message}\n"
-    assert run("predict", model, data, "--output", model).output.endswith("which exists.\n")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.json", "new.csv"]
-
-
 def test_the_command_offers_every_model_and_method_that_there_is():
-    choices = {option.name: getattr(option.type, "choices", None) for option in cli.fit.params}
-    assert tuple(choices["model"]) == fitting.MODELS
-    assert tuple(choices["method"]) == fitting.METHODS
+    choices = {option.name: getattr(option.type, "choices", None) for option in fit.command.params}
+    assert tuple(choices["model"]) == fit.MODELS
+    assert [models.new_estimator(kind).get_params()["epsilon"] for kind in fit.MODELS] == [1.0] * 3
+    assert list(choices["method"]) == [name for name in estimator_methods.METHODS if "ldp" not in name]  # other losses
 
 
 # -- Ctrl-C -------------------------------------------------------------------------------------------------------------

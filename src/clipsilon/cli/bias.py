@@ -1,21 +1,33 @@
-"""`clipsilon bias`: the problems that the bias meter is put to, and the words around its numbers."""
+"""`clipsilon bias`: the exact bias of clipping on a problem, as a table, a figure or comma-separated values."""
 
 from __future__ import annotations
 
+import csv
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
 import numpy as np
 
-from clipsilon.analysis.bias import BiasRow
+from clipsilon.analysis.bias import BiasRow, bias_table, proposed_clips
+from clipsilon.cli.errors import plain_errors
+from clipsilon.cli.options import ignore_option, parse_numbers, plot_option
 from clipsilon.cli.tables import Table, binary_labels, read_table, real_labels
 from clipsilon.problems import losses, responses
-from clipsilon.problems.losses.base import label_kind
+from clipsilon.problems.losses.base import Loss, label_kind
 from clipsilon.problems.problem import Problem
 from clipsilon.reproduce.problems import credit_data, credit_problem, quadratic
 
-LOSSES: dict[str, Any] = {"logistic": losses.Logistic, "squared-error": losses.SquaredError, "huber": losses.Huber}
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LOSSES: dict[str, Callable[..., Loss]] = {
+    "logistic": losses.Logistic,
+    "squared-error": losses.SquaredError,
+    "huber": losses.Huber,
+}
 MARKS = "*†‡§¶#¤^~"  # one for each remark that there can be
 
 WARNING = (
@@ -63,6 +75,112 @@ def credit_subject() -> Subject:
 SUBJECTS: dict[str, Callable[[], Subject]] = {"quadratic": quadratic_subject, "credit": credit_subject}
 
 
+def _parse_sorted(context: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
+    """Return the different numbers of a comma-separated list, from the smallest to the largest."""
+    numbers = parse_numbers(context, option, text)
+    return None if numbers is None else sorted(set(numbers))
+
+
+@click.command("bias")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--target", help="Column of FILE that is predicted; the others are features and must be numbers.")
+@ignore_option
+@click.option("--problem", type=click.Choice(list(SUBJECTS)), help="A problem of the demo instead of FILE.")
+@click.option(
+    "--loss",
+    type=click.Choice(list(LOSSES)),
+    help="Loss of a record; default: logistic if the target has two values, else squared-error.",
+)
+@click.option("--l2", type=float, help="Weight of ½‖θ‖² in the loss; default: 0.01.")
+@click.option(
+    "--clip",
+    "clips",
+    callback=_parse_sorted,
+    help="Thresholds, as 0.1,0.3,1; default: eight over the gradients' norms.",
+)
+@click.option(
+    "--beta",
+    "betas",
+    callback=_parse_sorted,
+    help="Strengths of the reaction, as 0,0.01,0.1; default: 0,0.1,0.3,1, or 0,0.01,0.05,0.08 for the quadratic.",
+)
+@click.option(
+    "--standardise/--as-is",
+    default=None,
+    help="Give the columns (and a target of numbers) mean 0 and deviation 1, or take them as they are.  "
+    "[default: standardise]",
+)
+@plot_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line a clip and β.")
+def command(
+    file: Path | None,
+    problem: str | None,
+    clips: list[float] | None,
+    betas: list[float] | None,
+    plot: Path | None,
+    as_csv: bool,
+    **about: Any,
+) -> None:
+    """Measure what clipping alone will cost: the exact bias ‖θ_∞ − θ_PS‖² against the clip c and the reaction β.
+
+    Reads a CSV FILE with a header row, or takes a built-in problem. How records react: with the logistic loss,
+    those with label 1 (the later of the target's two values in sorted order) change all their columns along the
+    model to lower their score, by β·θ/max(1, ‖θ‖), and the others stay; with the other losses, every record
+    changes all its columns by β·θ to lower its prediction. There is no intercept.
+
+    This looks at the data without noise: its output is not private.
+    """
+    from rich.console import Console
+
+    from clipsilon.report.plots import bias_figure
+
+    aside = Console(stderr=True)
+    with plain_errors(), aside.status("Solving for the stable and the clipped points…"):
+        subject = _subject(file, problem, **about)
+        strengths = betas or subject.betas
+        rows = bias_table(subject.problem_at, clips or proposed_clips(subject.problem_at(strengths[0])), strengths)
+    if as_csv:
+        csv.writer(sys.stdout).writerows([BiasRow._fields, *rows])
+        aside.print(WARNING, style="bold")
+    else:
+        _print_table(Console(width=None if sys.stdout.isatty() else 120), subject, rows)
+    if plot is not None:
+        with plain_errors():
+            bias_figure(rows, subject.title).savefig(plot, dpi=160)
+
+
+def _subject(file: Path | None, problem: str | None, **about: Any) -> Subject:
+    """Return the table or the built-in problem that was asked for."""
+    if (file is None) == (problem is None):
+        raise click.UsageError("Give either a FILE or --problem.")
+    if file is None:
+        if any(value not in (None, ()) for value in about.values()):
+            raise click.UsageError(
+                "--target, --ignore, --loss, --l2, --standardise and --as-is have no meaning without a FILE."
+            )
+        return SUBJECTS[str(problem)]()
+    if about["target"] is None:
+        raise click.UsageError("FILE needs --target, the column that is predicted.")
+    return file_subject(file, **{name: value for name, value in about.items() if value is not None})
+
+
+def _print_table(console: Console, subject: Subject, rows: Sequence[BiasRow]) -> None:
+    from rich.table import Table as Grid
+
+    header, lines, remarks = cells(rows)
+    table = Grid(header[0], title="‖θ_∞ − θ_PS‖², and the share of records that is clipped at θ_∞")
+    for name in header[1:]:
+        table.add_column(name, justify="right")
+    for k, line in enumerate(lines):
+        table.add_row(*line, end_section=k == len(lines) - 2)
+    for text in (*subject.notes, table, *remarks, reading(rows)):
+        console.print(text, highlight=False, markup=False)
+    console.print(WARNING, style="bold", highlight=False)
+
+
+# -- the problem ----------------------------------------------------------------------------------------------------
+
+
 def file_subject(
     path: Path,
     target: str,
@@ -91,6 +209,30 @@ def file_subject(
         *([f"Left out, because they never change: {', '.join(left_out)}."] if left_out else []),
     ]
     return Subject(path.name, _reacting(problem), (0.0, 0.1, 0.3, 1.0), tuple(notes))
+
+
+def _reacting(problem: Problem) -> Callable[[float], Problem]:
+    """The same problem with a reaction of another strength."""
+    labels = None if label_kind(problem.loss) == "none" else problem.labels
+
+    def at(beta: float) -> Problem:
+        response = problem.response._replace(beta=beta)
+        return Problem(problem.features, labels, loss=problem.loss, response=response, region=problem.region)
+
+    return at
+
+
+def _standardised(table: Table) -> Table:
+    """Columns with mean 0 and deviation 1, without those that are constant."""
+    varies = np.ptp(table.features, axis=0) > 0
+    if not varies.any():
+        raise ValueError("features must have a column that changes from row to row, got none.")
+    kept = table.features[:, varies]
+    names = tuple(name for name, keep in zip(table.columns, varies, strict=True) if keep)
+    return table._replace(features=(kept - kept.mean(axis=0)) / kept.std(axis=0), columns=names)
+
+
+# -- its numbers in words --------------------------------------------------------------------------------------------
 
 
 def reading(rows: Sequence[BiasRow]) -> str:
@@ -132,24 +274,3 @@ def _cell(row: BiasRow, marks: dict[str, str]) -> str:
 
 def _number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.4g}"
-
-
-def _reacting(problem: Problem) -> Callable[[float], Problem]:
-    """The same problem with a reaction of another strength."""
-    labels = None if label_kind(problem.loss) == "none" else problem.labels
-
-    def at(beta: float) -> Problem:
-        response = problem.response._replace(beta=beta)
-        return Problem(problem.features, labels, loss=problem.loss, response=response, region=problem.region)
-
-    return at
-
-
-def _standardised(table: Table) -> Table:
-    """Columns with mean 0 and deviation 1, without those that are constant."""
-    varies = np.ptp(table.features, axis=0) > 0
-    if not varies.any():
-        raise ValueError("features must have a column that changes from row to row, got none.")
-    kept = table.features[:, varies]
-    names = tuple(name for name, keep in zip(table.columns, varies, strict=True) if keep)
-    return table._replace(features=(kept - kept.mean(axis=0)) / kept.std(axis=0), columns=names)

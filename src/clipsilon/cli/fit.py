@@ -1,51 +1,129 @@
-"""`clipsilon fit` and `clipsilon predict`: from a user's file to a private model, its quality, and its predictions."""
+"""`clipsilon fit`: from a user's file to a private model, its statements, and its quality on held-out rows."""
 
 from __future__ import annotations
 
+import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
-from sklearn.pipeline import Pipeline
 
 from clipsilon._core import checks
-from clipsilon.cli.columns import column_names, finite, read_columns
-from clipsilon.cli.tables import Table, read_features, read_table, real_labels
-from clipsilon.estimators import PrivateScaler, TotalPrivacy, total_privacy
-from clipsilon.estimators import methods as estimator_methods
-from clipsilon.estimators import model_files as models
-from clipsilon.estimators.methods import Budget, Choices
-from clipsilon.estimators.model_files import Model
-from clipsilon.privacy.accounting import gaussian
+from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
+from clipsilon.cli.options import adjacency_option, format_option, ignore_option, parse_numbers, quiet_option
+from clipsilon.cli.tables import Table, read_bounds, read_table
+from clipsilon.cli.targets import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.statement import Statement, account
+from clipsilon.privacy.statement import Statement, shown
+
+if TYPE_CHECKING:  # scikit-learn takes long to load, and the help does without it
+    from clipsilon.cli.quality import Measure
+    from clipsilon.estimators import PrivateScaler, TotalPrivacy
+    from clipsilon.estimators.model_files import Model
 
 Array = NDArray[np.float64]
 Tell = Callable[[str], object]
 
 MODELS = ("logistic", "linear", "huber")
-METHODS = tuple(name for name in estimator_methods.METHODS if "ldp" not in name)  # those need other losses
-SHARE = 0.1  # of δ, and of ε unless told otherwise, for learning the scales of columns
-_SAFE = 1 - 1e-9  # of what the model may spend, so that no rounding takes the total above what was asked for
+METHODS = (
+    *("dpsgd", "pcsgd", "dice", "adam-dice", "auto-dice", "dpgd", "clipped-dpgd", "noisy-selection", "gamma-dpsgd"),
+)
+SHARE = 0.1  # of δ, and by default of ε, for learning the scales of columns
 
 QUALITY_WARNING = (
     "Not private: these numbers are computed from the held-out rows without noise, and the statement below covers the "
     "rows that trained the model only. Show them to nobody who may not see those rows; they are not in the model file."
 )
 SEEDED = "A seed makes the noise repeatable: this model is for trying out, and not for release."
-_OPTIONS = {"classes=": "--classes", "target_range=": "--target-range"}  # words of the estimators and of the command
+_OPTIONS = {"classes=": "--classes", "target_range=": "--target-range"}  # arguments of the estimators and options
+
+
+def _parse_labels(context: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
+    """Return the labels of a comma-separated list."""
+    return None if text is None else [part.strip() for part in text.split(",")]
+
+
+@click.command("fit")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--target", required=True, help="Column that is predicted; the others are features and must be numbers.")
+@click.option("--epsilon", type=float, required=True, help="ε of all that is learnt together.")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of all that is learnt together.")
+@click.option(
+    "--model",
+    type=click.Choice(MODELS),
+    help="Kind of model; default: linear with --target-range, logistic with --classes or if the target has two values.",
+)
+@click.option(
+    "--classes", callback=_parse_labels, help="The target's labels, as no,yes; else they are learnt without noise."
+)
+@click.option(
+    "--target-range",
+    callback=parse_numbers,
+    help="Where most targets of numbers lie, as 0,100; else it is learnt without noise.",
+)
+@ignore_option
+@click.option("--scale-epsilon", type=float, help="Part of ε that learns the columns' scales; default: a tenth of it.")
+@click.option(
+    "--bounds",
+    type=click.Path(path_type=Path),
+    help="Public bounds to scale by instead: a CSV file with the columns column, low and high.",
+)
+@click.option("--as-is", is_flag=True, help="Take the columns as they are, because they are of unit order.")
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="dpsgd",
+    show_default=True,
+    help="Algorithm that trains the model.",
+)
+@adjacency_option("zero-out")
+@click.option("--l2", type=float, default=0.0, show_default=True, help="Weight of ½‖θ‖² in the loss.")
+@click.option(
+    "--holdout", type=float, default=0.2, show_default=True, help="Share of the rows that measures the model instead."
+)
+@click.option("--seed", type=int, help="Makes the fit repeatable: not for release.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("model.json"),
+    show_default=True,
+    help="Model file, a new one.",
+)
+@format_option("text", "json")
+@quiet_option
+def command(output: Path, form: str, quiet: bool, **about: Any) -> None:
+    """Fit a private model to a CSV or Parquet FILE, measure it on held-out rows, and write it to a model file.
+
+    The scales of the columns and the model spend (ε, δ) together. All that is printed about quality is measured on
+    rows that are held out, without noise: it is not private.
+    """
+    with plain_errors(), stoppable():
+        require_new_file(output)
+        from clipsilon.estimators import model_files
+
+        tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
+        result = fit_file(Request(**about), tell, progress=False if quiet else None)
+        model_files.write_model(output, result.model, result.total)
+    if form == "json":
+        click.echo(json.dumps({**result.to_dict(), "output": str(output)}, indent=2, ensure_ascii=False))
+    else:
+        _print_fit(result, output)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks `clipsilon fit` for; wrong settings are refused before any file is read."""
+    """The options of `clipsilon fit`, checked before any file is read.
+
+    The fields are the options of the command, and have its defaults.
+    """
 
     path: Path
     target: str
@@ -100,14 +178,6 @@ def _is_range(numbers: Sequence[float]) -> bool:
     return len(numbers) == 2 and bool(np.isfinite(numbers).all()) and numbers[0] < numbers[1]
 
 
-class Measure(NamedTuple):
-    """One line of the quality table."""
-
-    name: str
-    model: float  # NaN where the held-out rows cannot tell
-    baseline: float
-
-
 class Fit(NamedTuple):
     """A private model, and what there is to say about it."""
 
@@ -121,7 +191,7 @@ class Fit(NamedTuple):
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the model itself, as JSON has it."""
+        """Return all but the model itself, as JSON has it."""
         return {
             "model": self.model.kind,
             "target": self.model.target,
@@ -139,39 +209,57 @@ class Fit(NamedTuple):
         }
 
 
-class Outcome(NamedTuple):
-    """The target as a model takes it."""
-
-    kind: str
-    labels: NDArray[Any]
-    known: dict[str, Any]  # what the user told about it, as the estimator's settings
-
-
 def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | None = None) -> Fit:
     """Hold rows out, scale and fit within (ε, δ) together, and measure the model on the held-out rows."""
+    from sklearn.pipeline import Pipeline
+
+    from clipsilon.cli.quality import describe_baseline, measure_quality
+    from clipsilon.estimators.model_files import Model
+
     tell(f"Reading {request.path}…")
     table = read_table(request.path, request.target, request.ignore)
-    outcome = _outcome(request, table)
+    target = read_target(table, request.model, request.classes, request.target_range)
     seeds = [None] * 3 if request.seed is None else np.random.SeedSequence(request.seed).generate_state(3).tolist()
-    train, held = split(len(outcome.labels), request.holdout, seeds[0])
-    _check_sides(request, outcome, train, held)
+    train, held = split(len(target.labels), request.holdout, seeds[0])
+    check_split(target, request.target, train, held)
     notes: list[str] = []
-    with _heard(notes):
+    with _collect_warnings(notes):
         features, scalers = _scaled(request, table, train, seeds[1], tell)
-        estimator = _estimator(request, outcome.kind, scalers, *features.shape)
-        estimator.set_params(random_state=seeds[2], progress=progress, **outcome.known)
+        estimator = _estimator(request, target, scalers, *features.shape)
+        estimator.set_params(random_state=seeds[2], progress=progress)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
-        estimator.fit(features, outcome.labels[train])
-    pipeline = Pipeline([*scalers, ("model", estimator)])
-    model = Model(outcome.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
-    quality = _quality(model, table.features[held], outcome.labels[held]) if held.size else ()
-    about = _baseline(outcome, held), len(train), len(held), (*_notes(request, model, len(train)), *notes)
-    statements = tuple(step.statement_ for _, step in model.pipeline.steps)
-    return Fit(model, _total(request, model), statements, quality, *about)
+        estimator.fit(features, target.labels[train])
+    pipeline = Pipeline([*(("scaler", scaler) for scaler in scalers), ("model", estimator)])
+    model = Model(target.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
+    return Fit(
+        model,
+        _total(request, model),
+        statements=tuple(step.statement_ for _, step in pipeline.steps),
+        quality=measure_quality(model, table.features[held], target.labels[held]) if held.size else (),
+        baseline=describe_baseline(target.kind, target.labels[held]),
+        trained=len(train),
+        held_out=len(held),
+        notes=(*_notes(request, model, len(train)), *notes),
+    )
 
 
 def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows train and which are held out: a draw that looks at no row."""
+    """Draw which rows train and which are held out, without looking at any row.
+
+    Parameters
+    ----------
+    records : int
+        Number of rows.
+    holdout : float
+        Fraction of the rows to hold out, in [0, 1).
+    seed : int or None
+        Seed of the draw; None takes one from the operating system.
+
+    Returns
+    -------
+    train, held_out : array of int
+        Sorted row numbers.
+    """
     held = round(holdout * records)
     if held == records or (holdout > 0 and held == 0):
         raise ValueError(f"holdout must leave rows to train on and rows to measure, got {holdout:g} of {records} rows.")
@@ -179,128 +267,46 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-# -- the target -----------------------------------------------------------------------------------------------------
-
-
-def _outcome(request: Request, table: Table) -> Outcome:
-    kind = request.model or _natural_kind(request, table)
-    if kind != "logistic":
-        known = {} if request.target_range is None else {"target_range": tuple(request.target_range)}
-        return Outcome(kind, real_labels(table), known)
-    labels = _whole(table.target)
-    if labels.dtype.kind == "f":
-        raise ValueError(
-            f"target {table.target_name!r} must hold classes for model 'logistic', got the number "
-            f"{labels[labels != np.rint(labels)][0]:g}: use model 'linear' or 'huber'."
-        )
-    return Outcome(kind, labels, {} if request.classes is None else {"classes": _classes(request, labels)})
-
-
-def _natural_kind(request: Request, table: Table) -> str:
-    """The model that fits what the user told, or two values of the target."""
-    if request.target_range is not None:
-        return "linear"
-    several = np.unique(table.target).size
-    if request.classes is None and several > 2:
-        raise ValueError(
-            f"model must be chosen for a target of more than two values, got none for {table.target_name!r} with "
-            f"{several}: logistic (classes), linear or huber (numbers)."
-        )
-    return "logistic"
-
-
-def _whole(target: NDArray[Any]) -> NDArray[Any]:
-    """Whole numbers as such; anything else as it is."""
-    whole = target.dtype.kind == "f" and (np.abs(target) < 2**53).all() and (target == np.rint(target)).all()
-    return target.astype(np.int64) if whole else target
-
-
-def _classes(request: Request, labels: NDArray[Any]) -> list[Any]:
-    """The classes that the user told, in the target's own kind."""
-    told: Any = list(request.classes or ())
-    if labels.dtype.kind == "i":
-        numbers = finite(told)
-        if numbers is None:
-            raise ValueError(f"classes must be numbers, as target {request.target!r} is, got {', '.join(told)!r}.")
-        told = _whole(numbers).tolist()
-    strange = labels[~np.isin(labels, told)]
-    if strange.size:
-        named = ", ".join(map(str, told))
-        raise ValueError(f"target {request.target!r} must hold the classes {named} only, got {strange[0]!s}.")
-    return list(told)
-
-
-def _check_sides(request: Request, outcome: Outcome, train: Any, held: Any) -> None:
-    """Refuse classes that would be learnt, but cannot be, from the rows that train."""
-    if outcome.kind != "logistic" or outcome.known:
-        return
-    seen, others = np.unique(outcome.labels[train]), np.unique(outcome.labels[held])
-    unseen = np.setdiff1d(others, seen)
-    if unseen.size:
-        raise ValueError(
-            f"target {request.target!r} must have every class among the rows that train, got {unseen[0]!s} among the "
-            "held-out ones only: name the classes."
-        )
-
-
-# -- the fit --------------------------------------------------------------------------------------------------------
-
-
 def _scaled(
-    request: Request, table: Table, train: Any, seed: int | None, tell: Tell
-) -> tuple[Array, list[tuple[str, Any]]]:
-    """The rows that train, with columns of unit order, and the step that did it."""
+    request: Request, table: Table, train: NDArray[np.int64], seed: int | None, tell: Tell
+) -> tuple[Array, list[PrivateScaler]]:
+    """Return the training rows with columns of unit order, and the scaler if one was needed."""
+    from clipsilon.estimators import PrivateScaler
+
     if request.as_is:
         return table.features[train], []
     bounds = None if request.bounds is None else read_bounds(request.bounds, table.columns)
     epsilon = None if bounds else (request.scale_epsilon or SHARE * request.epsilon)
     tell("Scaling the columns by their bounds…" if bounds else "Learning the scales of the columns…")
     scaler = PrivateScaler(epsilon, SHARE * request.delta, bounds, request.adjacency, seed)
-    with _heard([]):  # it numbers the columns that it could not learn: `_notes` names them
+    with _collect_warnings([]):  # it numbers the columns that it could not learn: `_notes` names them
         scaled = scaler.fit_transform(table.features[train])
-    if epsilon is not None and scaler.statement_.certified == 0:  # which hangs on public numbers only
+    if epsilon is not None and scaler.statement_.certified == 0:  # which depends on public numbers only
         raise ValueError(
             f"FILE must have more than {len(train)} rows that train, to learn the scales of {len(table.columns)} "
             f"column(s) at ε = {epsilon:g}; else give --bounds, --as-is or a larger --scale-epsilon."
         )
-    return scaled, [("scaler", scaler)]
+    return scaled, [scaler]
 
 
-def _estimator(request: Request, kind: str, scalers: list[tuple[str, Any]], records: int, columns: int) -> Any:
-    """The estimator with what the scaler left of the budget."""
-    whole = Budget(request.epsilon, request.delta, request.adjacency)
-    spent = [scaler.statement_ for _, scaler in scalers]
-    budget = remaining(whole, spent[0], kind, request.method, records, columns) if spent else whole
-    return models.new_estimator(kind, **budget._asdict(), method=request.method, l2=request.l2)
+def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], records: int, columns: int) -> Any:
+    """Return the estimator with what the scaler left of the budget."""
+    from clipsilon.cli.budgets import remaining
+    from clipsilon.estimators import model_files
+    from clipsilon.estimators.methods import Budget
 
-
-def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: int, columns: int) -> Budget:
-    """What a model may spend after a scaler such that both together stay within the whole.
-
-    If the model is Gaussian as the scaler is, squares of μ add up, and little is lost. Else ε and δ add up.
-    """
-    profile = spent.certificate.profile
-    shift = 0.0 if profile is None or profile.mu is None else profile.mu
-    delta = whole.delta - spent.delta
-    left = gaussian.largest_mu(whole.epsilon, whole.delta) ** 2 - shift**2
-    if left > 0:
-        generous = whole._replace(epsilon=_SAFE * gaussian.epsilon(sqrt(left), delta), delta=delta)
-        if generous.epsilon > 0 and _is_gaussian(generous, kind, method, records, columns):
-            return generous
-    return whole._replace(epsilon=_SAFE * (whole.epsilon - spent.certified), delta=delta)
-
-
-def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: int) -> bool:
-    """Whether the certificate of a method is, as the estimators will run it: with a column of ones."""
-    loss = "logistic" if kind == "logistic" else "squared"
-    plan = estimator_methods.plan(method, Choices(), budget, records, columns + 1, loss)
-    profile = account(plan.rule, records, plan.all_steps, budget.delta, budget.adjacency).certificate.profile
-    return profile is not None and profile.mu is not None
+    budget = Budget(request.epsilon, request.delta, request.adjacency)
+    for scaler in scalers:
+        budget = remaining(budget, scaler.statement_, target.kind, request.method, records, columns)
+    about = {"method": request.method, "l2": request.l2, **target.settings}
+    return model_files.new_estimator(target.kind, **budget._asdict(), **about)
 
 
 def _total(request: Request, model: Model) -> TotalPrivacy:
-    """What was spent; never more than was asked for."""
-    with _heard([]):  # the estimators have told already
+    """Return what was spent, which is never more than was asked for."""
+    from clipsilon.estimators import total_privacy
+
+    with _collect_warnings([]):  # the same as during the fit
         total = total_privacy(model.pipeline, request.delta)
     if not total.epsilon <= request.epsilon:
         raise RuntimeError(f"The fit spent ε = {total.epsilon!r} of {request.epsilon!r}: please report this.")
@@ -308,15 +314,15 @@ def _total(request: Request, model: Model) -> TotalPrivacy:
 
 
 @contextmanager
-def _heard(notes: list[str]) -> Iterator[None]:
-    """Take the warnings of the estimators down as notes, in the words of the command."""
+def _collect_warnings(notes: list[str]) -> Iterator[None]:
+    """Append the warnings of the estimators to `notes`, with the names of our options in place of their arguments."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield
     for warning in caught:
         text = str(warning.message)
-        for word, option in _OPTIONS.items():
-            text = text.replace(word, option)
+        for argument, option in _OPTIONS.items():
+            text = text.replace(argument, option)
         notes.append(text)
 
 
@@ -325,7 +331,7 @@ def _notes(request: Request, model: Model, trained: int) -> list[str]:
     if request.delta * trained >= 1:
         notes.append(f"δ = {request.delta:g} is no less than 1 in {trained} rows: it could give some row away whole.")
     learnt = model.pipeline[0].learnt_ if len(model.pipeline) > 1 else ()
-    hidden = [name for name, told in zip(model.columns, learnt, strict=False) if not told]
+    hidden = [name for name, is_learnt in zip(model.columns, learnt, strict=False) if not is_learnt]
     if hidden:
         notes.append(
             f"Noise hid the scale of {', '.join(hidden)}: more rows, a larger --scale-epsilon or --bounds would help."
@@ -333,82 +339,28 @@ def _notes(request: Request, model: Model, trained: int) -> list[str]:
     return notes
 
 
-# -- quality --------------------------------------------------------------------------------------------------------
-
-
-def _quality(model: Model, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
-    """The model on held-out rows, beside the best constant for these rows."""
-    if model.kind == "logistic":
-        return _of_classes(model.pipeline, features, labels)
-    predicted, mean = model.pipeline.predict(features), np.full(len(labels), labels.mean())
-    varies = np.ptp(labels) > 0
-    return (
-        Measure("R²", r2_score(labels, predicted) if varies else np.nan, 0.0 if varies else np.nan),
-        Measure("mean absolute error", mean_absolute_error(labels, predicted), mean_absolute_error(labels, mean)),
-    )
-
-
-def _of_classes(pipeline: Pipeline, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
-    classes, chances = pipeline.classes_, pipeline.predict_proba(features)
-    shares = np.array([np.mean(labels == label) for label in classes])
-    constant = np.tile(shares, (len(labels), 1))
-    accuracy = accuracy_score(labels, pipeline.predict(features))
-    auc = np.nan
-    if (shares > 0).all():
-        scores = chances[:, 1] if len(classes) == 2 else chances
-        auc = roc_auc_score(labels, scores, multi_class="ovr", labels=classes)
-    return (
-        Measure("accuracy", accuracy, float(shares.max())),
-        Measure("AUC", auc, 0.5 if isfinite(auc) else np.nan),
-        Measure("log loss", log_loss(labels, chances, labels=classes), log_loss(labels, constant, labels=classes)),
-    )
-
-
-def _baseline(outcome: Outcome, held: Any) -> str:
-    """What the constant is that the model is compared with."""
-    if not held.size:
-        return ""
-    if outcome.kind != "logistic":
-        return "always their mean"
-    values, counts = np.unique(outcome.labels[held], return_counts=True)
-    return f"always {values[counts.argmax()]!s}"
-
-
 def _or_none(value: float) -> float | None:
     return float(value) if isfinite(value) else None
 
 
-# -- other files ----------------------------------------------------------------------------------------------------
+def _print_fit(result: Fit, output: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
 
-
-def read_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Public bounds from a file with the columns column, low and high, and a row for each feature."""
-    names = column_names(path)
-    for name in ("column", "low", "high"):
-        if name not in names:
-            raise ValueError(f"bounds in {path} must have the columns column, low and high, got {', '.join(names)}.")
-    found = read_columns(path, ("column", "low", "high"), as_text="column")
-    low, high, named = found["low"].numbers, found["high"].numbers, found["column"].text
-    if low is None or high is None or named is None:
-        raise ValueError(f"bounds in {path} must name columns, with finite numbers as low and high.")
-    bounds = {name: (a, b) for name, a, b in zip(named.tolist(), low.tolist(), high.tolist(), strict=True)}
-    for name in columns:
-        if name not in bounds:
-            raise ValueError(f"bounds in {path} must have a row for every feature, got none for {name!r}.")
-        if not bounds[name][0] < bounds[name][1]:
-            raise ValueError(f"bounds of column {name!r} must have low below high, got {bounds[name]}.")
-    return [bounds[name][0] for name in columns], [bounds[name][1] for name in columns]
-
-
-def predictions(path: Path, data: Path) -> Iterator[Sequence[Any]]:
-    """A header, and then for each row of the data the prediction and, from a classifier, the chance of each class."""
-    model = models.read_model(path)
-    features = read_features(data, model.columns)
-    predicted = model.pipeline.predict(features).tolist()
-    if model.kind != "logistic":
-        yield ("prediction",)
-        yield from zip(predicted, strict=True)
-        return
-    yield ("prediction", *(f"P({label})" for label in model.pipeline.classes_))
-    for label, chances in zip(predicted, model.pipeline.predict_proba(features).tolist(), strict=True):
-        yield (label, *chances)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    if result.quality:
+        table = Grid("", "the model", result.baseline, title=f"Quality on {result.held_out} held-out rows")
+        for name, *values in result.quality:
+            table.add_row(name, *("–" if value != value else f"{value:.4g}" for value in values))
+        console.print(table)
+        console.print(QUALITY_WARNING, style="bold")
+    total = result.total
+    click.echo(
+        f"Private: ε = {shown(total.epsilon)} at δ = {total.delta:g} for the {result.trained} rows that trained the "
+        f"model ({ADJACENCIES[total.adjacency]})."
+    )
+    for statement in result.statements:
+        click.echo(statement)
+    for note in result.notes:
+        click.echo(f"Note: {note}")
+    click.echo(f"wrote {output}")

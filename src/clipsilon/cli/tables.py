@@ -62,6 +62,25 @@ def read_features(path: str | Path, columns: Sequence[str]) -> Array:
     return _finite_features(path, found)
 
 
+def read_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float]]:
+    """Public bounds from a file with the columns column, low and high, and a row for each feature."""
+    names = column_names(path)
+    for name in ("column", "low", "high"):
+        if name not in names:
+            raise ValueError(f"bounds in {path} must have the columns column, low and high, got {', '.join(names)}.")
+    found = read_columns(path, ("column", "low", "high"), as_text="column")
+    low, high, named = found["low"].numbers, found["high"].numbers, found["column"].text
+    if low is None or high is None or named is None:
+        raise ValueError(f"bounds in {path} must name columns, with finite numbers as low and high.")
+    bounds = {name: (a, b) for name, a, b in zip(named.tolist(), low.tolist(), high.tolist(), strict=True)}
+    for name in columns:
+        if name not in bounds:
+            raise ValueError(f"bounds in {path} must have a row for every feature, got none for {name!r}.")
+        if not bounds[name][0] < bounds[name][1]:
+            raise ValueError(f"bounds of column {name!r} must have low below high, got {bounds[name]}.")
+    return [bounds[name][0] for name in columns], [bounds[name][1] for name in columns]
+
+
 def binary_labels(table: Table) -> tuple[Array, str]:
     """Labels 0 and 1 from a target of two values, in sorted order, and the value that is 1."""
     values = np.unique(table.target)

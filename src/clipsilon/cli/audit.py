@@ -1,0 +1,41 @@
+"""`clipsilon audit`: an attack on a preset, and the ε that it demonstrates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from clipsilon.cli.errors import plain_errors
+from clipsilon.cli.options import plot_option
+from clipsilon.cli.rule_options import ABOUT_PRESETS, make_rule, rule_options
+
+
+@click.command("audit", epilog=ABOUT_PRESETS)
+@rule_options
+@click.option("--runs", type=int, default=10_000, show_default=True, help="Runs on each of the two data sets.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="With which ε is demonstrated.")
+@click.option("--seed", type=int, help="Makes the audit repeatable.")
+@plot_option
+def command(
+    records: int,
+    steps: int,
+    delta: float,
+    adjacency: str,
+    runs: int,
+    confidence: float,
+    seed: int | None,
+    plot: Path | None,
+    preset: str,
+    **rule: float | str | None,
+) -> None:
+    """Attack PRESET and state the ε that the attack demonstrates."""
+    from clipsilon.privacy.auditing.audit import audit
+    from clipsilon.report.plots import tradeoff_figure
+
+    with plain_errors():
+        found = audit(make_rule(preset, **rule), records, steps, delta, runs, confidence, seed, adjacency)
+    click.echo(found)
+    if plot is not None:
+        with plain_errors():
+            tradeoff_figure(found).savefig(plot, dpi=160)

@@ -1,0 +1,24 @@
+"""`clipsilon ledger`: the privacy statement of the users in a ledger."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from clipsilon.cli.errors import plain_errors
+from clipsilon.cli.options import format_option
+from clipsilon.local.ledger import Ledger
+from clipsilon.local.statement import statement_of
+
+
+@click.command("ledger")
+@click.argument("path", metavar="LEDGER", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--delta", type=float, required=True, help="δ at which ε is stated.")
+@format_option("text", "json")
+def command(path: Path, delta: float, form: str) -> None:
+    """State what the users in LEDGER gave away: a summary, or as JSON each of them."""
+    with plain_errors(), closing(Ledger(path)) as opened:
+        statement = statement_of(opened.budgets(), delta)
+    click.echo(statement.to_json() if form == "json" else statement)

@@ -1,0 +1,77 @@
+"""How good a model is on held-out rows, beside the best constant for these rows. Not private."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
+from sklearn.pipeline import Pipeline
+
+from clipsilon.estimators.model_files import Model
+
+Array = NDArray[np.float64]
+
+
+class Measure(NamedTuple):
+    """One line of the quality table."""
+
+    name: str
+    model: float  # NaN where the held-out rows cannot tell
+    baseline: float
+
+
+def measure_quality(model: Model, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
+    """Measure a model and the best constant on the same rows.
+
+    Parameters
+    ----------
+    model : Model
+        The fitted model.
+    features : array of shape (rows, columns)
+        Held-out rows, in the units of the file.
+    labels : array of length rows
+        Their targets.
+
+    Returns
+    -------
+    tuple of Measure
+        Accuracy, AUC and log loss of a classifier; R² and mean absolute error of a regression.
+    """
+    if model.kind == "logistic":
+        return _of_classes(model.pipeline, features, labels)
+    predicted, mean = model.pipeline.predict(features), np.full(len(labels), labels.mean())
+    varies = np.ptp(labels) > 0
+    return (
+        Measure("R²", r2_score(labels, predicted) if varies else np.nan, 0.0 if varies else np.nan),
+        Measure("mean absolute error", mean_absolute_error(labels, predicted), mean_absolute_error(labels, mean)),
+    )
+
+
+def describe_baseline(kind: str, labels: NDArray[Any]) -> str:
+    """Say which constant the model is compared with; "" without held-out rows."""
+    if not labels.size:
+        return ""
+    if kind != "logistic":
+        return "always their mean"
+    values, counts = np.unique(labels, return_counts=True)
+    return f"always {values[counts.argmax()]!s}"
+
+
+def _of_classes(pipeline: Pipeline, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
+    classes, probabilities = pipeline.classes_, pipeline.predict_proba(features)
+    frequencies = np.array([np.mean(labels == label) for label in classes])
+    constant = np.tile(frequencies, (len(labels), 1))
+    accuracy = accuracy_score(labels, pipeline.predict(features))
+    auc = np.nan
+    if (frequencies > 0).all():
+        scores = probabilities[:, 1] if len(classes) == 2 else probabilities
+        auc = roc_auc_score(labels, scores, multi_class="ovr", labels=classes)
+    losses = (log_loss(labels, given, labels=classes) for given in (probabilities, constant))
+    return (
+        Measure("accuracy", accuracy, float(frequencies.max())),
+        Measure("AUC", auc, 0.5 if isfinite(auc) else np.nan),
+        Measure("log loss", *losses),
+    )

@@ -1,0 +1,89 @@
+"""What all commands have in common: their help, their options, and what is loaded for them."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from clipsilon.cli import main as module
+from clipsilon.cli.main import main
+from command_line import run
+
+DICE = ["DiceSGD", "--noise-std", "1", "--records", "1000", "--steps", "50", "--delta", "1e-5", "--residual-cap", "2"]
+
+
+@pytest.mark.parametrize("name", ["none/bias.png", "bias.xyz", "bias"])
+@pytest.mark.parametrize("command", [["bias", "--problem", "quadratic"], ["audit", *DICE]])
+def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_computed(command, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*command, "--plot", name)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    message = f"must be a .png, .svg or .pdf file in a folder that exists, got '{name}'."
+    assert done.stderr.splitlines()[-1] == f"Error: Invalid value for '--plot': {message}"
+
+
+def commands(group=main):
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield from commands(command) if isinstance(command, click.Group) else [command]
+
+
+@pytest.mark.parametrize("command", [*commands()], ids=lambda command: command.name)
+def test_every_option_is_explained_by_a_sentence(command):
+    for option in command.params:
+        if isinstance(option, click.Option):
+            text = option.help.split("  [")[0]
+            assert text.endswith(".")
+            assert not text[0].islower() or text[0] in "εδμη"
+
+
+def test_the_list_of_commands_is_not_cut_short():
+    assert "..." not in run("--help").output.split("Commands:")[1]
+
+
+def test_one_option_has_one_meaning():
+    """The same words wherever it stands, but for what a command says of its own."""
+    own = {"--output", "--l2", "--target", "--clip", "--csv", "--seed", "--delta"}
+    said = {}
+    for command in commands():
+        for option in command.params:
+            if option.opts[0].startswith("--"):
+                said.setdefault(option.opts[0], set()).add(option.help)
+    assert [name for name, texts in said.items() if len(texts) > 1 and name not in own] == []
+
+
+def test_every_file_of_a_command_is_registered():
+    """A file that defines `command` is a command, under its own name."""
+    files = Path(module.__file__).parent.glob("*.py")
+    found = {path.stem for path in files if "\ndef command(" in path.read_text("utf-8")}
+    assert found == set(module.COMMANDS)
+    for name in found:
+        assert importlib.import_module(f"clipsilon.cli.{name}").command.name == name
+
+
+def loaded_by(*words):
+    """The modules that a call loads, in a process of its own."""
+    code = "import sys; from clipsilon.cli.main import main; main(standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_list_of_commands_loads_none_of_them():
+    loaded = {name for name in loaded_by("--help") if name.startswith("clipsilon.cli.")}
+    assert loaded == {"clipsilon.cli.main"}
+
+
+@pytest.mark.parametrize("name", module.COMMANDS)
+def test_the_help_of_a_command_loads_nothing_heavy(name):
+    assert not {"sklearn", "matplotlib", "rich", "pandas", "pyarrow", "starlette"} & loaded_by(name, "--help")
+
+
+def test_a_command_that_is_not_there():
+    done = run("train")
+    assert done.exit_code == 2
+    assert done.output.endswith("Error: No such command 'train'.\n")
