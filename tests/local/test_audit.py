@@ -34,8 +34,8 @@ def test_audit_sees_too_little_noise(monkeypatch):
     False alarm: 2μ is estimated with a standard error of 0.05, and 1.5μ is more than 7 of them below the limit's mean.
     """
     device = importlib.import_module("clipsilon.local.report")
-    right = device.budget
-    monkeypatch.setattr(device, "budget", lambda name, value: 2 * right(name, value))
+    right = device.check_budget
+    monkeypatch.setattr(device, "check_budget", lambda name, value: 2 * right(name, value))
     found = cs.local.audit(LOSSES[0], 1.0, delta=1e-5, runs=4000, confidence=0.95, seed=9)
     assert found.lower_mu > 1.5
     assert found.lower_bound > found.epsilon
@@ -53,6 +53,6 @@ def test_records_of_your_own():
     records = ([1.0, 0.0], 1.0), ([-1.0, 0.0], 1.0)
     found = cs.local.audit(LOSSES[0], 2.0, 1e-5, runs=50, seed=0, records=records, theta=[0.0, 0.0])
     assert found.distance == pytest.approx(1 / np.sqrt(8))  # gradients ∓½·x, of length ½
-    assert "the chance that an audit shows more is at most 0.05" in str(found)
+    assert "the probability that an audit shows more is at most 0.05" in str(found)
     with pytest.raises(ValueError, match="records and theta must be given together"):
         cs.local.audit(LOSSES[0], 2.0, 1e-5, records=records)

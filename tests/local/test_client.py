@@ -20,9 +20,9 @@ class Lossy(Client):
         super().__init__(url)
         self.lost, self.bodies = lost, []
 
-    def _ask(self, method, path, body=None):
+    def _request(self, method, path, body=None):
         self.bodies.append((path, body))
-        answer = super()._ask(method, path, body)
+        answer = super()._request(method, path, body)
         if self.lost.get(path[1:], 0) > 0 and answer is not None:
             self.lost[path[1:]] -= 1
             return None
@@ -91,7 +91,9 @@ def test_who_took_part_is_stopped_before_anything_leaves(server, url, monkeypatc
     module = importlib.import_module("clipsilon.local.client")
     monkeypatch.setattr(module, "report", lambda *_: pytest.fail("a report was made"))
     for other, again in [(client, True), (Client(url), False)]:
-        with pytest.raises(cs.local.TurnError, match="before anything left the device: user 'ann' has taken part"):
+        with pytest.raises(
+            cs.local.TurnError, match="before anything left the device: user 'ann' has already reported"
+        ):
             other.take_part("ann", RECORD, LOSS, mu=2.0, again=again)
 
 
@@ -100,7 +102,9 @@ def test_a_report_that_came_too_late_is_spent(server, url, monkeypatch):
     with monkeypatch.context() as patch:
         turn = Client._turn
         patch.setattr(Client, "_turn", lambda self, user: (turn(self, user)[0], "a token that has passed"))
-        with pytest.raises(cs.local.BudgetSpentError, match="left the device, so μ = 2 is spent.*must have the turn"):
+        with pytest.raises(
+            cs.local.BudgetSpentError, match="left the device, so μ = 2 is spent.*does not hold the current turn"
+        ):
             client.take_part("ann", RECORD, LOSS, mu=2.0)
     assert server.version == 0
     server._until = 0.0  # her turn is over
@@ -168,7 +172,7 @@ class Scripted(Client):
         super().__init__("http://nowhere")
         self.answers = [importlib.import_module("clipsilon.local.client")._Answer(*answer) for answer in answers]
 
-    def _ask(self, method, path, body=None):
+    def _request(self, method, path, body=None):
         return self.answers.pop(0)
 
 
@@ -194,7 +198,7 @@ def test_a_server_that_says_stale_again_and_again():
     stale = 409, {"code": "stale", "error": "Too late."}
     client = Scripted(turn, stale, turn, (422, {}), turn, done, turn, done)
     for again in (False, True):
-        with pytest.raises(cs.local.BudgetSpentError, match="With again=True another one is sent"):
+        with pytest.raises(cs.local.BudgetSpentError, match="Pass again=True to send another report"):
             client.take_part("ann", RECORD, LOSS, 1.0, again=again)
         with pytest.raises(ValueError, match="again must be True"):
             client.take_part("ann", RECORD, LOSS, 1.0)

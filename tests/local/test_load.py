@@ -130,4 +130,4 @@ def test_killed_between_turn_and_report(start, tmp_path):
     with pytest.raises(cs.local.NoAnswerError, match="nothing has left the device"):
         impatient.take_part("bob", ([1.0, 2.0, 3.0], 1), cs.losses.MallowsLogistic(), mu=1.0)
     body = {"user": "ann", "token": token, "version": turn["version"], "mu": 1.0, "report": [0.1, 0.2, 0.3]}
-    assert client._ask("POST", "/report", json.dumps(body).encode()) == (200, {"sequence": 1})
+    assert client._request("POST", "/report", json.dumps(body).encode()) == (200, {"sequence": 1})

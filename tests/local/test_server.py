@@ -13,7 +13,7 @@ import pytest
 import clipsilon as cs
 import reference
 from clipsilon.engine.streams import spawn
-from clipsilon.local.ledger import Ledger
+from clipsilon.local.ledger import open_ledger
 from clipsilon.privacy.accounting import gaussian
 
 STEP = cs.schedules.Power(0.2, 0.5)
@@ -105,16 +105,16 @@ REFUSED = {
     "negative mu": ({"mu": -1.0}, "mu must be a number from 1e-06"),
     "boundless mu": ({"mu": math.inf}, "mu must be a finite number"),
     "mu as text": ({"mu": "1"}, "mu must be a finite number"),
-    "old version": ({"version": 0}, "version must be that of θ, which is 1, got 0"),
-    "future version": ({"version": 2}, "version must be that of θ, which is 1, got 2"),
+    "old version": ({"version": 0}, "version must be the current one, 1, got 0"),
+    "future version": ({"version": 2}, "version must be the current one, 1, got 2"),
     "negative version": ({"version": -1}, "version must be a whole number"),
     "half a version": ({"version": 1.5}, "version must be a whole number"),
-    "second report": ({"user": "ann"}, "user 'ann' has taken part already"),
+    "second report": ({"user": "ann"}, "user 'ann' has already reported; one report per user is accepted"),
     "nobody": ({"user": ""}, "user must be 1 to 200 printable characters, got ''"),
     "a long name": ({"user": "a" * 201}, "user must be 1 to 200 printable characters"),
     "half a character": ({"user": "\ud800"}, "user must be 1 to 200 printable characters"),
     "not a name": ({"user": 7}, "user must be 1 to 200 printable characters, got 7"),
-    "a turn that was not given": ({"token": "t"}, "user 'bob' must have the turn"),
+    "a turn that was not given": ({"token": "t"}, "user 'bob' does not hold the current turn, or the token is wrong"),
 }
 
 
@@ -135,7 +135,7 @@ def test_refused_reports_change_nothing(opened, case):
 def test_a_replayed_report_is_told_apart(opened):
     opened().apply("ann", 1.0, 0, [1.0, 1.0])
     server = opened()
-    with pytest.raises(cs.local.RefusalError, match="applied already, as number 1") as caught:
+    with pytest.raises(cs.local.RefusalError, match="has already been applied, as number 1") as caught:
         server.apply("ann", 1.0, 0, [1.0, 1.0])
     assert (caught.value.code, caught.value.sequence) == ("applied", 1)
     for other in ({"report": [1.0, 1.0 + 1e-15]}, {"mu": 1.5}, {"user": "bob"}):  # not the same report
@@ -161,7 +161,7 @@ def test_repeats_are_composed_if_asked_for(opened):
 
 def test_statement_of_single_reports(opened):
     server = opened()
-    with pytest.raises(ValueError, match="ledger must hold a report"):
+    with pytest.raises(ValueError, match="ledger must hold at least one report, got none"):
         server.statement(delta=1e-5)
     budgets = [0.5, 1.0, 2.0]
     for user, mu in zip("abc", budgets, strict=True):
@@ -170,8 +170,8 @@ def test_statement_of_single_reports(opened):
     assert [statement.of(user)["epsilon"] for user in "abc"] == alone.epsilons.tolist()
     assert {name: statement.summary()[name] for name in alone.summary()} == alone.summary()
     assert json.loads(statement.to_json())["each"]["b"] == {"reports": 1, "mu": 1.0, "epsilon": alone.epsilons[1]}
-    assert "3 reports of 3 users, 0 of whom sent several" in str(statement)
-    with pytest.raises(ValueError, match="user must be one who took part, got 'd'"):
+    assert "3 reports from 3 users, 0 of whom sent several" in str(statement)
+    with pytest.raises(ValueError, match="user must be one who reported, got 'd'"):
         statement.of("d")
 
 
@@ -183,12 +183,12 @@ def test_turns(opened):
     assert server.turn("ann", "another device") is None
     assert server.turn("ann", "secret").version == 0  # the answer was lost: she asks again
     for wrong in ({"token": "other"}, {"token": None}, {"user": "bob", "token": "secret"}):
-        with pytest.raises(cs.local.RefusalError, match="must have the turn") as caught:
+        with pytest.raises(cs.local.RefusalError, match="does not hold the current turn") as caught:
             server.apply(**{"user": "ann", "mu": 1.0, "version": 0, "report": [1.0, 1.0], **wrong})
         assert caught.value.code == "stale"
     assert server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret") == 1
     assert server.turn("bob", "other").version == 1
-    with pytest.raises(cs.local.RefusalError, match="has taken part already") as caught:
+    with pytest.raises(cs.local.RefusalError, match="has already reported") as caught:
         server.turn("ann", "new")
     assert caught.value.code == "repeated"
 
@@ -206,11 +206,11 @@ def test_a_turn_that_took_too_long_passes_on(opened):
     server.turn("ann", "secret")
     assert server.turn_left() == 0.0
     assert server.turn("bob", "other").version == 0
-    with pytest.raises(cs.local.RefusalError, match="must have the turn"):
+    with pytest.raises(cs.local.RefusalError, match="does not hold the current turn"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
     assert server.version == 0
     assert server.apply("bob", 1.0, 0, [1.0, 1.0], token="other") == 1  # late, but nobody asked since
-    with pytest.raises(cs.local.RefusalError, match="version must be that of θ"):
+    with pytest.raises(cs.local.RefusalError, match="version must be the current one, 1, got 0"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
 
 
@@ -236,7 +236,7 @@ def test_one_server_at_a_time(opened, tmp_path):
     server = opened()
     with pytest.raises(cs.local.LedgerError, match="is in use"):
         cs.local.Server(tmp_path / "ledger.db", start=[0.0, 0.5], step=STEP)
-    elsewhere = "import sys; from clipsilon.local.ledger import Ledger; Ledger(sys.argv[1])"
+    elsewhere = "import sys; from clipsilon.local.ledger import open_ledger; open_ledger(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", elsewhere, tmp_path / "ledger.db"], capture_output=True, text=True, check=False
     )
@@ -272,7 +272,7 @@ def test_what_is_not_a_ledger_is_left_alone(tmp_path):
     with pytest.raises(cs.local.LedgerError, match="No such file"):
         cs.local.Server(tmp_path / "nowhere" / "ledger.db", start=[0.0], step=STEP)
     with pytest.raises(cs.local.LedgerError, match="No such file"):
-        Ledger(tmp_path / "missing.db")
+        open_ledger(tmp_path / "missing.db")
     assert not (tmp_path / "missing.db").exists()
 
 
@@ -318,7 +318,7 @@ def test_a_ledger_that_cannot_be_written_stops_the_server(opened, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"start": []}, "start must be a vector of some numbers"),
+        ({"start": []}, "start must be a vector of at least one number"),
         ({"start": 1.0}, "start must be a vector of 1 numbers"),
         ({"start": [np.nan]}, "start must be finite"),
         ({"repeats": "ignore"}, "repeats must be one of 'refuse', 'compose', got 'ignore'"),

@@ -92,7 +92,7 @@ def test_without_the_device_the_rest_gets_along_with_no_record_at_all(tmp_path, 
 
 
 def test_nothing_on_the_servers_side_takes_a_record():
-    for name in ("ledger", "server", "service", "statement"):
+    for name in ("ledger", "ledger.base", "ledger.sqlite", "server", "service", "statement"):
         module = importlib.import_module(f"clipsilon.local.{name}")
         for _, thing in inspect.getmembers(module, lambda one: inspect.isfunction(one) or inspect.isclass(one)):
             if thing.__module__ != module.__name__:

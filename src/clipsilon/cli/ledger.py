@@ -9,7 +9,7 @@ import click
 
 from clipsilon.cli.errors import plain_errors
 from clipsilon.cli.options import format_option
-from clipsilon.local.ledger import Ledger
+from clipsilon.local.ledger import open_ledger
 from clipsilon.local.statement import statement_of
 
 
@@ -19,6 +19,6 @@ from clipsilon.local.statement import statement_of
 @format_option("text", "json")
 def command(path: Path, delta: float, form: str) -> None:
     """State what the users in LEDGER gave away: a summary, or as JSON each of them."""
-    with plain_errors(), closing(Ledger(path)) as opened:
+    with plain_errors(), closing(open_ledger(path)) as opened:
         statement = statement_of(opened.budgets(), delta)
     click.echo(statement.to_json() if form == "json" else statement)

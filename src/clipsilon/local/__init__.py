@@ -1,4 +1,4 @@
-"""Local privacy as it is deployed: `report` on the user's device, `Server` for those who collect (paper 4).
+"""Local privacy in deployment: `report` on the user's device, `Server` for the collector (paper 4).
 
 `Client` takes part in a service that `clipsilon serve` runs; `audit` attacks single reports.
 """

@@ -1,36 +1,63 @@
-"""The device: what one user sends. No other file of the package touches a record that is to stay private."""
+"""The device: what one user sends. No other file of the package reads a record that is to stay private."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
 from clipsilon.engine.streams import spawn
-from clipsilon.problems.losses.base import gradient, label_kind, sensitivity_of
+from clipsilon.problems.losses.base import Loss, gradient, label_kind, sensitivity_of
 from clipsilon.problems.problem import Problem
-from clipsilon.problems.responses import respond
+from clipsilon.problems.responses import Response, respond
 
 Array = NDArray[np.float64]
+Record = tuple[ArrayLike, float | None]  #: features and label; None for a loss without labels
 
 # Beyond these, products could overflow, and whether a gradient can be computed would depend on the record.
 _LARGEST = 1e100
 _LEAST_BUDGET, _MOST_BUDGET = 1e-6, 1e6
 
 
-def report(theta: Any, record: Any, loss: Any, mu: float, response: Any = None, rng: Generator | None = None) -> Array:
-    """∇ℓ(θ; z) + N(0, (Δ/μ)²·I) for one record z = (features, label): all that leaves the device (paper 4, eq. 2).
+def report(
+    theta: ArrayLike,
+    record: Record,
+    loss: Loss,
+    mu: float,
+    response: Response | None = None,
+    rng: Generator | None = None,
+) -> Array:
+    """Return ∇ℓ(θ; z) + N(0, (Δ/μ)²·I) for one record z: all that leaves the device (paper 4, eq. 2).
 
-    Δ is the loss's `sensitivity`, 2·C0. With a `response` the record first reacts to θ. The noise is AES in counter
-    mode, keyed by the operating system; `rng` is for tests and audits, as whoever knows its state can subtract the
-    noise.
+    Parameters
+    ----------
+    theta : array
+        The published model θ, with entries up to 10¹⁰⁰ in size.
+    record : pair (features, label)
+        The user's record z; label None for a loss without labels.
+    loss : Loss
+        A loss that knows its `sensitivity` Δ = 2·C0, such as `MallowsLogistic` or `HuberRegression`.
+    mu : float
+        The user's budget μ, from 10⁻⁶ to 10⁶.
+    response : Response, optional
+        How the record reacts to θ first; by default it does not.
+    rng : Generator, optional
+        For tests and audits only: whoever knows its state can subtract the noise. By default the noise is AES in
+        counter mode, keyed by the operating system.
 
-    Formal guarantee: the report is μ-GDP for the replacement of the record, whatever θ is (paper 4, Proposition 1),
-    for real numbers and exact Gaussian noise. Reports of one record add up: k of them are (√k·μ)-GDP.
+    Returns
+    -------
+    array
+        The noisy gradient, of θ's length.
 
+    Formal guarantee
+    ----------------
+    The report is μ-GDP for the replacement of the record, whatever θ is (paper 4, Proposition 1), for real numbers
+    and exact Gaussian noise. Reports of one record compose: k of them are (√k·μ)-GDP.
+
+    Examples
+    --------
     >>> from clipsilon.problems.losses import MallowsLogistic
     >>> report([0.5, -0.5], ([1.0, 2.0], 1), MallowsLogistic(), mu=1.0).shape
     (2,)
@@ -38,44 +65,90 @@ def report(theta: Any, record: Any, loss: Any, mu: float, response: Any = None, 
     return release(prepare(record, loss, response), theta, mu, rng)
 
 
-def release(problem: Problem, theta: Any, mu: float, rng: Generator | None = None) -> Array:
-    """`report` of a record that was prepared: audits make many of one."""
+def release(problem: Problem, theta: ArrayLike, mu: float, rng: Generator | None = None) -> Array:
+    """Return the `report` of a prepared record; audits make many reports of one.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem of one record that `prepare` returned.
+    theta, mu, rng
+        As of `report`.
+
+    Returns
+    -------
+    array
+        The noisy gradient.
+    """
     noise, reaction = _generators() if rng is None else (rng, rng)
     found = gradient_of(problem, theta, reaction)
-    sent: Array = found + problem.loss.sensitivity() / budget("mu", mu) * noise.standard_normal(found.size)
+    scale = sensitivity_of(problem.loss) / check_budget("mu", mu)
+    sent: Array = found + scale * noise.standard_normal(found.size)
     if not np.isfinite(sent).all():
         raise ValueError(f"loss must have finite gradients, got {problem.loss} without; nothing has left the device.")
     return sent
 
 
-def gradient_of(problem: Problem, theta: Any, rng: Generator | None = None) -> Array:
-    """∇ℓ(θ; z) of the one record of a problem, after its reaction to θ. Not private: it stays on the device."""
-    model = _moderate("theta", checks.vector("theta", theta, problem.dimension))
+def gradient_of(problem: Problem, theta: ArrayLike, rng: Generator | None = None) -> Array:
+    """Return ∇ℓ(θ; z) of a prepared record after its reaction to θ. Not private: it stays on the device.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem of one record that `prepare` returned.
+    theta : array
+        The published model.
+    rng : Generator, optional
+        For responses that draw at random.
+
+    Returns
+    -------
+    array
+        The gradient without noise.
+    """
+    model = _check_magnitude("theta", checks.vector("theta", theta, problem.dimension))
     moved, out = np.empty(problem.features.shape[1]), np.empty(problem.dimension)
-    with np.errstate(all="ignore"):  # far out, exp() vanishes
+    with np.errstate(all="ignore"):  # exp() underflows at distant records
         label = respond(problem.response, model, problem.features[0], float(problem.labels[0]), moved, rng)
         gradient(problem.loss, model, moved, label, out)
     return out
 
 
-def prepare(record: Any, loss: Any, response: Any = None) -> Problem:
-    """A problem of one record: everything about a report that can be wrong before there is a θ is refused here."""
+def prepare(record: Record, loss: Loss, response: Response | None = None) -> Problem:
+    """Return a problem of one record, after every check that needs no θ.
+
+    Parameters
+    ----------
+    record, loss, response
+        As of `report`.
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    ValueError
+        If the loss does not know its sensitivity, or the record is not a pair of finite features and a label that the
+        loss takes, with numbers up to 10¹⁰⁰.
+    """
     sensitivity_of(loss)
     try:
         features, label = record
     except (TypeError, ValueError):
-        features = label = None
-    if features is None or np.isscalar(features):  # as of two bare numbers, which are features without a label
-        raise ValueError("record must be a pair (features, label), as in ([1.0, 2.0], 1).")  # not shown: it is private
+        features, label = 0.0, None
+    if features is None or np.isscalar(features):  # as with two bare numbers: features without a label
+        # The message does not show the record, which is private.
+        raise ValueError("record must be a pair (features, label), as in ([1.0, 2.0], 1).")
     labels = None if label_kind(loss) == "none" and label is None else [label]
     problem = Problem([features], labels, loss=loss, response=response)
-    _moderate("features", problem.features)
-    _moderate("label", problem.labels)
+    _check_magnitude("features", problem.features)
+    _check_magnitude("label", problem.labels)
     return problem
 
 
-def budget(name: str, value: Any) -> float:
-    """A budget μ that means something: noise a millionth, or a million times, of what could be told from it."""
+def check_budget(name: str, value: object) -> float:
+    """Return the budget μ as a number; raise ValueError unless it is between 10⁻⁶ and 10⁶."""
     result = checks.number(name, value)
     if not _LEAST_BUDGET <= result <= _MOST_BUDGET:
         raise ValueError(f"{name} must be a number from {_LEAST_BUDGET:g} to {_MOST_BUDGET:g}, got {value!r}.")
@@ -87,7 +160,7 @@ def _generators() -> tuple[Generator, Generator]:
     return own.noise, own.response
 
 
-def _moderate(name: str, value: Array) -> Array:
+def _check_magnitude(name: str, value: Array) -> Array:
     if np.abs(value).max() > _LARGEST:
         raise ValueError(f"{name} must not hold numbers beyond {_LARGEST:g}.")
     return value

@@ -1,8 +1,8 @@
 """The server: it holds θ, applies reports one by one, and never sees a record.
 
-A report that has left a device has spent its budget, whether it is applied or not. So reports are made in *turns*: a
-user asks for θ, and nobody else is handed the same θ until that user has reported, or has kept everybody waiting for
-too long. Only who holds the turn may report, so that no budget is spent on a θ that has passed.
+A report that has left a device has spent its budget, whether it is applied or not. Therefore reports are made in
+*turns*: a user asks for θ, and nobody else gets the same θ until that user has reported or the turn has timed out.
+Only the holder of the turn may report, so that no budget is spent on a θ that is out of date.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import RLock
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
 from clipsilon._core.parts import fingerprint, require
-from clipsilon.local.ledger import Entry, Ledger, LedgerError
-from clipsilon.local.report import budget
+from clipsilon.local.ledger import Entry, LedgerError, open_ledger
+from clipsilon.local.report import check_budget
 from clipsilon.local.statement import LocalStatement, statement_of
-from clipsilon.problems.regions import Everywhere, project
-from clipsilon.rules.schedules import size
+from clipsilon.problems.regions import Everywhere, Region, project
+from clipsilon.rules.schedules import Schedule, size
 
 Array = NDArray[np.float64]
 
@@ -33,19 +33,37 @@ _LONGEST_NAME = 200
 
 
 class RefusalError(ValueError):
-    """A user or a report that the server turns away, unchanged; `code` is "repeated", "stale" or "applied".
+    """A user or a report that the server refuses; nothing changes.
 
-    "applied" is good news: this very report is in the ledger already, as number `sequence`.
+    Parameters
+    ----------
+    code : str
+        "repeated": this user has already reported. "stale": θ has changed, or the turn is not this user's. "applied":
+        this very report is already in the ledger, so that the device is done.
+    message : str
+        The reason, in one sentence.
+    sequence : int, optional
+        With "applied", the number of the report.
     """
 
-    def __init__(self, code: str, sentence: str, sequence: int | None = None):
-        super().__init__(sentence)
+    def __init__(self, code: str, message: str, sequence: int | None = None):
+        super().__init__(message)
         self.code, self.sequence = code, sequence
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """θ_n and the mean of θ_1, …, θ_n, after n = `version` reports (paper 4, eq. 2 and section 3)."""
+    """θ and its average after a number of reports (paper 4, eq. 2 and section 3).
+
+    Parameters
+    ----------
+    version : int
+        Number n of applied reports.
+    theta : array
+        θ_n.
+    average : array
+        The mean of θ_1, …, θ_n; θ_0 for n = 0.
+    """
 
     version: int
     theta: Array
@@ -53,7 +71,17 @@ class State:
 
 
 class Turn(NamedTuple):
-    """What a user needs to report: θ, its version, and how long others will wait."""
+    """What a user needs to report.
+
+    Parameters
+    ----------
+    theta : array
+        The model to compute the report at.
+    version : int
+        Its version.
+    seconds : float
+        How long the turn is reserved for this user.
+    """
 
     theta: Array
     version: int
@@ -66,22 +94,23 @@ class _Holder(NamedTuple):
 
 
 class Server:
-    """θ_i = project(θ_{i−1} − η_i·report_i), with every report in a ledger before it counts.
+    """Apply reports by θ_i = project(θ_{i−1} − η_i·report_i), each of them stored in a ledger first.
 
     Parameters
     ----------
-    path
-        The ledger, a SQLite file; made if it is not there, else replayed. Other settings than its own are refused.
-    start
+    path : path
+        The ledger, a SQLite file. A new one is created; from an existing one θ is computed again. A ledger with
+        another start, step, region or treatment of repeats is refused.
+    start : array
         θ_0, a vector.
-    step
-        A part of `clipsilon.schedules`.
-    region
-        A part of `clipsilon.regions`; None for no constraint.
-    repeats
-        "refuse" a second report of a user, or "compose" them in the statement.
-    turn_seconds
-        After how long a user who asked for θ and has not reported loses the turn to one who asks.
+    step : Schedule
+        The step sizes η_i, a part of `clipsilon.schedules`.
+    region : Region, optional
+        Where θ is projected to, a part of `clipsilon.regions`; by default anywhere.
+    repeats : {"refuse", "compose"}, default "refuse"
+        Refuse a second report of a user, or accept it and compose their budgets in the statement.
+    turn_seconds : float, default 10.0
+        Time after which a user who has not reported loses the turn to one who asks for it.
 
     Examples
     --------
@@ -100,20 +129,21 @@ class Server:
         self,
         path: str | os.PathLike[str],
         *,
-        start: Any,
-        step: Any,
-        region: Any = None,
+        start: ArrayLike,
+        step: Schedule,
+        region: Region | None = None,
         repeats: str = "refuse",
         turn_seconds: float = 10.0,
     ):
-        self.step, self.region = step, Everywhere() if region is None else region
+        self.step: Schedule = step
+        self.region: Region = Everywhere() if region is None else region
         require("step", self.step, [size])
         require("region", self.region, [project])
         self._composes = checks.choice("repeats", repeats, REPEATS)
         self.turn_seconds = checks.positive("turn_seconds", turn_seconds)
         self._start = _vector("start", start, np.size(start))
         self._lock = RLock()
-        self._ledger = Ledger(path, self._settings(repeats))
+        self._ledger = open_ledger(path, self._settings(repeats))
         try:
             self._state = self.replay()
             self._holder = self._last_turn()
@@ -124,17 +154,17 @@ class Server:
 
     def _settings(self, repeats: str) -> dict[str, str]:
         parts = {"step": self.step, "region": self.region}
-        shown = {name: f"{part} [{fingerprint(part)[:16]}]" for name, part in parts.items()}
-        return {"start": repr(self._start.tolist()), **shown, "repeats": repeats}
+        described = {name: f"{part} [{fingerprint(part)[:16]}]" for name, part in parts.items()}
+        return {"start": repr(self._start.tolist()), **described, "repeats": repeats}
 
     def _last_turn(self) -> _Holder | None:
-        """Whose turn it was when the ledger was last open: they get the full time again."""
-        known = self._ledger.turn()
+        """Return who held the turn when the ledger was closed; they get the full time again."""
+        known = self._ledger.last_turn()
         return _Holder(*known[1:]) if known is not None and known[0] == self.version else None
 
     @property
     def state(self) -> State:
-        """θ, the average and their version, which belong together."""
+        """θ, the average and their version, read together."""
         return self._state
 
     @property
@@ -149,45 +179,71 @@ class Server:
 
     @property
     def version(self) -> int:
-        """How many reports were applied."""
+        """The number of applied reports."""
         return self._state.version
 
     def admit(self, user: str) -> str:
-        """The user's name, if a report of theirs would be taken now or later."""
+        """Return the user's name; raise RefusalError if a report of theirs will not be accepted."""
         name = _text("user", user)
         with self._lock:
-            if not self._composes and self._ledger.has(name):
-                raise RefusalError("repeated", f"user {name!r} has taken part already; one report each is taken.")
+            if not self._composes and self._ledger.has_user(name):
+                raise RefusalError("repeated", f"user {name!r} has already reported; one report per user is accepted.")
         return name
 
     def turn(self, user: str, token: str) -> Turn | None:
-        """What the user who is to report next needs, or None as long as it is somebody else's turn.
+        """Give the turn to a user and return what they need to report; None while another user holds it.
 
-        `token` is a secret of the user's own, new for each report. Who asks again with the same one keeps the turn.
+        `token` is the user's own secret, new for each report. Asking again with the same token keeps the turn.
         """
         with self._lock:
             holder = _Holder(self.admit(user), _text("token", token))
             if self._holder not in (None, holder) and self.turn_left() > 0.0:
                 return None
             if self._holder != holder:
-                self._ledger.give_turn(self.version, *holder)
+                self._ledger.set_turn(self.version, *holder)
             self._holder, self._until = holder, time.monotonic() + self.turn_seconds
             return Turn(self.theta, self.version, self.turn_seconds)
 
     def turn_left(self) -> float:
-        """For how many seconds nobody else will be given the turn."""
+        """Return for how many more seconds nobody else can get the turn."""
         with self._lock:
             return 0.0 if self._holder is None else max(0.0, self._until - time.monotonic())
 
-    def apply(self, user: str, mu: float, version: int, report: Any, token: str | None = None) -> int:
-        """Apply one report, computed at θ of that version, and return its number; or refuse it and change nothing.
+    def apply(self, user: str, mu: float, version: int, report: ArrayLike, token: str | None = None) -> int:
+        """Apply one report, or refuse it and change nothing.
 
-        If somebody has the turn, `token` must be theirs. That the noise fits μ cannot be seen from a report: the
-        device vouches for it.
+        A report does not show whether its noise fits μ: the server relies on the device for that.
+
+        Parameters
+        ----------
+        user : str
+            Who sent it, up to 200 printable characters.
+        mu : float
+            The budget that the user states for it, from 10⁻⁶ to 10⁶.
+        version : int
+            Version of the θ that it was computed at.
+        report : array
+            The report, of θ's length and finite.
+        token : str, optional
+            The token of the user's turn; None if nobody holds the turn.
+
+        Returns
+        -------
+        int
+            The number of the report, `version` + 1.
+
+        Raises
+        ------
+        RefusalError
+            If the user has already reported, the version or the turn has passed, or the report is already applied.
+        ValueError
+            If an argument is not as described, or θ would no longer be finite.
+        LedgerError
+            If the ledger could not be written; the server then stops.
         """
         entry = Entry(
             _text("user", user),
-            budget("mu", mu),
+            check_budget("mu", mu),
             checks.integer("version", version, least=0),
             _vector("report", report, self._start.size),
         )
@@ -196,7 +252,7 @@ class Server:
             self.admit(entry.user)
             self._check_turn(entry.user, token)
             following = advance(self._state, entry.report, self.step, self.region)
-            self._ledger.append(entry)  # on disk before anybody can see it
+            self._ledger.append(entry)  # durable before anyone can see it
             self._state, self._holder = following, None
         return entry.version + 1
 
@@ -205,22 +261,26 @@ class Server:
             return
         known, number = self._ledger.entry(entry.version), entry.version + 1
         if known is not None and known[:3] == entry[:3] and np.array_equal(known.report, entry.report):
-            raise RefusalError("applied", f"this report was applied already, as number {number}.", number)
-        raise RefusalError("stale", f"version must be that of θ, which is {self.version}, got {entry.version}.")
+            raise RefusalError("applied", f"this report has already been applied, as number {number}.", number)
+        raise RefusalError("stale", f"version must be the current one, {self.version}, got {entry.version}.")
 
     def _check_turn(self, user: str, token: str | None) -> None:
         claimed = None if token is None else _Holder(user, _text("token", token))
         if claimed != self._holder:
-            raise RefusalError("stale", f"user {user!r} must have the turn, and its token, to report; it is not so.")
+            raise RefusalError(
+                "stale",
+                f"user {user!r} does not hold the current turn, or the token is wrong; "
+                "request a new turn before reporting.",
+            )
 
     def statement(self, delta: float) -> LocalStatement:
-        """What each user gave away, and the summary."""
+        """Return the privacy statement of each user, and their summary."""
         with self._lock:
             reports = self._ledger.budgets()
         return statement_of(reports, delta)
 
     def replay(self) -> State:
-        """θ and the average computed from the ledger alone."""
+        """Return θ and the average as computed from the ledger alone."""
         with self._lock:
             reports = (entry.report for entry in self._ledger.entries())
             try:
@@ -228,10 +288,10 @@ class Server:
             except LedgerError:
                 raise
             except ValueError as problem:
-                raise LedgerError(f"{self._ledger.path} is damaged: {problem}") from None
+                raise LedgerError(f"{self._ledger.name} is damaged: {problem}") from None
 
     def close(self) -> None:
-        """Close the ledger; the server takes no more reports."""
+        """Close the ledger; the server accepts no more reports."""
         with self._lock:
             self._ledger.close()
 
@@ -244,24 +304,59 @@ class Server:
         self.close()
 
 
-def advance(before: State, report: Array, step: Any, region: Any) -> State:
-    """The state after one more report; raises if θ would no longer be finite."""
+def advance(before: State, report: ArrayLike, step: Schedule, region: Region) -> State:
+    """Return the state after one more report.
+
+    Parameters
+    ----------
+    before : State
+        The state that the report was computed at.
+    report : array
+        The report, of θ's length.
+    step, region : Schedule, Region
+        Step sizes and feasible set of the run.
+
+    Returns
+    -------
+    State
+
+    Raises
+    ------
+    ValueError
+        If the report is not a finite vector of θ's length, or θ or the average would no longer be finite.
+    """
     t = before.version + 1
-    report = _vector("report", report, before.theta.size)
+    sent = _vector("report", report, before.theta.size)
     with np.errstate(over="ignore", invalid="ignore"):
-        theta = before.theta - size(step, t) * report
+        theta = before.theta - size(step, t) * sent
         if not np.isfinite(theta).all():  # before the projection, which could hide it
-            raise ValueError(f"report must leave θ finite, got one of size {np.abs(report).max():g}.")
+            raise ValueError(f"report must leave θ finite, got one of size {np.abs(sent).max():g}.")
         project(region, theta)
         average = before.average + (theta - before.average) / t
     if not np.isfinite(average).all():
-        raise ValueError(f"report must leave the average finite, got one of size {np.abs(report).max():g}.")
+        raise ValueError(f"report must leave the average finite, got one of size {np.abs(sent).max():g}.")
     return State(t, checks.frozen(theta), checks.frozen(average))
 
 
-def replay(reports: Iterable[Array], start: Any, step: Any, region: Any = None) -> State:
-    """θ and the average after `reports`, from θ_0 = `start`."""
-    where = Everywhere() if region is None else region
+def replay(reports: Iterable[ArrayLike], start: ArrayLike, step: Schedule, region: Region | None = None) -> State:
+    """Return θ and the average after all `reports`.
+
+    Parameters
+    ----------
+    reports : iterable of array
+        The reports in the order in which they were applied.
+    start : array
+        θ_0.
+    step : Schedule
+        The step sizes.
+    region : Region, optional
+        Where θ is projected to; by default anywhere.
+
+    Returns
+    -------
+    State
+    """
+    where: Region = Everywhere() if region is None else region
     theta = checks.frozen(_vector("start", start, np.size(start)))
     now = State(0, theta, theta)
     for report in reports:
@@ -269,20 +364,21 @@ def replay(reports: Iterable[Array], start: Any, step: Any, region: Any = None) 
     return now
 
 
-def _vector(name: str, value: Any, length: int) -> Array:
-    """Finite numbers, `length` of them, in a plain vector."""
+def _vector(name: str, value: ArrayLike, length: int) -> Array:
+    """Return a vector of `length` finite numbers."""
     result = checks.floats(name, value)
     if result.ndim != 1 or result.size != length or not length:
-        raise ValueError(f"{name} must be a vector of {length or 'some'} numbers, got shape {result.shape}.")
+        expected = f"a vector of {length} numbers" if length else "a vector of at least one number"
+        raise ValueError(f"{name} must be {expected}, got shape {result.shape}.")
     return checks.vector(name, result, length)
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not (0 < len(value) <= _LONGEST_NAME and value.isprintable()):
         raise ValueError(f"{name} must be 1 to {_LONGEST_NAME} printable characters, got {_shortened(value)}.")
     return value
 
 
-def _shortened(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}…"
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

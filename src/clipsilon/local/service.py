@@ -2,12 +2,11 @@
 
     GET  /model                                    θ, the average and their version
     GET  /statement?delta=1e-5                     the summary, without names
-    POST /turn    {user, token}                    θ, version, seconds: nothing has left the device yet
+    POST /turn    {user, token}                    θ, version, seconds; nothing has left the device yet
     POST /report  {user, token, version, mu, report}
 
-Refusals are {"code", "error"}: 400 not understood, 413 too long, 422 numbers that will not do, 409 repeated, stale or
-applied already, 503 not now. None of them changes anything. Nobody is authenticated here: that is for what stands in
-front.
+Refusals are {"code", "error"}: 400 malformed, 413 too long, 422 invalid numbers, 409 repeated, stale or already
+applied, 503 not now. None of them changes anything. The service authenticates nobody: put it behind a proxy that does.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from threading import Thread
@@ -31,28 +30,28 @@ from starlette.routing import Route
 from clipsilon.local.ledger import LedgerError
 from clipsilon.local.server import RefusalError, Server
 
-WAIT = 2.0  # seconds that a request for a turn stands in line before it is told to come back
+WAIT = 2.0  # seconds that a request for a turn is queued before it is answered 503
 _RETRY = {"Retry-After": "1"}
-_ENVELOPE, _NUMBER = 4096, 32  # bytes: room for all but the report, and for each of its numbers
+_ENVELOPE, _NUMBER = 4096, 32  # bytes for all fields but the report, and for each of its numbers
 
-Handler = Callable[["_Desk", Request], Awaitable[Response]]
+Handler = Callable[["_Context", Request], Awaitable[Response]]
 
 
-class _Desk(NamedTuple):
-    """A server and those who wait for their turn with it."""
+class _Context(NamedTuple):
+    """A server and the requests that wait for a turn."""
 
     server: Server
     limit: int  # bytes of a body
-    line: asyncio.Lock  # first come, first served
-    freed: asyncio.Event
+    queue: asyncio.Lock  # first come, first served
+    turn_ended: asyncio.Event
 
 
 def application(server: Server, closes: bool = False) -> Starlette:
-    """The ASGI application of a server; `closes` says that the server is to be closed with it."""
-    desk = _Desk(server, _ENVELOPE + _NUMBER * server.theta.size, asyncio.Lock(), asyncio.Event())
+    """Return the ASGI application of a server; with `closes`, the server is closed when the application ends."""
+    context = _Context(server, _ENVELOPE + _NUMBER * server.theta.size, asyncio.Lock(), asyncio.Event())
 
     @asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         if closes:
             server.close()
@@ -63,65 +62,80 @@ def application(server: Server, closes: bool = False) -> Starlette:
         ("/turn", _turn, "POST"),
         ("/report", _report, "POST"),
     ]
-    routes = [Route(path, partial(handler, desk), methods=[method]) for path, handler, method in paths]
-    handlers = {HTTPException: _not_understood, ValueError: _not_acceptable}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=life)
+    routes = [Route(path, partial(handler, context), methods=[method]) for path, handler, method in paths]
+    handlers = {HTTPException: _refuse_malformed, ValueError: _refuse}
+    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
 
 
-async def _model(desk: _Desk, request: Request) -> Response:
-    now = desk.server.state
+async def _model(context: _Context, request: Request) -> Response:
+    now = context.server.state
     return JSONResponse({"version": now.version, "theta": now.theta.tolist(), "average": now.average.tolist()})
 
 
-async def _statement(desk: _Desk, request: Request) -> Response:
+async def _statement(context: _Context, request: Request) -> Response:
     delta = _delta(request.query_params.get("delta"))
-    return JSONResponse((await asyncio.to_thread(desk.server.statement, delta)).summary())
+    return JSONResponse((await asyncio.to_thread(context.server.statement, delta)).summary())
 
 
-async def _turn(desk: _Desk, request: Request) -> Response:
-    asked = await _fields(request, desk.limit, ("user", "token"))
-    desk.server.admit(asked["user"])  # who took part already need not stand in line
+async def _turn(context: _Context, request: Request) -> Response:
+    fields = await _fields(request, context.limit, ("user", "token"))
+    context.server.admit(fields["user"])  # a user who has already reported need not queue
     with suppress(TimeoutError):
-        async with asyncio.timeout(WAIT), desk.line:
+        async with asyncio.timeout(WAIT), context.queue:
             while not await request.is_disconnected():
-                given = desk.server.turn(**asked)
-                if given is not None:
-                    return JSONResponse({**given._asdict(), "theta": given.theta.tolist()})
-                desk.freed.clear()
+                turn = context.server.turn(**fields)
+                if turn is not None:
+                    return JSONResponse({**turn._asdict(), "theta": turn.theta.tolist()})
+                context.turn_ended.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(desk.freed.wait(), desk.server.turn_left())
-    return _refusal(503, "busy", "it is the turn of another user; ask again.", _RETRY)
+                    await asyncio.wait_for(context.turn_ended.wait(), context.server.turn_left())
+    return _refusal(503, "busy", "another user holds the turn; try again.", _RETRY)
 
 
-async def _report(desk: _Desk, request: Request) -> Response:
-    sent = await _fields(request, desk.limit, ("user", "token", "version", "mu", "report"))
-    if not isinstance(sent["token"], str) or not _plain_numbers(sent["report"]):
-        raise HTTPException(400, "token must be a text and report a list of numbers.")
-    sequence = desk.server.apply(**sent)
-    desk.freed.set()
+async def _report(context: _Context, request: Request) -> Response:
+    sent = await _fields(request, context.limit, ("user", "token", "version", "mu", "report"))
+    if not isinstance(sent["token"], str) or not _is_list_of_numbers(sent["report"]):
+        raise HTTPException(400, "token must be a string, and report a list of numbers.")
+    sequence = context.server.apply(**sent)
+    context.turn_ended.set()
     return JSONResponse({"sequence": sequence})
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections already; port 0 picks a free one."""
+    """Return a socket that accepts connections; port 0 picks a free one."""
     return socket.create_server((host, port), backlog=1024)
 
 
 def address(listener: socket.socket) -> str:
-    """The URL of a socket that listens."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://{host}:{port}"
 
 
 def serve(server: Server, listener: socket.socket) -> None:
     """Run the service until SIGINT or SIGTERM, then close the server."""
-    # Not after run(): uvicorn ends the process by the signal that stopped it.
+    # The application closes the server: after run(), uvicorn ends the process by the signal that stopped it.
     _web(application(server, closes=True)).run(sockets=[listener])
 
 
 @contextmanager
 def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Run the service in a thread for the length of a `with` block; gives its URL. The server stays open."""
+    """Run the service in a thread for the duration of a `with` block, which gets its URL. The server stays open.
+
+    Parameters
+    ----------
+    server : Server
+        The server to publish.
+    host : str, default "127.0.0.1"
+        Address to listen on.
+    port : int, default 0
+        Port to listen on; 0 picks a free one.
+
+    Yields
+    ------
+    str
+        The URL, such as "http://127.0.0.1:8000".
+    """
     listener = listen(host, port)
     web = _web(application(server))
     thread = Thread(target=web.run, args=([listener],))
@@ -135,22 +149,22 @@ def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[
 
 def _web(app: Starlette) -> uvicorn.Server:
     # One process and one event loop: reports are applied one by one anyway.
-    # log_config=None: to set up logging anew would close the handlers of whoever runs this.
+    # log_config=None: configuring logging again would close the handlers of the process that runs this.
     config = uvicorn.Config(
         app, http="h11", ws="none", loop="asyncio", log_config=None, log_level="warning", access_log=False
     )
-    config.timeout_graceful_shutdown = 5  # seconds for those who are being answered
+    config.timeout_graceful_shutdown = 5  # seconds to finish open requests
     return uvicorn.Server(config)
 
 
 async def _fields(request: Request, limit: int, names: tuple[str, ...]) -> dict[str, Any]:
-    """The JSON object in a body, which must have these fields and no others: what is not asked for is not taken."""
+    """Return the JSON object in a body, which must have exactly these fields."""
     try:
         content = json.loads(await _body(request, limit))
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or content.keys() != set(names):
-        raise HTTPException(400, f"the body must be a JSON object of {', '.join(names)}, and nothing else.")
+        raise HTTPException(400, f"the body must be a JSON object with the fields {', '.join(names)}, and no others.")
     return content
 
 
@@ -166,7 +180,7 @@ async def _body(request: Request, limit: int) -> bytes:
     return body
 
 
-def _plain_numbers(value: Any) -> bool:
+def _is_list_of_numbers(value: object) -> bool:
     return isinstance(value, list) and all(type(item) in (int, float) for item in value)
 
 
@@ -177,19 +191,21 @@ def _delta(text: str | None) -> float:
         raise HTTPException(400, "delta must be given as a number, as in /statement?delta=1e-5.") from None
 
 
-async def _not_understood(request: Request, problem: Exception) -> Response:
+async def _refuse_malformed(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
     return _refusal(problem.status_code, "malformed", problem.detail, problem.headers)
 
 
-async def _not_acceptable(request: Request, problem: Exception) -> Response:
+async def _refuse(request: Request, problem: Exception) -> Response:
     if isinstance(problem, LedgerError):
         return _refusal(503, "closed", str(problem), _RETRY)
     if not isinstance(problem, RefusalError):
         return _refusal(422, "invalid", str(problem))
-    more = {} if problem.sequence is None else {"sequence": problem.sequence}
-    return _refusal(409, problem.code, str(problem), **more)
+    return _refusal(409, problem.code, str(problem), sequence=problem.sequence)
 
 
-def _refusal(status: int, code: str, error: str, headers: Any = None, **more: int) -> Response:
-    return JSONResponse({"code": code, "error": error, **more}, status, headers)
+def _refusal(
+    status: int, code: str, error: str, headers: Mapping[str, str] | None = None, sequence: int | None = None
+) -> Response:
+    number = {} if sequence is None else {"sequence": sequence}
+    return JSONResponse({"code": code, "error": error, **number}, status, headers)

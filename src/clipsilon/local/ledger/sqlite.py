@@ -1,9 +1,9 @@
-"""The ledger: who took part, with which budget and which report, in one SQLite file that survives a crash.
+"""A ledger in one SQLite file that survives a crash.
 
-A report is there, on disk, before anybody hears that it was accepted: one transaction each, synchronous=FULL. The
+Each report is one transaction with synchronous=FULL: it is on disk before anyone learns that it was accepted. The
 write-ahead log (the file beside it that ends in -wal) is part of the ledger until it is closed. The file is readable
-by its owner only, and locked as long as it is open: two servers cannot write to one ledger. (In the server's own
-process, leave the file alone: to open and close it by other means would undo the lock.)
+by its owner only, and locked while it is open, so that two servers cannot write to one ledger. Do not open the file by
+other means in the server's own process: closing it again would release the lock.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from clipsilon.local.ledger.base import Entry, LedgerError
 
-_OURS = 0x636C6970  # "clip", in the header of the file
+_APPLICATION_ID = 0x636C6970  # "clip", in the header of the file
 _TABLES = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE report (
@@ -35,21 +33,8 @@ CREATE TABLE turn (version INTEGER PRIMARY KEY, user TEXT NOT NULL, token TEXT N
 """
 
 
-class LedgerError(ValueError):
-    """A ledger that cannot be used; it is left as it was."""
-
-
-class Entry(NamedTuple):
-    """One report that was applied."""
-
-    user: str
-    mu: float
-    version: int  # of the θ it was computed at: so many reports had been applied before it
-    report: Array
-
-
-class Ledger:
-    """The open file. `settings` say which run it belongs to; None opens an existing one whatever its run."""
+class SQLiteLedger:
+    """An open SQLite file as a `Ledger`; `settings` are those of `open_ledger`."""
 
     def __init__(self, path: str | os.PathLike[str], settings: dict[str, str] | None = None):
         self.path = Path(path)
@@ -67,19 +52,19 @@ class Ledger:
         with self._transaction():
             if settings is not None and not run("SELECT 1 FROM sqlite_master").fetchone():
                 self._create(settings)
-            if run("PRAGMA application_id").fetchone()[0] != _OURS:
-                raise LedgerError(f"{self.path} is not a ledger; it was left untouched.")
-            self._compare(settings)
+            if run("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+                raise LedgerError(f"{self.path} is not a ledger; it was not modified.")
+            self._check_settings(settings)
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = FULL")
 
     def _create(self, settings: dict[str, str]) -> None:
         for statement in _TABLES.split(";"):
             self._database.execute(statement)
-        self._database.execute(f"PRAGMA application_id = {_OURS}")
+        self._database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         self._database.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
 
-    def _compare(self, settings: dict[str, str] | None) -> None:
+    def _check_settings(self, settings: dict[str, str] | None) -> None:
         for name, known in self._database.execute("SELECT name, value FROM settings"):
             if settings is not None and settings.get(name) != known:
                 raise LedgerError(
@@ -97,20 +82,25 @@ class Ledger:
                 self._database.execute("ROLLBACK")
             raise
 
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return str(self.path)
+
     def append(self, entry: Entry) -> None:
-        """Write a report. If that fails, the ledger closes: only opening it again can tell what is on disk."""
+        """Write a report; if that fails, close the ledger."""
         row = (entry.version + 1, entry.user, entry.mu, entry.version, entry.report.astype("<f8").tobytes())
-        with self._whole_or_closed():
+        with self._closing_on_failure():
             self._database.execute("INSERT INTO report VALUES (?, ?, ?, ?, ?)", row)
 
-    def give_turn(self, version: int, user: str, token: str) -> None:
-        """Note whose turn it is, so that a restart does not forget it."""
-        with self._whole_or_closed():
+    def set_turn(self, version: int, user: str, token: str) -> None:
+        """Write whose turn it is, so that a restart does not forget it; if that fails, close the ledger."""
+        with self._closing_on_failure():
             self._database.execute("DELETE FROM turn")
             self._database.execute("INSERT INTO turn VALUES (?, ?, ?)", (version, user, token))
 
     @contextmanager
-    def _whole_or_closed(self) -> Iterator[None]:
+    def _closing_on_failure(self) -> Iterator[None]:
         try:
             with self._transaction():
                 yield
@@ -118,25 +108,25 @@ class Ledger:
             self._database.close()
             raise LedgerError(f"{self.path} could not be written ({problem}), so the server stopped.") from None
 
-    def turn(self) -> tuple[int, str, str] | None:
-        """Version, user and token of the turn that was given last."""
+    def last_turn(self) -> tuple[int, str, str] | None:
+        """Return version, user and token of the turn that was stored last, None if there was none."""
         return self._read("SELECT version, user, token FROM turn").fetchone()  # type: ignore[no-any-return]
 
-    def has(self, user: str) -> bool:
-        """Whether a user took part."""
+    def has_user(self, user: str) -> bool:
+        """Return whether the ledger holds a report of this user."""
         return self._read("SELECT 1 FROM report WHERE user = ? LIMIT 1", user).fetchone() is not None
 
     def budgets(self) -> list[tuple[str, float]]:
-        """User and μ of all reports, in the order in which they were applied."""
+        """Return the user and μ of each report, in order."""
         return self._read("SELECT user, mu FROM report ORDER BY sequence").fetchall()
 
     def entry(self, version: int) -> Entry | None:
-        """The report that was computed at a version of θ."""
+        """Return the report that was computed at this version of θ, None if there is none."""
         row = self._read("SELECT user, mu, version, content FROM report WHERE sequence = ?", version + 1).fetchone()
         return None if row is None else _entry(*row)
 
     def entries(self) -> Iterator[Entry]:
-        """All reports in the order in which they were applied; raises if one is missing or damaged."""
+        """Yield all reports in order; raise LedgerError if one is missing or damaged."""
         rows = self._read("SELECT user, mu, version, content FROM report ORDER BY sequence")
         with _plain_errors(self.path):
             for place, row in enumerate(rows):
@@ -165,20 +155,20 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection:
     try:
         if create and not path.exists():
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-        # An existing file is not opened to look at it: closing it again would undo SQLite's lock in this process.
+        # Do not open an existing file to inspect it: closing it again would release SQLite's lock in this process.
         path.stat()
     except OSError as problem:
         raise LedgerError(f"{path} cannot be opened as a ledger: {problem.strerror}.") from None
-    # The server's lock sees to it that threads take turns.
+    # The server's lock keeps two threads from using the connection at once.
     return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
 
 
 @contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
-    """What SQLite has to say, in one sentence."""
+    """Turn errors of SQLite into a LedgerError of one sentence."""
     try:
         yield
     except sqlite3.Error as problem:
         if "locked" in str(problem):
-            raise LedgerError(f"{path} is in use: one server, and nobody else, can open a ledger.") from None
+            raise LedgerError(f"{path} is in use: only one process at a time can open a ledger.") from None
         raise LedgerError(f"{path} cannot be used as a ledger ({problem}).") from None

@@ -1,0 +1,19 @@
+"""Ledgers: durable records of who reported, with which budget and which report. Storage is chosen here alone."""
+
+from __future__ import annotations
+
+import os
+
+from clipsilon.local.ledger.base import Entry, Ledger, LedgerError
+from clipsilon.local.ledger.sqlite import SQLiteLedger
+
+__all__ = ["Entry", "Ledger", "LedgerError", "open_ledger"]
+
+
+def open_ledger(location: str | os.PathLike[str], settings: dict[str, str] | None = None) -> Ledger:
+    """Open the ledger at `location`, the path of a SQLite file.
+
+    With `settings`, which identify a run, a ledger that does not exist is created, and one of another run is refused
+    with LedgerError. Without, the ledger must exist, and may belong to any run.
+    """
+    return SQLiteLedger(location, settings)
