@@ -49,7 +49,7 @@ def test_local_presets_have_budgets():
     words = ["--records", "100", "--steps", "100", "--delta", "1e-5"]
     assert "μ = 2 for the least protected" in run("account", "LDPSGD", "--budget", "2", *words).output
     assert "--budget must be given for LDPASGD" in run("account", "LDPASGD", *words).output
-    assert "--noise-std has no meaning for LDPSGD" in run("account", "LDPSGD", "--noise-std", "1", *words).output
+    assert "--noise-std does not apply to LDPSGD" in run("account", "LDPSGD", "--noise-std", "1", *words).output
     assert "--noise-std must be given for DPSGD" in run("account", "DPSGD", *words).output
     assert "clipsilon.local.audit" in run("audit", "LDPSGD", "--budget", "2", *words).output
 
@@ -69,6 +69,6 @@ def test_wrong_input_is_one_sentence(words, message):
     assert done.exit_code > 0
     assert done.output.startswith(message)
     if done.exit_code == 2:
-        assert done.output.endswith("Error: --residual-cap has no meaning for PCSGD.\n")
+        assert done.output.endswith("Error: --residual-cap does not apply to PCSGD.\n")
     else:
         assert done.output.count("\n") == 1

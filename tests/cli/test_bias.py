@@ -120,12 +120,12 @@ def test_bias_in_words(small, table):
     text = flat(run("bias", *words).output)
     assert "loans.csv: 60 records, 4 columns, standardised; no intercept." in text
     assert "Loss: logistic of 'outcome' with l2 = 0.01; label 1 is 'ok'." in text
-    assert "Left out, because they never change: always." in text
+    assert "Left out because they are constant: always." in text
     assert bias.GAMING in text
     assert text.endswith(bias.WARNING)
     weak, strong = (float(row["bias"]) for row in bias_rows(*words))
-    assert f"At c = 1 and β = 0.3 clipping alone will move the model by {np.sqrt(strong):.3g} (squared" in text
-    assert f"At β = 0 it would be {np.sqrt(weak):.3g}." in text
+    assert f"At c = 1 and β = 0.3 clipping alone moves the model by {np.sqrt(strong):.3g} (squared" in text
+    assert f"At β = 0 this is {np.sqrt(weak):.3g}." in text
     text = flat(run("bias", "--problem", "credit").output)
     assert "a generated stand-in, because the real data could not be downloaded" in text
     assert "β = 0.3" in text
@@ -139,7 +139,7 @@ def test_bias_says_what_is_wrong_with_a_number(small):
     assert "0 (100.0%)*†‡" in text
     assert "At c = 1 and β = 0.05 clipping alone" in text  # not at 0.15
     text = flat(run("bias", "--problem", "quadratic", "--clip", "1", "--beta", "0.15").output)
-    assert "No bias can be taken at face value: see the remarks." in text
+    assert "No bias here is reliable: see the remarks." in text
 
 
 @pytest.mark.parametrize(
@@ -147,19 +147,19 @@ def test_bias_says_what_is_wrong_with_a_number(small):
     [
         ([], "Error: Give either a FILE or --problem.\n"),
         (["{path}", "--problem", "credit"], "Error: Give either a FILE or --problem.\n"),
-        (["{path}"], "Error: FILE needs --target, the column that is predicted.\n"),
-        (["--problem", "credit", "--as-is"], "--standardise and --as-is have no meaning without a FILE.\n"),
-        (["--problem", "credit", "--ignore", "a"], "Error: --target, --ignore, --loss, --l2, --standardise and --as-is have"),
-        (["--problem", "credit", "--l2", "1"], "--standardise and --as-is have no meaning without a FILE.\n"),
-        (["--problem", "quadratic", "--clip", "1,a"], "'--clip': must be numbers with commas between them, got '1,a'.\n"),
-        (["--problem", "quadratic", "--beta", ""], "'--beta': must be numbers with commas between them, got ''.\n"),
+        (["{path}"], "Error: FILE requires --target, the column to predict.\n"),
+        (["--problem", "credit", "--as-is"], "--standardise and --as-is require a FILE.\n"),
+        (["--problem", "credit", "--ignore", "a"], "Error: --target, --ignore, --loss, --l2, --standardise and --as-is require"),
+        (["--problem", "credit", "--l2", "1"], "--standardise and --as-is require a FILE.\n"),
+        (["--problem", "quadratic", "--clip", "1,a"], "'--clip': must be comma-separated numbers, got '1,a'.\n"),
+        (["--problem", "quadratic", "--beta", ""], "'--beta': must be comma-separated numbers, got ''.\n"),
         (["--problem", "quadratic", "--clip", "0,1"], "Error: clips must be a number above 0, got 0.0.\n"),
         (["{path}", "--target", "outcome", "--beta", "-1"], "Error: beta must be a number of at least 0, got -1.0.\n"),
         (["{path}", "--target", "paid"], "Error: target must be one of 'a', 'b', 'c', 'd', 'always', 'outcome', got 'paid'.\n"),
-        (["{path}", "--target", "a"], "got others in 'outcome' (such as '"),
+        (["{path}", "--target", "a"], "got other values in 'outcome' (such as '"),
         (["{path}", "--target", "outcome", "--loss", "huber"], "Error: target 'outcome' must hold numbers, got text such as '"),
         (["{path}", "--target", "outcome", "--l2", "-1"], "Error: l2 must be a number of at least 0, got -1.0.\n"),
-        (["none.csv", "--target", "y"], "Error: path must name a file, got none.csv, where there is none.\n"),
+        (["none.csv", "--target", "y"], "Error: path must be an existing file, got none.csv.\n"),
     ],
 )  # fmt: skip
 def test_bias_refuses_in_one_sentence(table, words, message):
@@ -173,4 +173,4 @@ def test_a_table_whose_columns_never_change(tmp_path):
     path = tmp_path / "flat.csv"
     path.write_text("a,y\n1,0\n1,1\n")
     done = run("bias", str(path), "--target", "y")
-    assert done.output == "Error: features must have a column that changes from row to row, got none.\n"
+    assert done.output == "Error: features must have a column that is not constant, got none.\n"

@@ -289,7 +289,7 @@ def test_too_few_rows_to_learn_scales(tmp_path):
     words = ["--target", "paid", "--epsilon", 1, *others("paid"), "--quiet", "--output", path]
     done = run("fit", data, *words)
     assert done.output == (
-        "Error: FILE must have more than 48 rows that train, to learn the scales of 3 column(s) at ε = 0.1; else give "
+        "Error: FILE must have more than 48 training rows to learn the scales of 3 column(s) at ε = 0.1; otherwise give "
         "--bounds, --as-is or a larger --scale-epsilon.\n"
     )
     assert not path.exists()
@@ -298,7 +298,7 @@ def test_too_few_rows_to_learn_scales(tmp_path):
 
 def test_a_delta_that_protects_nobody_is_said(data):
     done, _ = fitted(data, "paid", "--delta", "0.001")
-    assert "Note: δ = 0.001 is no less than 1 in 3200 rows" in done.stdout
+    assert "Note: δ = 0.001 is at least 1 in 3200 rows" in done.stdout
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------------
@@ -309,10 +309,10 @@ GRADES = "a,y\n" + "\n".join(f"{k},{k % 3}" for k in range(40)) + "\n"
 RARE = SMALL + "1,2,w\n"
 
 REFUSED = {
-    "no file": (None, [], "path must name a file, got {path}, where there is none."),
+    "no file": (None, [], "path must be an existing file, got {path}."),
     "no target": (SMALL, ["--target", "z"], "target must be one of 'a', 'b', 'y', got 'z'."),
-    "text": (SMALL.replace("3,0", "3,x"), [], "features in {path} must be finite numbers, got others in 'b' (such as 'x'): encode them or leave them out."),
-    "missing": (SMALL.replace("3,0", "3,"), [], "column 'b' must have a value in every row, got '' in row 5, and none in 1 more."),
+    "text": (SMALL.replace("3,0", "3,x"), [], "features in {path} must be finite numbers, got other values in 'b' (such as 'x'): encode or drop these columns."),
+    "missing": (SMALL.replace("3,0", "3,"), [], "column 'b' must have a value in every row, got '' in row 5, and no value in 1 more."),
     "NaN": (SMALL.replace("\n5,", "\nNaN,"), [], "column 'a' must have a value in every row, got 'NaN' in row 7."),
     "missing target": (SMALL.replace("\n7,1,y", "\n7,1,"), [], "column 'y' must have a value in every row, got '' in row 9."),
     "constant": (SMALL.replace("y\n", "n\n").replace("a,b,n", "a,b,y"), [], "target 'y' must take more than one value, got 'n' in every row."),
@@ -320,7 +320,7 @@ REFUSED = {
     "target only": (SMALL, ["--ignore", "a", "--ignore", "b"], "{path} must have columns besides the target 'y', got none."),
     "ignored target": (SMALL, ["--ignore", "y"], "ignore must be one of 'a', 'b', got 'y'."),
     "ignored twice": (SMALL, ["--ignore", "c"], "ignore must be one of 'a', 'b', got 'c'."),
-    "no model": (GRADES, [], "model must be chosen for a target of more than two values, got none for 'y' with 3: logistic (classes), linear or huber (numbers)."),
+    "no model": (GRADES, [], "model must be given for a target of more than two values, got none for 'y', which has 3: choose logistic (classes), linear or huber (numbers)."),
     "words as numbers": (SMALL, ["--model", "linear"], "target 'y' must hold numbers, got text such as 'n'."),
     "numbers as classes": (NUMBERS, ["--model", "logistic"], "target 'y' must hold classes for model 'logistic', got the number 0.25: use model 'linear' or 'huber'."),
     "epsilon": (SMALL, ["--epsilon", "0"], "epsilon must be a number above 0, got 0.0."),
@@ -328,23 +328,23 @@ REFUSED = {
     "delta": (SMALL, ["--delta", "1"], "delta must be a number above 0 and below 1, got 1.0."),
     "l2": (SMALL, ["--l2", "-1"], "l2 must be a number of at least 0, got -1.0."),
     "holdout": (SMALL, ["--holdout", "1"], "holdout must be a number in [0, 1), got 1.0."),
-    "holdout of nothing": (SMALL, ["--holdout", "0.001"], "holdout must leave rows to train on and rows to measure, got 0.001 of 40 rows."),
-    "holdout of all": (SMALL, ["--holdout", "0.999"], "holdout must leave rows to train on and rows to measure, got 0.999 of 40 rows."),
+    "holdout of nothing": (SMALL, ["--holdout", "0.001"], "holdout must leave rows for training and rows for evaluation, got 0.001 of 40 rows."),
+    "holdout of all": (SMALL, ["--holdout", "0.999"], "holdout must leave rows for training and rows for evaluation, got 0.999 of 40 rows."),
     "seed": (SMALL, ["--seed", "-1"], "seed must be a whole number of at least 0, got -1."),
-    "one class": (SMALL, ["--classes", "n"], "classes must be two different labels or more, got 'n'."),
-    "wrong classes": (SMALL, ["--classes", "n,no"], "target 'y' must hold the classes n, no only, got y."),
-    "classes in words": (GRADES, ["--classes", "low,high"], "classes must be numbers, as target 'y' is, got 'low, high'."),
-    "classes of numbers": (GRADES, ["--model", "linear", "--classes", "0,1,2"], "classes must be left out for a target of numbers, which has a target range instead."),
-    "range of classes": (SMALL, ["--model", "logistic", "--target-range", "0,1"], "target range must be left out for model 'logistic', which has classes instead."),
+    "one class": (SMALL, ["--classes", "n"], "classes must be at least two different labels, got 'n'."),
+    "wrong classes": (SMALL, ["--classes", "n,no"], "target 'y' must hold only the classes n, no, got y."),
+    "classes in words": (GRADES, ["--classes", "low,high"], "classes must be numbers, like target 'y', got 'low, high'."),
+    "classes of numbers": (GRADES, ["--model", "linear", "--classes", "0,1,2"], "classes must be omitted for a target of numbers, which has a target range instead."),
+    "range of classes": (SMALL, ["--model", "logistic", "--target-range", "0,1"], "target range must be omitted for model 'logistic', which has classes instead."),
     "short range": (NUMBERS, ["--target-range", "1"], "target range must be a low and a high number, in this order, got 1."),
     "range that falls": (NUMBERS, ["--target-range", "5,1"], "target range must be a low and a high number, in this order, got 5, 1."),
-    "two scalings": (SMALL, ["--as-is", "--scale-epsilon", "0.1"], "columns must be scaled in one way: by an epsilon, by bounds, or left as they are."),
+    "two scalings": (SMALL, ["--as-is", "--scale-epsilon", "0.1"], "columns must be scaled in one way only: by --scale-epsilon, --bounds or --as-is."),
     "scale epsilon": (SMALL, ["--scale-epsilon", "-1"], "scale epsilon must be a number above 0, got -1.0."),
-    "no bounds": (SMALL, ["--bounds", "{folder}/none.csv"], "path must name a file, got {folder}/none.csv, where there is none."),
+    "no bounds": (SMALL, ["--bounds", "{folder}/none.csv"], "path must be an existing file, got {folder}/none.csv."),
     "not bounds": (SMALL, ["--bounds", "{path}"], "bounds in {path} must have the columns column, low and high, got a, b, y."),
     "adjacency": (SMALL, ["--method", "dice", "--adjacency", "add-remove"], None),
     "existing output": (SMALL, ["--output", "{path}"], "output must be a new file, got {path}, which exists."),
-    "no folder": (SMALL, ["--output", "{folder}/none/m.json"], "output must be in a folder that exists, got {folder}/none/m.json."),
+    "no folder": (SMALL, ["--output", "{folder}/none/m.json"], "output must be in an existing folder, got {folder}/none/m.json."),
 }  # fmt: skip
 
 
@@ -404,8 +404,8 @@ def test_a_class_that_only_held_out_rows_have(tmp_path):
         tmp_path / "m",
     ]
     done = run("fit", data, *words)
-    expected = "target 'y' must have every class among the rows that train, got w among the held-out ones only"
-    assert done.output == f"Error: {expected}: name the classes.\n"
+    expected = "target 'y' must have every class among the training rows, got w among the held-out rows only"
+    assert done.output == f"Error: {expected}: list the classes with --classes.\n"
     assert run("fit", data, *words, "--classes", "n,y,w", "--as-is").exit_code == 0
 
 
@@ -415,7 +415,7 @@ def test_a_class_that_only_held_out_rows_have(tmp_path):
         (["fit", "{path}"], "Error: Missing option '--target'.\n"),
         (["fit", "{path}", "--target", "y"], "Error: Missing option '--epsilon'.\n"),
         (["fit", "{path}", "--target", "y", "--epsilon", "1", "--model", "tree"], "'tree' is not one of 'logistic', 'linear', 'huber'.\n"),
-        (["fit", "{path}", "--target", "y", "--epsilon", "1", "--target-range", "a,b"], "must be numbers with commas between them, got 'a,b'.\n"),
+        (["fit", "{path}", "--target", "y", "--epsilon", "1", "--target-range", "a,b"], "must be comma-separated numbers, got 'a,b'.\n"),
         (["predict", "{path}"], "Error: Missing argument 'FILE'.\n"),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_computed(co
     done = run(*command, "--plot", name)
     assert done.exit_code == 2
     assert done.stdout == ""
-    message = f"must be a .png, .svg or .pdf file in a folder that exists, got '{name}'."
+    message = f"must be a .png, .svg or .pdf file in an existing folder, got '{name}'."
     assert done.stderr.splitlines()[-1] == f"Error: Invalid value for '--plot': {message}"
 
 

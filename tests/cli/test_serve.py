@@ -55,7 +55,7 @@ def test_serve_says_that_it_was_stopped(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
         assert process.stderr.read() == (
-            f"Stopped; {tmp_path / 'ledger.db'} has all reports, and the same command goes on from there.\n"
+            f"Stopped; {tmp_path / 'ledger.db'} holds all reports; the same command resumes from there.\n"
         )
 
 

@@ -69,29 +69,29 @@ REFUSED = {
     "no target": ("a,b\n1,2\n3,4\n", "y", "target must be one of 'a', 'b', got 'y'."),
     "text": (
         "a,b,c,y\n1,x,red,0\n2,5,blue,1\n", "y",
-        "features in {path} must be finite numbers, got others in 'b' (such as 'x'), 'c' (such as 'red'): encode them or leave them out.",
+        "features in {path} must be finite numbers, got other values in 'b' (such as 'x'), 'c' (such as 'red'): encode or drop these columns.",
     ),
     "infinite": (
         "a,y\n1,0\ninf,1\n", "y",
-        "features in {path} must be finite numbers, got others in 'a' (such as 'inf'): encode them or leave them out.",
+        "features in {path} must be finite numbers, got other values in 'a' (such as 'inf'): encode or drop these columns.",
     ),
     "empty cell": ("a,b,y\n1,2,0\n1,,1\n", "y", "column 'b' must have a value in every row, got '' in row 3."),
     "many empty": (
         "a,b,y\n1,2,0\nNA,,1\n,,1\n3,4,1\n", "y",
-        "column 'a' must have a value in every row, got 'NA' in row 3, and none in 1 more.",
+        "column 'a' must have a value in every row, got 'NA' in row 3, and no value in 1 more.",
     ),
     "after a blank line": ("a,y\n1,0\n\nNaN,1\n", "y", "column 'a' must have a value in every row, got 'NaN' in row 4."),
     "NA": ("a,y\n1,0\n2,NA\n", "y", "column 'y' must have a value in every row, got 'NA' in row 3."),
     "constant target": ("a,y\n1,7\n2,7.0\n", "y", "target 'y' must take more than one value, got '7' in every row."),
     "constant text": ("a,y\n1,no\n2,no\n", "y", "target 'y' must take more than one value, got 'no' in every row."),
-    "short row": ("a,b,y\n1,2,0\n1,2\n", "y", "row 3 of {path} must have 3 cells, as the header, got 2."),
-    "long row": ("a,y\n1,0\n1,2,3\n", "y", "row 3 of {path} must have 2 cells, as the header, got 3."),
+    "short row": ("a,b,y\n1,2,0\n1,2\n", "y", "row 3 of {path} must have 3 cells, like the header, got 2."),
+    "long row": ("a,y\n1,0\n1,2,3\n", "y", "row 3 of {path} must have 2 cells, like the header, got 3."),
     "no rows": ("a,y\n", "y", "{path} must have rows below its header, got none."),
     "blank rows": ("a,y\n\n\n", "y", "{path} must have rows below its header, got none."),
     "empty file": ("", "y", "the first row of {path} must name the columns, got nothing."),
     "no header": ("1,2\n3,4\n", "2", "the first row of {path} must name the columns, got 1, 2."),
-    "no name": (",a,y\n0,1,2\n1,2,3\n", "y", "column 1 of {path} must have a name, got none (is it an index? take it out)."),
-    "same name": ("a,y,a\n0,1,2\n1,2,3\n", "y", "the columns of {path} must have different names, got 'a' twice."),
+    "no name": (",a,y\n0,1,2\n1,2,3\n", "y", "column 1 of {path} must have a name, got none (if it is an index, remove it)."),
+    "same name": ("a,y,a\n0,1,2\n1,2,3\n", "y", "the columns of {path} must have distinct names, got 'a' twice."),
     "target only": ("y\n0\n1\n", "y", "{path} must have columns besides the target 'y', got none."),
     "not UTF-8": (b"a,y\n\xff\xfe,1\n", "y", "path must be a CSV file in UTF-8, got {path}, which is not one."),
     "not text": (b"PAR1\x00\x15\x04\xff", "y", "path must be a CSV file in UTF-8, got {path}, which is not one."),
@@ -110,7 +110,7 @@ def test_a_missing_file(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(FileNotFoundError) as caught:
             read_table(path, "y")
-        assert str(caught.value) == f"path must name a file, got {path}, where there is none."
+        assert str(caught.value) == f"path must be an existing file, got {path}."
 
 
 def test_labels_that_a_loss_cannot_take(write):
@@ -149,11 +149,11 @@ def test_chunks_make_no_difference(write, monkeypatch, chunk):
     words = read_table(write("a,y\n1,1\n2,2\n\n3,three\n4,2\n5,1\n\n"), "y")  # not numbers, which shows late
     assert words.features.ravel().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert words.target.tolist() == ["1", "2", "three", "2", "1"]
-    with pytest.raises(ValueError, match="^column 'a' must have a value in every row, got '' in row 3, and none in 2"):
+    with pytest.raises(ValueError, match="^column 'a' must have a value in every row, got '' in row 3, and no value in 2"):
         read_table(write("a,y\n1,1\n,2\n3,1\nNA,2\n\nnull,2\n"), "y")
-    with pytest.raises(ValueError, match="got others in 'a' \\(such as 'x'\\), 'b' \\(such as 'z'\\)"):
+    with pytest.raises(ValueError, match="got other values in 'a' \\(such as 'x'\\), 'b' \\(such as 'z'\\)"):
         read_table(write("a,b,y\n1,1,1\nx,2,2\n3,z,1\ny,w,1\n"), "y")
-    with pytest.raises(ValueError, match="^row 5 of .* must have 2 cells, as the header, got 1.$"):
+    with pytest.raises(ValueError, match="^row 5 of .* must have 2 cells, like the header, got 1.$"):
         read_table(write("a,y\n1,1\n\n1,2\n7\n"), "y")
 
 
@@ -198,19 +198,19 @@ def test_every_type_of_number_in_parquet(save):
 
 TWICE = pa.Table.from_arrays([pa.array([1, 2])] * 3, names=["a", "a", "y"])
 REFUSED_PARQUET = {
-    "null": ({**PLAIN, "b": [7, None, None]}, "column 'b' must have a value in every row, got 'nan' in row 2, and none in 1 more."),
+    "null": ({**PLAIN, "b": [7, None, None]}, "column 'b' must have a value in every row, got 'nan' in row 2, and no value in 1 more."),
     "NaN": ({**PLAIN, "a": [1.0, 2.0, np.nan]}, "column 'a' must have a value in every row, got 'nan' in row 3."),
     "null target": ({**PLAIN, "y": ["no", None, "yes"]}, "column 'y' must have a value in every row, got '' in row 2."),
-    "nothing": ({**PLAIN, "b": pa.nulls(3)}, "column 'b' must have a value in every row, got '' in row 1, and none in 2 more."),
-    "infinite": ({**PLAIN, "a": [1.0, -np.inf, 2.0]}, "features in {path} must be finite numbers, got others in 'a' (such as '-inf'): encode them or leave them out."),
-    "text": ({**PLAIN, "b": ["x", "y", "z"]}, "features in {path} must be finite numbers, got others in 'b' (such as 'x'): encode them or leave them out."),
-    "date": ({**PLAIN, "b": [datetime.date(2020, 1, 2)] * 3}, "features in {path} must be finite numbers, got others in 'b' (such as '2020-01-02'): encode them or leave them out."),
-    "list": ({**PLAIN, "b": [[1], [2], [3]]}, "features in {path} must be finite numbers, got others in 'b' (such as '[1]'): encode them or leave them out."),
+    "nothing": ({**PLAIN, "b": pa.nulls(3)}, "column 'b' must have a value in every row, got '' in row 1, and no value in 2 more."),
+    "infinite": ({**PLAIN, "a": [1.0, -np.inf, 2.0]}, "features in {path} must be finite numbers, got other values in 'a' (such as '-inf'): encode or drop these columns."),
+    "text": ({**PLAIN, "b": ["x", "y", "z"]}, "features in {path} must be finite numbers, got other values in 'b' (such as 'x'): encode or drop these columns."),
+    "date": ({**PLAIN, "b": [datetime.date(2020, 1, 2)] * 3}, "features in {path} must be finite numbers, got other values in 'b' (such as '2020-01-02'): encode or drop these columns."),
+    "list": ({**PLAIN, "b": [[1], [2], [3]]}, "features in {path} must be finite numbers, got other values in 'b' (such as '[1]'): encode or drop these columns."),
     "constant": ({**PLAIN, "y": [3, 3, 3]}, "target 'y' must take more than one value, got '3' in every row."),
     "no target": ({"a": [1, 2]}, "target must be one of 'a', got 'y'."),
     "no rows": ({"a": pa.array([], pa.int64()), "y": pa.array([], pa.int64())}, "{path} must have rows below its header, got none."),
     "no columns": (pa.table({}), "{path} must have columns, got none."),
-    "same name": (TWICE, "the columns of {path} must have different names, got 'a' twice."),
+    "same name": (TWICE, "the columns of {path} must have distinct names, got 'a' twice."),
     "index": ({**PLAIN, "__index_level_0__": [5, 6, 7]}, "column '__index_level_0__' of {path} is an index that pandas wrote: leave it out."),
 }  # fmt: skip
 
@@ -233,7 +233,7 @@ def test_a_damaged_parquet_file(save):
     whole = path.read_bytes()
     for content in (b"", b"a,y\n1,2\n", whole[:-20], whole[:200] + b"?" * 2000 + whole[2200:]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="^path must be a Parquet file, got .*, which is not one, or not whole.$"):
+        with pytest.raises(ValueError, match="^path must be a Parquet file, got .*, which is not one or is damaged.$"):
             read_table(path, "y")
 
 

@@ -14,8 +14,8 @@ from clipsilon.cli.rule_options import ABOUT_PRESETS, make_rule, rule_options
 @click.command("audit", epilog=ABOUT_PRESETS)
 @rule_options
 @click.option("--runs", type=int, default=10_000, show_default=True, help="Runs on each of the two data sets.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="With which ε is demonstrated.")
-@click.option("--seed", type=int, help="Makes the audit repeatable.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence of the demonstrated ε.")
+@click.option("--seed", type=int, help="Seed that makes the audit repeatable.")
 @plot_option
 def command(
     records: int,

@@ -1,4 +1,4 @@
-"""`clipsilon bias`: the exact bias of clipping on a problem, as a table, a figure or comma-separated values."""
+"""`clipsilon bias`: the exact bias of clipping, as a table, a figure or comma-separated values."""
 
 from __future__ import annotations
 
@@ -28,22 +28,34 @@ LOSSES: dict[str, Callable[..., Loss]] = {
     "squared-error": losses.SquaredError,
     "huber": losses.Huber,
 }
-MARKS = "*†‡§¶#¤^~"  # one for each remark that there can be
+MARKS = "*†‡§¶#¤^~"  # one for each possible remark
 
 WARNING = (
-    "Not private: these numbers are computed from the data without noise. Whoever sees them, or a clip that was "
-    "chosen by them, learns about the records."
+    "Not private: these numbers are computed from the data without noise. They reveal something about the records, "
+    "and so does a clip that is chosen by them."
 )
 GAMING = (
     "Reaction: each record with label 1 changes all its columns to lower its score, "
-    "by β·θ/max(1, ‖θ‖); the others stay (BestResponse)."
+    "by β·θ/max(1, ‖θ‖); the others do not react (BestResponse)."
 )
 SHIFTING = "Reaction: every record changes all its columns to lower its prediction, by β·θ (LocationShift)."
 MOVING = "Reaction: every record moves by −β·θ (LocationShift)."
 
 
 class Subject(NamedTuple):
-    """What is measured: a problem for each β, the strengths to look at unless told otherwise, and notes for readers."""
+    """What is measured.
+
+    Parameters
+    ----------
+    title : str
+        Name of the problem.
+    problem_at : callable
+        Returns the problem with a reaction of strength β.
+    betas : tuple of float
+        The strengths to look at by default.
+    notes : tuple of str
+        Sentences that describe the problem to readers.
+    """
 
     title: str
     problem_at: Callable[[float], Problem]
@@ -52,8 +64,8 @@ class Subject(NamedTuple):
 
 
 def quadratic_subject() -> Subject:
-    """Paper 1's first setting; β = 0.1 is where its reaction takes over."""
-    note = "Paper 1's first setting: ½(θ + 10·z)², z = 1 for a tenth of 100,000 records and else 0, |θ| ≤ 10."
+    """Return paper 1's first setting, whose stable point moves off to infinity as β approaches 0.1."""
+    note = "Paper 1's first setting: ½(θ + 10·z)², z = 1 for a tenth of 100,000 records and 0 otherwise, |θ| ≤ 10."
     return Subject(
         "Quadratic",
         quadratic,
@@ -63,7 +75,7 @@ def quadratic_subject() -> Subject:
 
 
 def credit_subject() -> Subject:
-    """Paper 1's credit setting."""
+    """Return paper 1's credit setting."""
     problem = credit_problem(beta=0.0)
     note = (
         f"Paper 1's credit setting, {problem.records} records; data: {credit_data().source}. Logistic loss with "
@@ -83,35 +95,35 @@ def _parse_sorted(context: click.Context, option: click.Parameter, text: str | N
 
 @click.command("bias")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--target", help="Column of FILE that is predicted; the others are features and must be numbers.")
+@click.option("--target", help="Column of FILE to predict; the others are features and must be numbers.")
 @ignore_option
-@click.option("--problem", type=click.Choice(list(SUBJECTS)), help="A problem of the demo instead of FILE.")
+@click.option("--problem", type=click.Choice(list(SUBJECTS)), help="A built-in problem instead of FILE.")
 @click.option(
     "--loss",
     type=click.Choice(list(LOSSES)),
-    help="Loss of a record; default: logistic if the target has two values, else squared-error.",
+    help="Loss of a record; default: logistic for a target of two values, otherwise squared-error.",
 )
 @click.option("--l2", type=float, help="Weight of ½‖θ‖² in the loss; default: 0.01.")
 @click.option(
     "--clip",
     "clips",
     callback=_parse_sorted,
-    help="Thresholds, as 0.1,0.3,1; default: eight over the gradients' norms.",
+    help="Clip thresholds, such as 0.1,0.3,1; default: eight over the range of the gradients' norms.",
 )
 @click.option(
     "--beta",
     "betas",
     callback=_parse_sorted,
-    help="Strengths of the reaction, as 0,0.01,0.1; default: 0,0.1,0.3,1, or 0,0.01,0.05,0.08 for the quadratic.",
+    help="Strengths of the reaction, such as 0,0.1; default: 0,0.1,0.3,1, or 0,0.01,0.05,0.08 for the quadratic.",
 )
 @click.option(
     "--standardise/--as-is",
     default=None,
-    help="Give the columns (and a target of numbers) mean 0 and deviation 1, or take them as they are.  "
+    help="Scale the columns (and a target of numbers) to mean 0 and standard deviation 1, or leave them as they are.  "
     "[default: standardise]",
 )
 @plot_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line a clip and β.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, one line per clip and β.")
 def command(
     file: Path | None,
     problem: str | None,
@@ -121,14 +133,14 @@ def command(
     as_csv: bool,
     **about: Any,
 ) -> None:
-    """Measure what clipping alone will cost: the exact bias ‖θ_∞ − θ_PS‖² against the clip c and the reaction β.
+    """Compute the bias that clipping alone will cause: ‖θ_∞ − θ_PS‖² for each clip c and reaction β, exactly.
 
-    Reads a CSV FILE with a header row, or takes a built-in problem. How records react: with the logistic loss,
-    those with label 1 (the later of the target's two values in sorted order) change all their columns along the
-    model to lower their score, by β·θ/max(1, ‖θ‖), and the others stay; with the other losses, every record
-    changes all its columns by β·θ to lower its prediction. There is no intercept.
+    Reads a CSV or Parquet FILE, or takes a built-in problem. Records react as follows. With the logistic loss, those
+    with label 1 (the later of the target's two values in sorted order) change all their columns along the model to
+    lower their score, by β·θ/max(1, ‖θ‖), and the others do not react; with the other losses, every record changes
+    all its columns by β·θ to lower its prediction. There is no intercept.
 
-    This looks at the data without noise: its output is not private.
+    The output is computed from the data without noise: it is not private.
     """
     from rich.console import Console
 
@@ -150,30 +162,28 @@ def command(
 
 
 def _subject(file: Path | None, problem: str | None, **about: Any) -> Subject:
-    """Return the table or the built-in problem that was asked for."""
+    """Return the requested table or built-in problem."""
     if (file is None) == (problem is None):
         raise click.UsageError("Give either a FILE or --problem.")
     if file is None:
         if any(value not in (None, ()) for value in about.values()):
-            raise click.UsageError(
-                "--target, --ignore, --loss, --l2, --standardise and --as-is have no meaning without a FILE."
-            )
+            raise click.UsageError("--target, --ignore, --loss, --l2, --standardise and --as-is require a FILE.")
         return SUBJECTS[str(problem)]()
     if about["target"] is None:
-        raise click.UsageError("FILE needs --target, the column that is predicted.")
+        raise click.UsageError("FILE requires --target, the column to predict.")
     return file_subject(file, **{name: value for name, value in about.items() if value is not None})
 
 
 def _print_table(console: Console, subject: Subject, rows: Sequence[BiasRow]) -> None:
     from rich.table import Table as Grid
 
-    header, lines, remarks = cells(rows)
-    table = Grid(header[0], title="‖θ_∞ − θ_PS‖², and the share of records that is clipped at θ_∞")
+    header, lines, remarks = format_cells(rows)
+    table = Grid(header[0], title="‖θ_∞ − θ_PS‖², and the fraction of records that is clipped at θ_∞")
     for name in header[1:]:
         table.add_column(name, justify="right")
     for k, line in enumerate(lines):
         table.add_row(*line, end_section=k == len(lines) - 2)
-    for text in (*subject.notes, table, *remarks, reading(rows)):
+    for text in (*subject.notes, table, *remarks, describe_example(rows)):
         console.print(text, highlight=False, markup=False)
     console.print(WARNING, style="bold", highlight=False)
 
@@ -189,30 +199,50 @@ def file_subject(
     standardise: bool = True,
     ignore: Sequence[str] = (),
 ) -> Subject:
-    """A table of the user's. Without a named loss, two values of the target make it logistic, more squared error."""
+    """Return the problem of a user's table.
+
+    Parameters
+    ----------
+    path : Path
+        A CSV or Parquet file.
+    target : str
+        The column to predict.
+    loss : str, optional
+        A key of `LOSSES`; by default logistic for a target of two values, otherwise squared-error.
+    l2 : float, default 0.01
+        Weight of ½‖θ‖² in the loss.
+    standardise : bool, default True
+        Scale the columns, and a target of numbers, to mean 0 and standard deviation 1; drop constant columns.
+    ignore : sequence of str, optional
+        Columns to leave out.
+
+    Returns
+    -------
+    Subject
+    """
     table = read_table(path, target, ignore)
     loss = loss or ("logistic" if np.unique(table.target).size == 2 else "squared-error")
     part = LOSSES[loss](l2=l2)
     binary = label_kind(part) == "binary"
     labels, one = binary_labels(table) if binary else (real_labels(table), "")
-    used = _standardised(table) if standardise else table
-    if standardise and not binary:  # there is no intercept to take up the mean
+    used = _standardise(table) if standardise else table
+    if standardise and not binary:  # without an intercept, the mean has to be removed
         labels = (labels - labels.mean()) / labels.std()
     response = responses.BestResponse(0.0) if binary else responses.LocationShift(0.0)
     problem = Problem(used.features, labels, loss=part, response=response)
-    scale = "as they are" if not standardise else "standardised" if binary else "standardised, and the target too"
+    scale = "as they are" if not standardise else "standardised" if binary else "standardised like the target"
     left_out = [name for name in table.columns if name not in used.columns]
     notes = [
         f"{path.name}: {problem.records} records, {problem.dimension} columns, {scale}; no intercept.",
         f"Loss: {loss} of {target!r} with l2 = {l2:g}" + (f"; label 1 is {one!r}." if binary else "."),
         GAMING if binary else SHIFTING,
-        *([f"Left out, because they never change: {', '.join(left_out)}."] if left_out else []),
+        *([f"Left out because they are constant: {', '.join(left_out)}."] if left_out else []),
     ]
-    return Subject(path.name, _reacting(problem), (0.0, 0.1, 0.3, 1.0), tuple(notes))
+    return Subject(path.name, _with_strength(problem), (0.0, 0.1, 0.3, 1.0), tuple(notes))
 
 
-def _reacting(problem: Problem) -> Callable[[float], Problem]:
-    """The same problem with a reaction of another strength."""
+def _with_strength(problem: Problem) -> Callable[[float], Problem]:
+    """Return a function that gives the same problem with a reaction of strength β."""
     labels = None if label_kind(problem.loss) == "none" else problem.labels
 
     def at(beta: float) -> Problem:
@@ -222,38 +252,38 @@ def _reacting(problem: Problem) -> Callable[[float], Problem]:
     return at
 
 
-def _standardised(table: Table) -> Table:
-    """Columns with mean 0 and deviation 1, without those that are constant."""
+def _standardise(table: Table) -> Table:
+    """Scale the columns to mean 0 and standard deviation 1, and drop those that are constant."""
     varies = np.ptp(table.features, axis=0) > 0
     if not varies.any():
-        raise ValueError("features must have a column that changes from row to row, got none.")
+        raise ValueError("features must have a column that is not constant, got none.")
     kept = table.features[:, varies]
     names = tuple(name for name, keep in zip(table.columns, varies, strict=True) if keep)
     return table._replace(features=(kept - kept.mean(axis=0)) / kept.std(axis=0), columns=names)
 
 
-# -- its numbers in words --------------------------------------------------------------------------------------------
+# -- the numbers in words --------------------------------------------------------------------------------------------
 
 
-def reading(rows: Sequence[BiasRow]) -> str:
-    """One example in words: the middle clip, at the strongest reaction whose points are steady."""
+def describe_example(rows: Sequence[BiasRow]) -> str:
+    """Describe one example in words: the middle clip, at the strongest reaction whose points are steady."""
     found = [row for row in rows if row.steady]
     if not found:
-        return "No bias can be taken at face value: see the remarks."
+        return "No bias here is reliable: see the remarks."
     clips = sorted({row.clip for row in found})
     clip = clips[(len(clips) - 1) // 2]
     here = sorted((row for row in found if row.clip == clip), key=lambda row: row.beta)
     weak, strong = here[0], here[-1]
     text = (
-        f"At c = {clip:g} and β = {strong.beta:g} clipping alone will move the model by {np.sqrt(strong.bias):.3g} "
-        f"(squared: {strong.bias:.4g}), however long it is trained; the stable model has length "
+        f"At c = {clip:g} and β = {strong.beta:g} clipping alone moves the model by {np.sqrt(strong.bias):.3g} "
+        f"(squared: {strong.bias:.4g}), however long it is trained; the stable model has norm "
         f"{strong.stable_norm:.3g}, and {strong.fraction_clipped:.1%} of the records are clipped."
     )
-    return text if weak is strong else f"{text} At β = {weak.beta:g} it would be {np.sqrt(weak.bias):.3g}."
+    return text if weak is strong else f"{text} At β = {weak.beta:g} this is {np.sqrt(weak.bias):.3g}."
 
 
-def cells(rows: Sequence[BiasRow]) -> tuple[list[str], list[list[str]], list[str]]:
-    """The table for a terminal: header, a row a clip with a column a β, and the remarks that its marks stand for."""
+def format_cells(rows: Sequence[BiasRow]) -> tuple[list[str], list[list[str]], list[str]]:
+    """Return the header, one row per clip with one column per β, and the remarks that the marks refer to."""
     remarks = {remark: None for row in rows for remark in row.remark.split("; ") if remark}
     marks = dict(zip(remarks, MARKS, strict=False))
     betas = list(dict.fromkeys(row.beta for row in rows))

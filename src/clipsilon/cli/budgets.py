@@ -9,7 +9,7 @@ from clipsilon.estimators.methods import Budget, Choices
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.statement import Statement, account
 
-_SAFE = 1 - 1e-9  # of what the model may spend, so that no rounding takes the total above what was asked for
+_SAFE = 1 - 1e-9  # fraction of the model's budget that it may spend, so that rounding cannot exceed the total
 
 
 def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: int, columns: int) -> Budget:
@@ -45,7 +45,7 @@ def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: 
 
 
 def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: int) -> bool:
-    """Whether the certificate is Gaussian as the estimators will run the method: with a column of ones."""
+    """Return whether the certificate is Gaussian as the estimators run the method: with a column of ones."""
     loss = "logistic" if kind == "logistic" else "squared"
     plan = methods.plan(method, Choices(), budget, records, columns + 1, loss)
     profile = account(plan.rule, records, plan.all_steps, budget.delta, budget.adjacency).certificate.profile

@@ -1,4 +1,4 @@
-"""`clipsilon claims`: what the papers claim beside what holds."""
+"""`clipsilon claims`: the privacy that the papers claim, beside what holds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ COLUMNS = ("paper", "experiment", "δ", "neighbours", "claimed ε", "condition",
 
 
 @click.command("claims")
-@click.option("--audit-runs", type=int, help="Attack every setting this often on each side (200: a few minutes).")
+@click.option(
+    "--audit-runs", type=int, help="Attack each setting with this many runs per data set; 200 take a few minutes."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 def command(audit_runs: int | None, as_csv: bool) -> None:
-    """Set the papers' claims beside what holds: for their own settings claimed, condition, certified, audited."""
+    """Compare the papers' privacy claims, in their own settings, with the certified and the audited ε."""
     with plain_errors():
         rows = [_cells(row) for row in claims(audit_runs)]
     if as_csv:

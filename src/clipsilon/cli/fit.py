@@ -1,4 +1,4 @@
-"""`clipsilon fit`: from a user's file to a private model, its statements, and its quality on held-out rows."""
+"""`clipsilon fit`: fit a private model to a file, state its privacy, and evaluate it on held-out rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clipsilon.cli.targets import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.statement import Statement, shown
 
-if TYPE_CHECKING:  # scikit-learn takes long to load, and the help does without it
+if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
     from clipsilon.cli.quality import Measure
     from clipsilon.estimators import PrivateScaler, TotalPrivacy
     from clipsilon.estimators.model_files import Model
@@ -36,13 +36,13 @@ MODELS = ("logistic", "linear", "huber")
 METHODS = (
     *("dpsgd", "pcsgd", "dice", "adam-dice", "auto-dice", "dpgd", "clipped-dpgd", "noisy-selection", "gamma-dpsgd"),
 )
-SHARE = 0.1  # of δ, and by default of ε, for learning the scales of columns
+SCALE_FRACTION = 0.1  # of δ, and by default of ε, for learning the scales of the columns
 
 QUALITY_WARNING = (
-    "Not private: these numbers are computed from the held-out rows without noise, and the statement below covers the "
-    "rows that trained the model only. Show them to nobody who may not see those rows; they are not in the model file."
+    "Not private: these numbers are computed from the held-out rows without noise, and the statement below covers only "
+    "the rows that trained the model. Share them only with people who may see those rows; the model file omits them."
 )
-SEEDED = "A seed makes the noise repeatable: this model is for trying out, and not for release."
+SEEDED = "The seed makes the noise repeatable: use this model for experiments, do not release it."
 _OPTIONS = {"classes=": "--classes", "target_range=": "--target-range"}  # arguments of the estimators and options
 
 
@@ -53,30 +53,30 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
 
 @click.command("fit")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="Column that is predicted; the others are features and must be numbers.")
-@click.option("--epsilon", type=float, required=True, help="ε of all that is learnt together.")
-@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of all that is learnt together.")
+@click.option("--target", required=True, help="Column to predict; the others are features and must be numbers.")
+@click.option("--epsilon", type=float, required=True, help="ε of everything that is learnt, in total.")
+@click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of everything that is learnt, in total.")
 @click.option(
     "--model",
     type=click.Choice(MODELS),
     help="Kind of model; default: linear with --target-range, logistic with --classes or if the target has two values.",
 )
 @click.option(
-    "--classes", callback=_parse_labels, help="The target's labels, as no,yes; else they are learnt without noise."
+    "--classes", callback=_parse_labels, help="All labels of the target, such as no,yes; default: learnt without noise."
 )
 @click.option(
     "--target-range",
     callback=parse_numbers,
-    help="Where most targets of numbers lie, as 0,100; else it is learnt without noise.",
+    help="Range of most targets of numbers, such as 0,100; default: learnt without noise.",
 )
 @ignore_option
-@click.option("--scale-epsilon", type=float, help="Part of ε that learns the columns' scales; default: a tenth of it.")
+@click.option("--scale-epsilon", type=float, help="Part of ε for learning the columns' scales; default: a tenth.")
 @click.option(
     "--bounds",
     type=click.Path(path_type=Path),
-    help="Public bounds to scale by instead: a CSV file with the columns column, low and high.",
+    help="Public bounds for scaling instead: a CSV file with the columns column, low and high.",
 )
-@click.option("--as-is", is_flag=True, help="Take the columns as they are, because they are of unit order.")
+@click.option("--as-is", is_flag=True, help="Do not scale the columns, because they are of unit order.")
 @click.option(
     "--method",
     type=click.Choice(METHODS),
@@ -87,23 +87,27 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
 @adjacency_option("zero-out")
 @click.option("--l2", type=float, default=0.0, show_default=True, help="Weight of ½‖θ‖² in the loss.")
 @click.option(
-    "--holdout", type=float, default=0.2, show_default=True, help="Share of the rows that measures the model instead."
+    "--holdout",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="Fraction of the rows that evaluates the model instead.",
 )
-@click.option("--seed", type=int, help="Makes the fit repeatable: not for release.")
+@click.option("--seed", type=int, help="Seed that makes the fit repeatable; not for release.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("model.json"),
     show_default=True,
-    help="Model file, a new one.",
+    help="New model file.",
 )
 @format_option("text", "json")
 @quiet_option
 def command(output: Path, form: str, quiet: bool, **about: Any) -> None:
-    """Fit a private model to a CSV or Parquet FILE, measure it on held-out rows, and write it to a model file.
+    """Fit a private model to a CSV or Parquet FILE, evaluate it on held-out rows, and write it to a model file.
 
-    The scales of the columns and the model spend (ε, δ) together. All that is printed about quality is measured on
-    rows that are held out, without noise: it is not private.
+    Learning the scales of the columns and the model costs (ε, δ) in total. The printed quality is computed from the
+    held-out rows without noise: it is not private.
     """
     with plain_errors(), stoppable():
         require_new_file(output)
@@ -122,21 +126,22 @@ def command(output: Path, form: str, quiet: bool, **about: Any) -> None:
 class Request:
     """The options of `clipsilon fit`, checked before any file is read.
 
-    The fields are the options of the command, and have its defaults.
+    The fields are named after the options, and have the same defaults. `model` None chooses logistic for two values;
+    `scale_epsilon` None is a tenth of `epsilon`.
     """
 
     path: Path
     target: str
     epsilon: float
     delta: float = 1e-5
-    model: str | None = None  # None: logistic for two values
+    model: str | None = None
     method: str = "dpsgd"
     adjacency: str = "zero-out"
     l2: float = 0.0
     classes: Sequence[str] | None = None
     target_range: Sequence[float] | None = None
     ignore: Sequence[str] = ()
-    scale_epsilon: float | None = None  # None: a share of epsilon
+    scale_epsilon: float | None = None
     bounds: Path | None = None
     as_is: bool = False
     holdout: float = 0.2
@@ -158,18 +163,18 @@ class Request:
         if self.model is not None:
             checks.choice("model", self.model, dict.fromkeys(MODELS))
         if self.classes is not None and (self.target_range is not None or self.model in ("linear", "huber")):
-            raise ValueError("classes must be left out for a target of numbers, which has a target range instead.")
+            raise ValueError("classes must be omitted for a target of numbers, which has a target range instead.")
         if self.target_range is not None and self.model == "logistic":
-            raise ValueError("target range must be left out for model 'logistic', which has classes instead.")
+            raise ValueError("target range must be omitted for model 'logistic', which has classes instead.")
         if self.target_range is not None and not _is_range(self.target_range):
             given = ", ".join(f"{number:g}" for number in self.target_range)
             raise ValueError(f"target range must be a low and a high number, in this order, got {given}.")
         if self.classes is not None and len(set(self.classes)) < 2:
-            raise ValueError(f"classes must be two different labels or more, got {', '.join(self.classes)!r}.")
+            raise ValueError(f"classes must be at least two different labels, got {', '.join(self.classes)!r}.")
 
     def _check_scaling(self) -> None:
         if (self.scale_epsilon is not None) + (self.bounds is not None) + self.as_is > 1:
-            raise ValueError("columns must be scaled in one way: by an epsilon, by bounds, or left as they are.")
+            raise ValueError("columns must be scaled in one way only: by --scale-epsilon, --bounds or --as-is.")
         if self.scale_epsilon is not None and checks.positive("scale epsilon", self.scale_epsilon) >= self.epsilon:
             raise ValueError(f"scale epsilon must be below epsilon ({self.epsilon:g}), got {self.scale_epsilon!r}.")
 
@@ -179,19 +184,37 @@ def _is_range(numbers: Sequence[float]) -> bool:
 
 
 class Fit(NamedTuple):
-    """A private model, and what there is to say about it."""
+    """A private model and its report.
+
+    Parameters
+    ----------
+    model : Model
+        The fitted model.
+    total : TotalPrivacy
+        What scaling and training cost together.
+    statements : tuple of Statement
+        The privacy statements of the scaler, if there is one, and of the model.
+    quality : tuple of Measure
+        Measures on the held-out rows, not private; empty if no rows were held out.
+    baseline : str
+        The constant that the model is compared with.
+    trained, held_out : int
+        Numbers of rows.
+    notes : tuple of str
+        What the user should know: what was learnt without budget, for instance.
+    """
 
     model: Model
     total: TotalPrivacy
     statements: tuple[Statement, ...]
-    quality: tuple[Measure, ...]  # empty if no rows were held out
-    baseline: str  # what the model is compared with
-    trained: int  # rows
+    quality: tuple[Measure, ...]
+    baseline: str
+    trained: int
     held_out: int
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all but the model itself, as JSON has it."""
+        """Return everything but the model itself, ready for JSON."""
         return {
             "model": self.model.kind,
             "target": self.model.target,
@@ -210,7 +233,21 @@ class Fit(NamedTuple):
 
 
 def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | None = None) -> Fit:
-    """Hold rows out, scale and fit within (ε, δ) together, and measure the model on the held-out rows."""
+    """Hold rows out, scale and fit within (ε, δ) in total, and evaluate the model on the held-out rows.
+
+    Parameters
+    ----------
+    request : Request
+        What to fit.
+    tell : callable, optional
+        Called with a sentence before each stage.
+    progress : bool or None, default None
+        Whether to show the progress of training; None does so in a terminal.
+
+    Returns
+    -------
+    Fit
+    """
     from sklearn.pipeline import Pipeline
 
     from clipsilon.cli.quality import describe_baseline, measure_quality
@@ -262,7 +299,9 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
     """
     held = round(holdout * records)
     if held == records or (holdout > 0 and held == 0):
-        raise ValueError(f"holdout must leave rows to train on and rows to measure, got {holdout:g} of {records} rows.")
+        raise ValueError(
+            f"holdout must leave rows for training and rows for evaluation, got {holdout:g} of {records} rows."
+        )
     order = np.random.default_rng(seed).permutation(records)
     return np.sort(order[held:]), np.sort(order[:held])
 
@@ -276,21 +315,21 @@ def _scaled(
     if request.as_is:
         return table.features[train], []
     bounds = None if request.bounds is None else read_bounds(request.bounds, table.columns)
-    epsilon = None if bounds else (request.scale_epsilon or SHARE * request.epsilon)
+    epsilon = None if bounds else (request.scale_epsilon or SCALE_FRACTION * request.epsilon)
     tell("Scaling the columns by their bounds…" if bounds else "Learning the scales of the columns…")
-    scaler = PrivateScaler(epsilon, SHARE * request.delta, bounds, request.adjacency, seed)
-    with _collect_warnings([]):  # it numbers the columns that it could not learn: `_notes` names them
+    scaler = PrivateScaler(epsilon, SCALE_FRACTION * request.delta, bounds, request.adjacency, seed)
+    with _collect_warnings([]):  # they number the columns that could not be learnt: `_notes` names them
         scaled = scaler.fit_transform(table.features[train])
-    if epsilon is not None and scaler.statement_.certified == 0:  # which depends on public numbers only
+    if epsilon is not None and scaler.statement_.certified == 0:  # this depends on public numbers only
         raise ValueError(
-            f"FILE must have more than {len(train)} rows that train, to learn the scales of {len(table.columns)} "
-            f"column(s) at ε = {epsilon:g}; else give --bounds, --as-is or a larger --scale-epsilon."
+            f"FILE must have more than {len(train)} training rows to learn the scales of {len(table.columns)} "
+            f"column(s) at ε = {epsilon:g}; otherwise give --bounds, --as-is or a larger --scale-epsilon."
         )
     return scaled, [scaler]
 
 
 def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], records: int, columns: int) -> Any:
-    """Return the estimator with what the scaler left of the budget."""
+    """Return the estimator with the budget that the scaler left."""
     from clipsilon.cli.budgets import remaining
     from clipsilon.estimators import model_files
     from clipsilon.estimators.methods import Budget
@@ -303,10 +342,10 @@ def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], r
 
 
 def _total(request: Request, model: Model) -> TotalPrivacy:
-    """Return what was spent, which is never more than was asked for."""
+    """Return what was spent, which never exceeds the requested budget."""
     from clipsilon.estimators import total_privacy
 
-    with _collect_warnings([]):  # the same as during the fit
+    with _collect_warnings([]):  # repeats those of the fit
         total = total_privacy(model.pipeline, request.delta)
     if not total.epsilon <= request.epsilon:
         raise RuntimeError(f"The fit spent ε = {total.epsilon!r} of {request.epsilon!r}: please report this.")
@@ -329,7 +368,7 @@ def _collect_warnings(notes: list[str]) -> Iterator[None]:
 def _notes(request: Request, model: Model, trained: int) -> list[str]:
     notes = [SEEDED] if model.seeded else []
     if request.delta * trained >= 1:
-        notes.append(f"δ = {request.delta:g} is no less than 1 in {trained} rows: it could give some row away whole.")
+        notes.append(f"δ = {request.delta:g} is at least 1 in {trained} rows: this permits releasing a whole row.")
     learnt = model.pipeline[0].learnt_ if len(model.pipeline) > 1 else ()
     hidden = [name for name, is_learnt in zip(model.columns, learnt, strict=False) if not is_learnt]
     if hidden:

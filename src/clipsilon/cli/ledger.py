@@ -18,7 +18,7 @@ from clipsilon.local.statement import statement_of
 @click.option("--delta", type=float, required=True, help="δ at which ε is stated.")
 @format_option("text", "json")
 def command(path: Path, delta: float, form: str) -> None:
-    """State what the users in LEDGER gave away: a summary, or as JSON each of them."""
+    """State the privacy loss of the users in LEDGER: in summary, and with --format json for each of them."""
     with plain_errors(), closing(open_ledger(path)) as opened:
         statement = statement_of(opened.budgets(), delta)
     click.echo(statement.to_json() if form == "json" else statement)

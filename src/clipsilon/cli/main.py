@@ -8,19 +8,19 @@ import click
 
 from clipsilon.version import __version__
 
-# The command NAME is `clipsilon.cli.NAME.command`; its one-line help is here, so that no other file is needed for it.
+# The command NAME is `clipsilon.cli.NAME.command`. Its one-line help stands here, so that listing imports nothing.
 COMMANDS = {
     "account": "State the privacy of PRESET: certified, claimed, and why.",
     "audit": "Attack PRESET and state the ε that the attack demonstrates.",
-    "bias": "Measure what clipping alone will cost.",
-    "claims": "Set the papers' claims beside what holds.",
+    "bias": "Compute the bias that clipping alone will cause.",
+    "claims": "Compare the papers' privacy claims with what holds.",
     "data": "Fetch data sets into the cache folder.",
     "demo": "Compare SGD, PCSGD and DiceSGD on two problems.",
     "fit": "Fit a private model to a CSV or Parquet file.",
-    "ledger": "State what the users of a ledger gave away.",
-    "predict": "Predict the rows of a file by a fitted model.",
-    "reproduce": "Make the papers' figures and tables again.",
-    "serve": "Take reports under local privacy, over HTTP.",
+    "ledger": "State the privacy loss of the users in a ledger.",
+    "predict": "Predict the rows of a file with a fitted model.",
+    "reproduce": "Reproduce the papers' figures and tables.",
+    "serve": "Collect reports under local privacy, over HTTP.",
 }
 
 
@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None if there is none of this name."""
+        """Import and return a command, None if the name is unknown."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"clipsilon.cli.{cmd_name}").command

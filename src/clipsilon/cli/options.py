@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PICTURES = {".png", ".svg", ".pdf"}
 def _check_picture(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
     """Refuse a figure that could not be written, before anything is computed for it."""
     if path is not None and (path.suffix not in _PICTURES or not path.parent.is_dir()):
-        raise click.BadParameter(f"must be a .png, .svg or .pdf file in a folder that exists, got {str(path)!r}.")
+        raise click.BadParameter(f"must be a .png, .svg or .pdf file in an existing folder, got {str(path)!r}.")
     return path
 
 
@@ -25,24 +25,24 @@ plot_option = click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     callback=_check_picture,
-    help="Draw a figure into this .png, .svg or .pdf file.",
+    help="Write a figure to this .png, .svg or .pdf file.",
 )
-ignore_option = click.option(
-    "--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be given more than once."
-)
+ignore_option = click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be repeated.")
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
 def format_option(*formats: str) -> Decorator:
     """Return the option `--format` with these choices; "text" is the default."""
     kinds = click.Choice(formats)
-    return click.option("--format", "form", type=kinds, default="text", show_default=True, help="What is printed.")
+    return click.option("--format", "form", type=kinds, default="text", show_default=True, help="Format of the output.")
 
 
 def adjacency_option(default: str) -> Decorator:
-    """Return the option `--adjacency` with a default of its own."""
+    """Return the option `--adjacency` with this default."""
     kinds = click.Choice(list(ADJACENCIES))
-    return click.option("--adjacency", type=kinds, default=default, show_default=True, help="How neighbours differ.")
+    return click.option(
+        "--adjacency", type=kinds, default=default, show_default=True, help="How neighbouring data sets differ."
+    )
 
 
 def parse_numbers(context: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
@@ -62,4 +62,4 @@ def parse_numbers(context: click.Context, option: click.Parameter, text: str | N
     try:
         return None if text is None else [float(part) for part in text.split(",")]
     except ValueError:
-        raise click.BadParameter(f"must be numbers with commas between them, got {text!r}.") from None
+        raise click.BadParameter(f"must be comma-separated numbers, got {text!r}.") from None

@@ -18,11 +18,9 @@ from clipsilon.cli.tables import read_features
 @click.command("predict")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="CSV file, a new one; default: the terminal."
-)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="New CSV file; default: the terminal.")
 def command(model: Path, file: Path, output: Path | None) -> None:
-    """Predict each row of a CSV or Parquet FILE by the model in the file MODEL."""
+    """Predict each row of a CSV or Parquet FILE with the model in the file MODEL."""
     with plain_errors(), stoppable():
         if output is not None:
             require_new_file(output)

@@ -1,4 +1,4 @@
-"""How good a model is on held-out rows, beside the best constant for these rows. Not private."""
+"""Evaluate a model on held-out rows, beside the best constant for these rows. Not private."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ Array = NDArray[np.float64]
 
 
 class Measure(NamedTuple):
-    """One line of the quality table."""
+    """One line of the quality table.
+
+    Parameters
+    ----------
+    name : str
+        What is measured.
+    model, baseline : float
+        The value for the model and for the best constant; NaN where the held-out rows do not determine it.
+    """
 
     name: str
-    model: float  # NaN where the held-out rows cannot tell
+    model: float
     baseline: float
 
 
 def measure_quality(model: Model, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
-    """Measure a model and the best constant on the same rows.
+    """Evaluate a model and the best constant on the same rows.
 
     Parameters
     ----------
@@ -41,7 +49,7 @@ def measure_quality(model: Model, features: Array, labels: NDArray[Any]) -> tupl
         Accuracy, AUC and log loss of a classifier; R² and mean absolute error of a regression.
     """
     if model.kind == "logistic":
-        return _of_classes(model.pipeline, features, labels)
+        return _classifier_quality(model.pipeline, features, labels)
     predicted, mean = model.pipeline.predict(features), np.full(len(labels), labels.mean())
     varies = np.ptp(labels) > 0
     return (
@@ -51,7 +59,7 @@ def measure_quality(model: Model, features: Array, labels: NDArray[Any]) -> tupl
 
 
 def describe_baseline(kind: str, labels: NDArray[Any]) -> str:
-    """Say which constant the model is compared with; "" without held-out rows."""
+    """Return which constant the model is compared with, "" without held-out rows."""
     if not labels.size:
         return ""
     if kind != "logistic":
@@ -60,7 +68,7 @@ def describe_baseline(kind: str, labels: NDArray[Any]) -> str:
     return f"always {values[counts.argmax()]!s}"
 
 
-def _of_classes(pipeline: Pipeline, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
+def _classifier_quality(pipeline: Pipeline, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
     classes, probabilities = pipeline.classes_, pipeline.predict_proba(features)
     frequencies = np.array([np.mean(labels == label) for label in classes])
     constant = np.tile(frequencies, (len(labels), 1))

@@ -12,7 +12,7 @@ from clipsilon.cli.options import quiet_option
 
 @click.command("reproduce")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--quick", is_flag=True, help="Take fewer steps and replicates: two minutes.")
+@click.option("--quick", is_flag=True, help="Run fewer steps and replicates; takes two minutes.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -20,21 +20,24 @@ from clipsilon.cli.options import quiet_option
     show_default=True,
     help="Folder for the page and its figures.",
 )
-@click.option("--list", "only_list", is_flag=True, help="Show the names and what they are, and run nothing.")
+@click.option("--list", "only_list", is_flag=True, help="List the experiments without running them.")
 @quiet_option
 def command(names: tuple[str, ...], quick: bool, output: Path, only_list: bool, quiet: bool) -> None:
-    """Make the papers' figures and tables again, and ours, each with a verdict, on one page.
+    """Reproduce the papers' figures and tables, and ours, each with a verdict, on one page.
 
-    NAME is an experiment, or how the names of several begin; default: all but those with networks, which take a quarter
-    of an hour by themselves and need an extra (see --list). Whatever was computed is kept: a command
-    that was stopped goes on where it was, and one that is done only draws.
+    NAME is an experiment, or the beginning of the names of several. By default all run except those with neural
+    networks, which take a quarter of an hour and need an extra (see --list). Results are stored: a stopped command
+    resumes where it was, and a finished one only draws the page again.
     """
     from clipsilon.report import terminal
     from clipsilon.reproduce import runner
     from clipsilon.reproduce.laboratory import Laboratory
 
     screen = terminal.console()
-    with plain_errors(), stoppable(f"Stopped; {output} has what was done, and the same command goes on from there."):
+    with (
+        plain_errors(),
+        stoppable(f"Stopped; {output} holds the finished results; the same command resumes from there."),
+    ):
         if only_list:
             screen.print(terminal.listed(runner.choose(names or ("",))))
             return

@@ -16,19 +16,21 @@ from clipsilon.rules.schedules import Power
 @click.command("serve")
 @click.argument("ledger", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--dimension", type=click.IntRange(min=1), required=True, help="Length of θ.")
-@click.option("--start", type=float, default=0.0, show_default=True, help="Every entry of θ at the start.")
+@click.option("--start", type=float, default=0.0, show_default=True, help="Initial value of every entry of θ.")
 @click.option("--step-size", type=float, required=True, help="η of the step sizes η·t^(−decay).")
-@click.option("--decay", type=float, default=0.5, show_default=True, help="How fast the step sizes fall.")
+@click.option(
+    "--decay", type=float, default=0.5, show_default=True, help="Exponent of the step sizes; 0 keeps them constant."
+)
 @click.option("--radius", type=float, help="Bound on ‖θ‖; default: none.")
 @click.option(
     "--repeats",
     type=click.Choice(["refuse", "compose"]),
     default="refuse",
     show_default=True,
-    help="What happens to a second report of one user.",
+    help="Refuse further reports of a user, or compose their budgets.",
 )
 @click.option(
-    "--turn-seconds", type=float, default=10.0, show_default=True, help="How long a user may keep others waiting."
+    "--turn-seconds", type=float, default=10.0, show_default=True, help="How long a turn is reserved for a user."
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -46,15 +48,15 @@ def command(
     host: str,
     port: int,
 ) -> None:
-    """Publish θ and take reports under local privacy, kept in LEDGER; run again, it goes on where it was."""
+    """Publish θ and collect reports under local privacy in LEDGER; a restart resumes from the ledger."""
     try:
         from clipsilon.local import service
     except ImportError:
         raise click.ClickException(
-            "serve needs starlette and uvicorn: install clipsilon with its extra 'serve'."
+            "serve requires starlette and uvicorn: install clipsilon with the extra 'serve'."
         ) from None
 
-    with plain_errors(), stoppable(f"Stopped; {ledger} has all reports, and the same command goes on from there."):
+    with plain_errors(), stoppable(f"Stopped; {ledger} holds all reports; the same command resumes from there."):
         server = Server(
             ledger,
             start=[start] * dimension,

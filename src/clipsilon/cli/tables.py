@@ -1,4 +1,4 @@
-"""A user's table: features and a target, read from a file, with whatever is wrong in it said in one sentence."""
+"""Read a user's table from a file: features and a target. Each fault is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -16,19 +16,49 @@ Array = NDArray[np.float64]
 
 
 class Table(NamedTuple):
-    """Features as numbers, and the target as it is: numbers if all its cells are, else text."""
+    """A user's table.
+
+    Parameters
+    ----------
+    features : array of shape (rows, columns)
+        All columns but the target.
+    target : array of length rows
+        Numbers if all its cells are, otherwise text.
+    columns : tuple of str
+        Names of the features.
+    target_name : str
+        Name of the target.
+    """
 
     features: Array
     target: NDArray[Any]
-    columns: tuple[str, ...]  # of the features
+    columns: tuple[str, ...]
     target_name: str
 
 
 def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Table:
-    """Read a CSV or Parquet file; `target` is a column of it, and columns to `ignore` may hold anything.
+    """Read a table from a CSV or Parquet file.
 
-    All other columns are features and must hold finite numbers. A CSV file has a header row, and commas, semicolons
-    or tabs between its cells. Rows are counted as a spreadsheet counts them: the header is row 1.
+    A CSV file has a header row, and commas, semicolons or tabs between its cells. Messages number the rows as a
+    spreadsheet does: the header is row 1.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    target : str
+        The column that is predicted. All others are features and must hold finite numbers.
+    ignore : sequence of str, optional
+        Columns to leave out, which may hold anything.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    ValueError
+        If a cell has no value, a feature is not a finite number, or the target takes one value only.
     """
     path = Path(path)
     names = column_names(path)
@@ -51,7 +81,7 @@ def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Tab
 
 
 def read_features(path: str | Path, columns: Sequence[str]) -> Array:
-    """The columns of these names, in this order; what else is in the file may be anything."""
+    """Return the columns of these names, in this order; all others are ignored."""
     path = Path(path)
     absent = set(columns) - set(column_names(path))
     if absent:
@@ -63,7 +93,7 @@ def read_features(path: str | Path, columns: Sequence[str]) -> Array:
 
 
 def read_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float]]:
-    """Public bounds from a file with the columns column, low and high, and a row for each feature."""
+    """Return the lows and highs of `columns` from a file with the columns column, low and high."""
     names = column_names(path)
     for name in ("column", "low", "high"):
         if name not in names:
@@ -82,7 +112,7 @@ def read_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[f
 
 
 def binary_labels(table: Table) -> tuple[Array, str]:
-    """Labels 0 and 1 from a target of two values, in sorted order, and the value that is 1."""
+    """Return labels 0 and 1 for a target of two values, in sorted order, and the value that became 1."""
     values = np.unique(table.target)
     if values.size != 2:
         raise ValueError(f"target {table.target_name!r} must take two values for labels 0 and 1, got {values.size}.")
@@ -91,9 +121,11 @@ def binary_labels(table: Table) -> tuple[Array, str]:
 
 
 def real_labels(table: Table) -> Array:
-    """The target as numbers."""
+    """Return the target as numbers."""
     if table.target.dtype.kind != "f":
-        raise ValueError(f"target {table.target_name!r} must hold numbers, got text such as {_text(table.target)!r}.")
+        raise ValueError(
+            f"target {table.target_name!r} must hold numbers, got text such as {_first_text(table.target)!r}."
+        )
     return np.asarray(table.target, dtype=np.float64)
 
 
@@ -101,21 +133,21 @@ def _refuse_missing(columns: dict[str, Column]) -> None:
     for name, column in columns.items():
         if column.missing is not None:
             count, cell, row = column.missing
-            more = f", and none in {count - 1} more" if count > 1 else ""
+            more = f", and no value in {count - 1} more" if count > 1 else ""
             raise ValueError(f"column {name!r} must have a value in every row, got {cell!r} in row {row}{more}.")
 
 
 def _finite_features(path: Path, columns: dict[str, Column]) -> Array:
-    """The columns side by side; else name every one that is not numbers, with a cell that is not."""
+    """Return the columns as a matrix; if some are not numbers, name each of them with an example."""
     numbers = [column.numbers for column in columns.values() if column.numbers is not None]
     if len(numbers) < len(columns):
         odd = ((name, column.odd) for name, column in columns.items() if column.numbers is None)
         named = ", ".join(f"{name!r} (such as {cell!r})" for name, cell in odd)
         raise ValueError(
-            f"features in {path} must be finite numbers, got others in {named}: encode them or leave them out."
+            f"features in {path} must be finite numbers, got other values in {named}: encode or drop these columns."
         )
     return np.stack(numbers, axis=1)
 
 
-def _text(column: Any) -> str:
+def _first_text(column: NDArray[Any]) -> str:
     return next(str(cell) for cell in column if finite([str(cell)]) is None)

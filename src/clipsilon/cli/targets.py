@@ -32,7 +32,7 @@ def read_target(
     model : str or None
         "logistic", "linear" or "huber"; None chooses by the other arguments, or logistic for two values.
     classes : sequence of str, or None
-        All labels that there can be, if the user stated them.
+        All possible labels, if the user stated them.
     target_range : sequence of two numbers, or None
         Where most targets lie, if the user stated it.
 
@@ -68,15 +68,15 @@ def check_split(target: Target, name: str, train: NDArray[np.int64], held_out: N
     name : str
         Its column, for the message.
     train, held_out : array of int
-        The rows that train, and those that are held out.
+        Numbers of the training rows and of the held-out rows.
     """
     if target.kind != "logistic" or target.settings:
         return
     unseen = np.setdiff1d(target.labels[held_out], target.labels[train])
     if unseen.size:
         raise ValueError(
-            f"target {name!r} must have every class among the rows that train, got {unseen[0]!s} among the "
-            "held-out ones only: name the classes."
+            f"target {name!r} must have every class among the training rows, got {unseen[0]!s} among the "
+            "held-out rows only: list the classes with --classes."
         )
 
 
@@ -87,8 +87,8 @@ def _natural_kind(table: Table, classes: Sequence[str] | None, target_range: Seq
     several = np.unique(table.target).size
     if classes is None and several > 2:
         raise ValueError(
-            f"model must be chosen for a target of more than two values, got none for {table.target_name!r} with "
-            f"{several}: logistic (classes), linear or huber (numbers)."
+            f"model must be given for a target of more than two values, got none for {table.target_name!r}, "
+            f"which has {several}: choose logistic (classes), linear or huber (numbers)."
         )
     return "logistic"
 
@@ -105,10 +105,10 @@ def _matching(classes: Sequence[str], labels: NDArray[Any], name: str) -> list[A
     if labels.dtype.kind == "i":
         numbers = finite(classes)
         if numbers is None:
-            raise ValueError(f"classes must be numbers, as target {name!r} is, got {', '.join(classes)!r}.")
+            raise ValueError(f"classes must be numbers, like target {name!r}, got {', '.join(classes)!r}.")
         stated = _whole(numbers).tolist()
     strange = labels[~np.isin(labels, stated)]
     if strange.size:
         named = ", ".join(map(str, stated))
-        raise ValueError(f"target {name!r} must hold the classes {named} only, got {strange[0]!s}.")
+        raise ValueError(f"target {name!r} must hold only the classes {named}, got {strange[0]!s}.")
     return list(stated)
