@@ -3,8 +3,8 @@
     python benchmarks/local.py [--quick]
 
 d ∈ {5, 10, 20} × α ∈ {1/3, 1/2, 2/3, 1} × μ ∈ {0.5, 1, 2, 3, none} × two losses × 300,000 users, both estimators
-at once (the average is kept beside the last iterate), with as many threads as the machine has. The paper has 200
-replicates of each setting; here are 10, as a step costs the same in all of them.
+at once (the average is kept beside the last iterate), with one thread per core. The paper runs 200 replicates of each
+setting; this runs 10, as a step costs the same in all of them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,27 @@ LOSSES = {
 
 
 def problem(name: str, dimension: int, users: int = USERS) -> cs.Problem:
-    """One of the paper's two data sets with its loss."""
+    """Return one of the paper's two data sets with its loss.
+
+    Parameters
+    ----------
+    name : str
+        A key of `LOSSES`.
+    dimension : int
+        Number of features.
+    users : int, default 300_000
+        Number of records.
+
+    Returns
+    -------
+    Problem
+    """
     data, loss = LOSSES[name]
     return cs.Problem(*data(users, dimension), loss=loss)
 
 
 def rule(decay: float, budget: float | None) -> cs.Rule:
-    """LDP-ASGD, or the same without noise."""
+    """Return LDP-ASGD with this budget μ, or the same without noise for None."""
     step = cs.schedules.Power(0.2, decay)
     if budget is None:
         return Rule("ASGD", step, Unclipped(), SinglePass(1), output=Average())
@@ -48,7 +62,7 @@ def rule(decay: float, budget: float | None) -> cs.Rule:
 
 
 def grid(case: cs.Problem, replicates: int) -> float:
-    """Run every setting of one problem; seconds a step."""
+    """Run every setting of one problem, and return the seconds per step."""
     rules = [rule(decay, budget) for decay in DECAYS for budget in BUDGETS]
 
     def run_all() -> None:
@@ -59,7 +73,19 @@ def grid(case: cs.Problem, replicates: int) -> float:
 
 
 def numpy_loop(case: cs.Problem, steps: int, decay: float = 0.5, budget: float = 1.0) -> None:
-    """The same update with its average, as anybody would write it in NumPy."""
+    """Run the same update and its average, written plainly in NumPy.
+
+    Parameters
+    ----------
+    case : Problem
+        Its loss is `HuberRegression` or `MallowsLogistic`.
+    steps : int
+        Number of steps, at most the number of records.
+    decay : float, default 0.5
+        Exponent α of the step sizes 0.2·t^(−α).
+    budget : float, default 1.0
+        μ of every user.
+    """
     rng = np.random.default_rng(0)
     theta = np.zeros(case.dimension)
     average = np.zeros(case.dimension)
@@ -80,8 +106,8 @@ def numpy_loop(case: cs.Problem, steps: int, decay: float = 0.5, budget: float =
 
 
 def factor(case: cs.Problem, repeats: int) -> float:
-    """NumPy's time a step over ours."""
-    how, steps = rule(0.5, 1.0), 4 * case.records  # of four replicates
+    """Return NumPy's time per step divided by ours."""
+    how, steps = rule(0.5, 1.0), 4 * case.records  # in four replicates
     ours = per_step(lambda _: cs.run(case, how, case.records, replicates=4, seed=0, progress=False), steps)
     return ratio(
         turns({"ours": ours, "NumPy": per_step(lambda n: numpy_loop(case, n), 5000)}, repeats), "NumPy", "ours"
@@ -89,7 +115,7 @@ def factor(case: cs.Problem, repeats: int) -> float:
 
 
 def memory(users: int, replicates: int) -> float:
-    """The most resident memory, in MB beyond what it had at the start, of a run in a process of its own."""
+    """Return the peak of resident memory of a run in a process of its own, in MB beyond what it had before."""
     code = f"""
 import sys, threading, time
 import psutil
@@ -114,7 +140,7 @@ print((most[0] - before) / 2**20)
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """Each problem, the whole grid weighed by its own time, and memory."""
+    """Add rows for each problem, the whole grid weighted by its own time, and memory."""
     users, replicates, repeats = (10_000, 2, 2) if quick else (USERS, 10, 7)
     total = peer = 0.0
     for name in LOSSES:
@@ -122,12 +148,12 @@ def measure(rows: list[Row], quick: bool) -> None:
             case = problem(name, dimension, users)
             times, taken = factor(case, repeats), grid(case, replicates)
             total, peer = total + taken, peer + times * taken
-            about, how = f"LDP-ASGD, {name}, d = {dimension}", f"time a step, all cores, {repeats} turns"
+            about, how = f"LDP-ASGD, {name}, d = {dimension}", f"time per step, all cores, {repeats} turns"
             rows.append(ahead(TOPIC, about, "NumPy loop", times, how))
-    rows.append(ahead(TOPIC, "paper 4's whole grid", "NumPy loop", peer / total, "weighed by time", 80))
+    rows.append(ahead(TOPIC, "paper 4's whole grid", "NumPy loop", peer / total, "weighted by time", 80))
     base, runs, data = memory(users // 3, 4), memory(users // 3, 64), memory(4 * users // 3, 64)
-    rows.append(cost(TOPIC, "memory beyond the data, 64 runs", "4 runs", runs / base, "a process each"))
-    rows.append(cost(TOPIC, "the same, 4 times the users", "64 runs", data / runs, "a process each"))
+    rows.append(cost(TOPIC, "memory beyond the data, 64 runs", "4 runs", runs / base, "one process each"))
+    rows.append(cost(TOPIC, "the same, 4 times the users", "64 runs", data / runs, "one process each"))
 
 
 if __name__ == "__main__":

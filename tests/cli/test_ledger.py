@@ -22,7 +22,9 @@ def ledger(tmp_path):
 def test_ledger(ledger):
     done = run("ledger", ledger, "--delta", "1e-5")
     assert done.exit_code == 0
-    assert done.output.startswith("3 reports from 2 users, 1 of whom sent several; at δ = 1e-05, ε ranges from 4.377 to")
+    assert done.output.startswith(
+        "3 reports from 2 users, 1 of whom sent several; at δ = 1e-05, ε ranges from 4.377 to"
+    )
     content = json.loads(run("ledger", ledger, "--delta", "1e-5", "--format", "json").output)
     assert content["each"]["ann"]["mu"] == 5.0
     for name, count in (("users", 2), ("reports", 3), ("users_with_several_reports", 1)):

@@ -149,7 +149,9 @@ def test_chunks_make_no_difference(write, monkeypatch, chunk):
     words = read_table(write("a,y\n1,1\n2,2\n\n3,three\n4,2\n5,1\n\n"), "y")  # not numbers, which shows late
     assert words.features.ravel().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert words.target.tolist() == ["1", "2", "three", "2", "1"]
-    with pytest.raises(ValueError, match="^column 'a' must have a value in every row, got '' in row 3, and no value in 2"):
+    with pytest.raises(
+        ValueError, match="^column 'a' must have a value in every row, got '' in row 3, and no value in 2"
+    ):
         read_table(write("a,y\n1,1\n,2\n3,1\nNA,2\n\nnull,2\n"), "y")
     with pytest.raises(ValueError, match="got other values in 'a' \\(such as 'x'\\), 'b' \\(such as 'z'\\)"):
         read_table(write("a,b,y\n1,1,1\nx,2,2\n3,z,1\ny,w,1\n"), "y")

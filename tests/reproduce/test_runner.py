@@ -212,7 +212,9 @@ def test_command_can_be_stopped(monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "catalogue", lambda: shelf)
     done = command("--output", str(tmp_path))
     assert done.exit_code == 130
-    assert done.stderr.endswith(f"Stopped; {tmp_path} holds the finished results; the same command resumes from there.\n")
+    assert done.stderr.endswith(
+        f"Stopped; {tmp_path} holds the finished results; the same command resumes from there.\n"
+    )
     assert 'id="made-up-nothing"' in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 

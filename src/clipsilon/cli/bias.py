@@ -133,7 +133,7 @@ def command(
     as_csv: bool,
     **about: Any,
 ) -> None:
-    """Compute the bias that clipping alone will cause: ‖θ_∞ − θ_PS‖² for each clip c and reaction β, exactly.
+    """Compute the exact bias ‖θ_∞ − θ_PS‖² that clipping alone will cause, for each clip c and reaction β.
 
     Reads a CSV or Parquet FILE, or takes a built-in problem. Records react as follows. With the logistic loss, those
     with label 1 (the later of the target's two values in sorted order) change all their columns along the model to

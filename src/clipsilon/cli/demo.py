@@ -221,7 +221,7 @@ def _judged(rule: str, gap: float, bias: float, claimed: float, certified: float
 )
 @quiet_option
 def command(output: Path, quiet: bool) -> None:
-    """Compare SGD, PCSGD and DiceSGD on two problems: tables here, and the short form of the report's page."""
+    """Compare SGD, PCSGD and DiceSGD on two problems: print tables, and write a short form of the report."""
     from clipsilon.report.terminal import console, table
     from clipsilon.reproduce.laboratory import Laboratory
 

@@ -76,7 +76,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     type=click.Path(path_type=Path),
     help="Public bounds for scaling instead: a CSV file with the columns column, low and high.",
 )
-@click.option("--as-is", is_flag=True, help="Do not scale the columns, because they are of unit order.")
+@click.option("--as-is", is_flag=True, help="Do not scale the columns; for columns that are of unit order already.")
 @click.option(
     "--method",
     type=click.Choice(METHODS),
@@ -91,7 +91,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     type=float,
     default=0.2,
     show_default=True,
-    help="Fraction of the rows that evaluates the model instead.",
+    help="Fraction of the rows to hold out for evaluation.",
 )
 @click.option("--seed", type=int, help="Seed that makes the fit repeatable; not for release.")
 @click.option(
