@@ -126,8 +126,38 @@ def command(output: Path, form: str, quiet: bool, **about: Any) -> None:
 class Request:
     """The options of `clipsilon fit`, checked before any file is read.
 
-    The fields are named after the options, and have the same defaults. `model` None chooses logistic for two values;
-    `scale_epsilon` None is a tenth of `epsilon`.
+    Parameters
+    ----------
+    path : Path
+        A CSV or Parquet file.
+    target : str
+        The column to predict.
+    epsilon, delta : float
+        Budget of scaling and training together.
+    model : {"logistic", "linear", "huber"}, optional
+        Kind of model; by default linear with `target_range`, and logistic with `classes` or for two values.
+    method : str, default "dpsgd"
+        One of `METHODS`.
+    adjacency : str, default "zero-out"
+        How neighbouring data sets differ.
+    l2 : float, default 0.0
+        Weight of ½‖θ‖² in the loss.
+    classes : sequence of str, optional
+        All labels of the target; by default learnt without noise.
+    target_range : pair of numbers, optional
+        Range of most targets; by default learnt without noise.
+    ignore : sequence of str, optional
+        Columns to leave out.
+    scale_epsilon : float, optional
+        Part of `epsilon` for learning the columns' scales; by default a tenth.
+    bounds : Path, optional
+        File with public bounds, which replace learnt scales.
+    as_is : bool, default False
+        Do not scale the columns.
+    holdout : float, default 0.2
+        Fraction of the rows to hold out for evaluation, in [0, 1).
+    seed : int, optional
+        Makes the fit repeatable; such a model is not for release.
     """
 
     path: Path

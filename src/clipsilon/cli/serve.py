@@ -8,7 +8,7 @@ import click
 
 from clipsilon._core import checks
 from clipsilon.cli.errors import plain_errors, stoppable
-from clipsilon.local.server import Server
+from clipsilon.local.server import REPEATS, Server
 from clipsilon.problems.regions import Ball
 from clipsilon.rules.schedules import Power
 
@@ -24,7 +24,7 @@ from clipsilon.rules.schedules import Power
 @click.option("--radius", type=float, help="Bound on ‖θ‖; default: none.")
 @click.option(
     "--repeats",
-    type=click.Choice(["refuse", "compose"]),
+    type=click.Choice(list(REPEATS)),
     default="refuse",
     show_default=True,
     help="Refuse further reports of a user, or compose their budgets.",

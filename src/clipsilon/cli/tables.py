@@ -44,10 +44,10 @@ def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Tab
 
     Parameters
     ----------
-    path : path
+    path : str or Path
         The file.
     target : str
-        The column that is predicted. All others are features and must hold finite numbers.
+        The column to predict. All others are features and must hold finite numbers.
     ignore : sequence of str, optional
         Columns to leave out, which may hold anything.
 

@@ -98,7 +98,7 @@ class Server:
 
     Parameters
     ----------
-    path : path
+    path : str or path-like
         The ledger, a SQLite file. A new one is created; from an existing one θ is computed again. A ledger with
         another start, step, region or treatment of repeats is refused.
     start : array
