@@ -18,13 +18,13 @@ def test_account():
     assert run("account", *DICE, "--format", "markdown").output.startswith("**DiceSGD**, 50 steps on 1000 records")
 
 
-def test_every_preset_can_be_accounted():
+def test_every_preset_has_a_statement():
     for preset in ("PCSGD", "DPSGD", "AdamDiceSGD", "AutoDiceSGD"):
         words = [preset, "--noise-std", "1", "--records", "100", "--steps", "5", "--delta", "1e-5", "--batch", "3"]
         assert "certified: ε = " in run("account", *words, "--sampling", "epochs").output
 
 
-def test_presets_in_any_case():
+def test_presets_ignore_case():
     assert run("account", "dicesgd", *DICE[1:]).output == run("account", *DICE).output
 
 

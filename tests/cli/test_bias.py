@@ -17,7 +17,7 @@ from command_line import run
 
 @pytest.fixture
 def small(monkeypatch):
-    """The demo's problems at a size for tests: what is measured stays the same kind of thing."""
+    """Shrink the demo's problems to a size for tests."""
     monkeypatch.setattr(problems, "credit", generated_credit)
     monkeypatch.setattr(problems, "PAPER_ROWS", 400)
     monkeypatch.setattr(problems, "bernoulli", lambda records, p, scale: cs.datasets.bernoulli(1000, p, scale))
@@ -39,7 +39,7 @@ def table(tmp_path):
 
 
 def flat(output):
-    """The words of an output, whatever the width of the terminal."""
+    """Return the words of an output, independent of the width of the terminal."""
     return " ".join(output.split())
 
 
@@ -51,7 +51,7 @@ def bias_rows(*words):
 
 
 def assert_same(rows, expected):
-    """Printed rows are those of `bias_table`, but for the rounding of means."""
+    """Assert that printed rows are those of `bias_table` up to the rounding of means."""
     numbers = BiasRow._fields[:6]
     assert [tuple(row) for row in rows] == [BiasRow._fields] * len(expected)
     np.testing.assert_allclose(
@@ -60,7 +60,7 @@ def assert_same(rows, expected):
     assert [tuple(row.values())[6:] for row in rows] == [tuple(map(str, row[6:])) for row in expected]
 
 
-def test_bias_of_the_quadratic_is_the_closed_form(small, tmp_path):
+def test_bias_of_the_quadratic_matches_the_closed_form(small, tmp_path):
     share = cs.datasets.bernoulli(1000, 0.1).mean()
     words = ("--problem", "quadratic", "--clip", "1,0.5,3", "--beta", "0,0.05", "--plot", str(tmp_path / "bias.svg"))
     rows = bias_rows(*words)
@@ -74,7 +74,7 @@ def test_bias_of_the_quadratic_is_the_closed_form(small, tmp_path):
     assert (tmp_path / "bias.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-def test_bias_of_a_table_is_that_of_the_library(table):
+def test_bias_of_a_table_matches_the_library(table):
     path, x, y = table
     x = (x - x.mean(axis=0)) / x.std(axis=0)
 
@@ -109,7 +109,7 @@ def test_bias_of_a_table_with_a_target_of_numbers(table, loss):
     assert_same(bias_rows(*words), usual)
 
 
-def test_bias_offers_every_problem_and_loss_that_there_is():
+def test_bias_offers_every_problem_and_loss():
     choices = {option.name: getattr(option.type, "choices", None) for option in bias.command.params}
     assert list(choices["problem"]) == list(bias.SUBJECTS)
     assert list(choices["loss"]) == list(bias.LOSSES)
@@ -132,7 +132,7 @@ def test_bias_in_words(small, table):
     assert "At c = " in text
 
 
-def test_bias_says_what_is_wrong_with_a_number(small):
+def test_bias_marks_unreliable_numbers(small):
     text = flat(run("bias", "--problem", "quadratic", "--clip", "1", "--beta", "0.05,0.15").output)
     assert "* the stable point is held at the boundary of the region" in text
     assert "‡ β ≥ μ/L by the bounds, so the points need not be the only ones" in text
@@ -166,10 +166,10 @@ def test_bias_refuses_in_one_sentence(table, words, message):
     done = run("bias", *(word.format(path=table[0]) for word in words))
     assert done.exit_code > 0
     assert message in done.output
-    assert done.output.count("\n") == (1 if done.exit_code == 1 else 4)  # a wrong call is shown the usage, too
+    assert done.output.count("\n") == (1 if done.exit_code == 1 else 4)  # a wrong call prints the usage, too
 
 
-def test_a_table_whose_columns_never_change(tmp_path):
+def test_bias_refuses_a_table_of_constant_columns(tmp_path):
     path = tmp_path / "flat.csv"
     path.write_text("a,y\n1,0\n1,1\n")
     done = run("bias", str(path), "--target", "y")

@@ -78,8 +78,8 @@ def test_the_default_model_file(data, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("scaling", [[], ["--as-is"]])
-def test_the_pieces_are_those_of_the_library(data, target, words, kind, scaling):
-    """The command is a scaler and an estimator on the rows that were not held out, with seeds of their own."""
+def test_fit_equals_a_scaler_and_an_estimator_of_the_library(data, target, words, kind, scaling):
+    """The command fits a scaler and an estimator to the training rows, each with its own seed."""
     _, path = fitted(data, target, *words, *scaling, "--seed", 5, "--holdout", "0.25")
     model = models.read_model(path)
     assert (model.kind, model.columns, model.target) == (kind, COLUMNS, target)
@@ -103,13 +103,13 @@ def test_the_pieces_are_those_of_the_library(data, target, words, kind, scaling)
     assert twin.statement_.to_dict() == found.statement_.to_dict()
 
 
-def test_without_a_seed_no_two_fits_are_alike(data):
+def test_without_a_seed_two_fits_differ(data):
     one, other = (fitted(data, "paid", output=name)[1] for name in ("one.json", "other.json"))
     assert coefficients(one) != coefficients(other)
     assert not json.loads(one.read_text("utf-8"))["seeded"]
 
 
-def test_a_seed_is_said_and_not_written(data):
+def test_a_seed_is_mentioned_but_not_stored(data):
     done, path = fitted(data, "paid", "--seed", 918273645)
     assert f"Note: {fit.SEEDED}\n" in done.stdout
     text = path.read_text("utf-8")
@@ -119,7 +119,7 @@ def test_a_seed_is_said_and_not_written(data):
         assert str(seed) not in text
 
 
-def test_held_out_rows_do_not_touch_the_model(data):
+def test_held_out_rows_do_not_influence_the_model(data):
     seed = 7
     train, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
 
@@ -199,7 +199,7 @@ def test_quality_of_numbers(data):
     assert quality["R²"][0] > 0.8
 
 
-def test_quality_that_the_rows_cannot_tell(data):
+def test_quality_that_the_rows_do_not_determine(data):
     table = records()
     seed = 2
     _, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
@@ -232,7 +232,7 @@ def test_quality_that_the_rows_cannot_tell(data):
         (0.01, ["--method", "gamma-dpsgd", "--as-is"]),
     ],
 )
-def test_no_more_is_spent_than_asked_for(data, epsilon, words):
+def test_the_budget_is_never_exceeded(data, epsilon, words):
     done, path = fitted(data, "paid", "--delta", "1e-6", *words, "--format", "json", epsilon=epsilon)
     found = json.loads(done.stdout)["privacy"]
     assert found["delta"] == 1e-6
@@ -245,8 +245,8 @@ def test_no_more_is_spent_than_asked_for(data, epsilon, words):
     assert again.adjacency == found["adjacency"]
 
 
-def test_gaussian_steps_share_by_squares():
-    """A tenth of ε for the scaler costs the model about one hundredth of it, where squares add up."""
+def test_gaussian_steps_compose_by_squares():
+    """Where squares add up, a tenth of ε for the scaler costs the model about one hundredth of ε."""
     x = np.random.default_rng(0).normal(size=(4000, 2))
     spent = PrivateScaler(0.1, 1e-6, random_state=0).fit(x).statement_
     whole = Budget(1.0, 1e-5, "zero-out")
@@ -259,7 +259,7 @@ def test_gaussian_steps_share_by_squares():
     assert left.delta == summed.delta == pytest.approx(9e-6)
 
 
-def test_a_scaler_that_has_nothing_left_for_the_model_is_not_made(data):
+def test_a_scaler_must_leave_budget_for_the_model(data):
     done = run(
         "fit", data, "--target", "paid", "--epsilon", 1, "--scale-epsilon", 1, "--output", data.parent / "m.json"
     )
@@ -276,8 +276,8 @@ def test_bounds_cost_nothing(data):
     assert json.loads(done.stdout)["statements"][0]["certified_epsilon"] == 0
 
 
-def test_columns_that_noise_hid_are_named(tmp_path):
-    wild = np.exp(30 * np.random.default_rng(1).normal(size=RECORDS))  # of all sizes that there are
+def test_columns_hidden_by_noise_are_named(tmp_path):
+    wild = np.exp(30 * np.random.default_rng(1).normal(size=RECORDS))  # of every order of magnitude
     data = write(tmp_path / "wild.csv", {"wild": wild, **records()})
     done, _ = fitted(data, "paid", "--classes", "no,yes", "--seed", 0)
     assert "Note: Noise hid the scale of wild: more rows, a larger" in done.stdout
@@ -296,7 +296,7 @@ def test_too_few_rows_to_learn_scales(tmp_path):
     assert run("fit", data, *words, "--as-is").exit_code == 0
 
 
-def test_a_delta_that_protects_nobody_is_said(data):
+def test_a_large_delta_is_noted(data):
     done, _ = fitted(data, "paid", "--delta", "0.001")
     assert "Note: δ = 0.001 is at least 1 in 3200 rows" in done.stdout
 
@@ -382,7 +382,7 @@ def test_wrong_bounds(tmp_path, text, message):
     assert done.output == f"Error: {message.format(path=bounds)}\n"
 
 
-def test_a_class_that_only_held_out_rows_have(tmp_path):
+def test_a_class_among_held_out_rows_only_is_refused(tmp_path):
     data = tmp_path / "data.csv"
     data.write_text(RARE)
 
@@ -419,7 +419,7 @@ def test_a_class_that_only_held_out_rows_have(tmp_path):
         (["predict", "{path}"], "Error: Missing argument 'FILE'.\n"),
     ],
 )  # fmt: skip
-def test_a_wrong_call_is_shown_the_usage(tmp_path, words, message):
+def test_a_wrong_call_prints_the_usage(tmp_path, words, message):
     path = tmp_path / "data.csv"
     path.write_text(SMALL)
     done = run(*(word.format(path=path) for word in words))
@@ -427,11 +427,13 @@ def test_a_wrong_call_is_shown_the_usage(tmp_path, words, message):
     assert done.output.endswith(message)
 
 
-def test_the_command_offers_every_model_and_method_that_there_is():
+def test_fit_offers_every_model_and_method():
     choices = {option.name: getattr(option.type, "choices", None) for option in fit.command.params}
     assert tuple(choices["model"]) == fit.MODELS
     assert [models.new_estimator(kind).get_params()["epsilon"] for kind in fit.MODELS] == [1.0] * 3
-    assert list(choices["method"]) == [name for name in estimator_methods.METHODS if "ldp" not in name]  # other losses
+    assert list(choices["method"]) == [
+        name for name in estimator_methods.METHODS if "ldp" not in name
+    ]  # these need other losses
 
 
 # -- Ctrl-C -------------------------------------------------------------------------------------------------------------
@@ -455,7 +457,7 @@ def test_an_interrupted_fit_leaves_nothing(data, monkeypatch, place):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_signal_stops_the_command(tmp_path):
-    """From outside: the process waits for a file that never ends, and is sent what Ctrl-C sends."""
+    """Send SIGINT, as Ctrl-C does, while the process reads a long file."""
     pipe = tmp_path / "data.csv"
     pipe.write_text("a,y\n" + "1,2\n3,4\n" * 3_000_000)  # a few seconds of reading
     code = "from clipsilon.cli.main import main; main()"

@@ -32,7 +32,7 @@ def test_ledger(ledger):
         assert isinstance(content[name], int)
 
 
-def test_ledger_in_one_sentence(ledger, tmp_path):
+def test_ledger_refuses_in_one_sentence(ledger, tmp_path):
     assert (
         run("ledger", ledger, "--delta", "2").output == "Error: delta must be a number above 0 and below 1, got 2.0.\n"
     )

@@ -1,4 +1,4 @@
-"""What all commands have in common: their help, their options, and what is loaded for them."""
+"""What all commands have in common: their help, their options, and what they import."""
 
 import importlib
 import subprocess
@@ -34,7 +34,7 @@ def commands(group=main):
 
 
 @pytest.mark.parametrize("command", [*commands()], ids=lambda command: command.name)
-def test_every_option_is_explained_by_a_sentence(command):
+def test_every_option_has_a_sentence_of_help(command):
     for option in command.params:
         if isinstance(option, click.Option):
             text = option.help.split("  [")[0]
@@ -42,12 +42,12 @@ def test_every_option_is_explained_by_a_sentence(command):
             assert not text[0].islower() or text[0] in "εδμη"
 
 
-def test_the_list_of_commands_is_not_cut_short():
+def test_the_list_of_commands_is_not_truncated():
     assert "..." not in run("--help").output.split("Commands:")[1]
 
 
-def test_one_option_has_one_meaning():
-    """The same words wherever it stands, but for what a command says of its own."""
+def test_an_option_has_the_same_help_everywhere():
+    """Except for options whose meaning depends on the command."""
     own = {"--output", "--l2", "--target", "--clip", "--csv", "--seed", "--delta"}
     said = {}
     for command in commands():
@@ -67,23 +67,23 @@ def test_every_file_of_a_command_is_registered():
 
 
 def loaded_by(*words):
-    """The modules that a call loads, in a process of its own."""
+    """Return the modules that a call imports, in a process of its own."""
     code = "import sys; from clipsilon.cli.main import main; main(standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
-def test_the_list_of_commands_loads_none_of_them():
+def test_listing_the_commands_imports_none_of_them():
     loaded = {name for name in loaded_by("--help") if name.startswith("clipsilon.cli.")}
     assert loaded == {"clipsilon.cli.main"}
 
 
 @pytest.mark.parametrize("name", module.COMMANDS)
-def test_the_help_of_a_command_loads_nothing_heavy(name):
+def test_the_help_of_a_command_imports_nothing_heavy(name):
     assert not {"sklearn", "matplotlib", "rich", "pandas", "pyarrow", "starlette"} & loaded_by(name, "--help")
 
 
-def test_a_command_that_is_not_there():
+def test_an_unknown_command():
     done = run("train")
     assert done.exit_code == 2
     assert done.output.endswith("Error: No such command 'train'.\n")

@@ -1,4 +1,4 @@
-"""The file that `clipsilon fit` writes: what comes back from it, and what is refused."""
+"""The file that `clipsilon fit` writes: how it is read back, and which files are refused."""
 
 import json
 
@@ -25,7 +25,7 @@ from fitted_tables import COLUMNS, TARGETS, fitted, records
         ("price", ["--model", "huber", "--method", "noisy-selection"]),
     ],
 )
-def test_a_model_comes_back_whole(data, target, words):
+def test_a_model_survives_the_round_trip(data, target, words):
     about = {"path": data, "target": target, "epsilon": 2.0, "ignore": [name for name in TARGETS if name != target]}
     options = dict(zip(words[::2], words[1::2], strict=False))
     if "--as-is" in words:
@@ -65,7 +65,7 @@ def test_a_loaded_model_checks_names(data):
         model.predict(frame.rename(columns={"rate": "ratio"}))
 
 
-def test_a_loaded_model_learns_on(data):
+def test_a_loaded_model_can_be_trained_further(data):
     table = records()
     x, y = np.column_stack([table[name] for name in COLUMNS]), table["paid"]
     loaded = cs.load_model(fitted(data, "paid", "--classes", "no,yes")[1])
@@ -75,11 +75,11 @@ def test_a_loaded_model_learns_on(data):
     model.partial_fit(scaler.transform(x), y)
     assert isinstance(model, PrivateLogisticRegression)
     assert not np.array_equal(before, model.theta_)
-    assert np.linalg.norm(before - model.theta_) < 0.5 * np.linalg.norm(before)  # from there, and not from 0
+    assert np.linalg.norm(before - model.theta_) < 0.5 * np.linalg.norm(before)  # it starts from there, not from 0
     assert "parallel composition" in model.statement_.reasons[-1]
 
 
-def test_a_loaded_regression_knows_its_units(data):
+def test_a_loaded_regression_keeps_its_units(data):
     model = cs.load_model(fitted(data, "price", "--target-range", "100,300")[1])[-1]
     assert isinstance(model, PrivateLinearRegression)
     coefficients, intercept = model.coef_.copy(), model.intercept_
@@ -138,7 +138,7 @@ def test_damaged_model_files_are_refused(tmp_path, content, damage, message):
     assert done.output == f"Error: {caught.value}\n"
 
 
-def test_no_model_file(tmp_path):
+def test_a_missing_model_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="^path must name a file, got .*, where there is none.$"):
         cs.load_model(tmp_path / "none.json")
 

@@ -23,7 +23,7 @@ def test_predictions_of_classes(data):
     assert output.read_text("utf-8") == printed.output
 
 
-def test_predictions_of_numbers_and_of_columns_in_another_order(data):
+def test_predictions_of_numbers_with_reordered_columns(data):
     path = fitted(data, "price", "--target-range", "100,300")[1]
     frame = pd.read_csv(data)[["rate", "age", "income"]].assign(note="")
     frame.to_parquet(data.parent / "new.parquet")
@@ -32,7 +32,7 @@ def test_predictions_of_numbers_and_of_columns_in_another_order(data):
     assert list(map(float, lines[1:])) == cs.load_model(path).predict(frame[list(COLUMNS)]).tolist()
 
 
-def test_whole_numbers_stay_whole(data):
+def test_integer_classes_stay_integers(data):
     path = fitted(data, "grade", "--model", "logistic")[1]
     rows = list(csv.reader(io.StringIO(run("predict", path, data).output)))
     assert rows[0] == ["prediction", "P(0)", "P(1)", "P(2)"]

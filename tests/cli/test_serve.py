@@ -41,8 +41,8 @@ def test_serve_refuses_in_one_sentence(ledger, words, message, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_serve_says_that_it_was_stopped(tmp_path):
-    """As by Ctrl-C in a terminal; what was started in the background may have been told to ignore it."""
+def test_serve_reports_that_it_was_stopped(tmp_path):
+    """As by Ctrl-C in a terminal; a background process may ignore SIGINT, so the handler is restored first."""
     script = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from clipsilon.cli.main import main; main(sys.argv[1:])"
@@ -59,7 +59,7 @@ def test_serve_says_that_it_was_stopped(tmp_path):
         )
 
 
-def test_serve_on_a_port_that_is_taken(tmp_path):
+def test_serve_refuses_a_port_in_use(tmp_path):
     words = ["--dimension", "2", "--step-size", "0.2", "--port"]
     with service.listen("127.0.0.1", 0) as listener:
         done = run("serve", tmp_path / "ledger.db", *words, listener.getsockname()[1])
@@ -68,7 +68,7 @@ def test_serve_on_a_port_that_is_taken(tmp_path):
     cs.local.Server(tmp_path / "ledger.db", start=[0.0, 0.0], step=STEP).close()  # it was left unlocked
 
 
-def test_without_the_extra(tmp_path, monkeypatch):
+def test_serve_without_its_extra(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "clipsilon.local.service", raising=False)
     monkeypatch.delattr(cs.local, "service", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -79,8 +79,8 @@ def test_without_the_extra(tmp_path, monkeypatch):
     )
 
 
-def test_the_rest_needs_no_web_framework():
-    """Devices and servers in Python work where neither is installed."""
+def test_everything_else_needs_no_web_framework():
+    """Devices and servers work in Python without starlette and uvicorn."""
     script = (
         "import sys; sys.modules |= dict.fromkeys(['starlette', 'uvicorn', 'anyio', 'h11']); import clipsilon as cs; "
         "print(cs.local.report([0.0], ([1.0], 1), cs.losses.MallowsLogistic(), 1.0).shape, cs.local.Server, cs.local.Client)"

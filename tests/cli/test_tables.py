@@ -1,4 +1,4 @@
-"""Reading a user's table: what comes out, and one sentence for each thing that can be wrong."""
+"""Reading a user's table, and one sentence for each fault."""
 
 import csv
 import datetime
@@ -26,7 +26,7 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_what_comes_out(write, mark, end):
+def test_read_table(write, mark, end):
     rows = [["age", "paid", "debt, total"], ["31", "no", "1e3"], ["-4.5", "yes", " 7 "], ["0", "no", "0.25"]]
     quoted = [[f'"{cell}"' if "," in cell else cell for cell in row] for row in rows]
     table = read_table(write(end.join(mark.join(row) for row in quoted)), "paid")
@@ -40,7 +40,7 @@ def test_what_comes_out(write, mark, end):
     assert one == "yes"
 
 
-def test_labels_are_taken_in_sorted_order(write):
+def test_labels_follow_the_sorted_order(write):
     numbers = read_table(write("x,y\n1,10\n2,9\n3,9.0\n"), "y")  # as text, "10" would come first
     labels, one = binary_labels(numbers)
     assert labels.tolist() == [1.0, 0.0, 0.0]
@@ -50,7 +50,7 @@ def test_labels_are_taken_in_sorted_order(write):
     assert binary_labels(words)[1] == "good"
 
 
-def test_numbers_survive_to_the_last_digit(write):
+def test_numbers_are_read_exactly(write):
     values = np.random.default_rng(0).standard_normal((20, 3)) * 10.0 ** np.arange(-8, 10, 6)
     path = write("")
     with path.open("w", newline="") as file:
@@ -113,7 +113,7 @@ def test_a_missing_file(tmp_path):
         assert str(caught.value) == f"path must be an existing file, got {path}."
 
 
-def test_labels_that_a_loss_cannot_take(write):
+def test_labels_that_a_loss_does_not_accept(write):
     three = read_table(write("a,y\n1,0\n2,1\n3,2\n"), "y")
     with pytest.raises(ValueError, match="^target 'y' must take two values for labels 0 and 1, got 3.$"):
         binary_labels(three)
@@ -134,7 +134,7 @@ def test_ignored_columns_may_hold_anything(write):
         read_table(path, "y", ignore=["note", "id", "a"])
 
 
-def test_features_alone_come_in_the_order_asked_for(write):
+def test_features_have_the_requested_order(write):
     path = write("a,b,c\n1,2,x\n3,4,\n")
     assert read_features(path, ["b", "a"]).tolist() == [[2.0, 1.0], [4.0, 3.0]]
     with pytest.raises(ValueError, match="must have the columns of the model, got none named 'z', 'd'.$"):
@@ -146,7 +146,7 @@ def test_features_alone_come_in_the_order_asked_for(write):
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 100])
 def test_chunks_make_no_difference(write, monkeypatch, chunk):
     monkeypatch.setattr(columns, "_CHUNK", chunk)
-    words = read_table(write("a,y\n1,1\n2,2\n\n3,three\n4,2\n5,1\n\n"), "y")  # not numbers, which shows late
+    words = read_table(write("a,y\n1,1\n2,2\n\n3,three\n4,2\n5,1\n\n"), "y")  # text that appears in a late chunk
     assert words.features.ravel().tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert words.target.tolist() == ["1", "2", "three", "2", "1"]
     with pytest.raises(

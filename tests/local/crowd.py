@@ -1,4 +1,4 @@
-"""A process of many users, for the load test: takes part for each, and prints what was sent and what was answered.
+"""Take part for many users in one process, for the load test, and print what was sent and answered.
 
 python crowd.py URL NAME USERS
 """

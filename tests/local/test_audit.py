@@ -18,9 +18,9 @@ LOSSES = [cs.losses.MallowsLogistic(), cs.losses.HuberRegression()]
 def test_audit_is_below_the_budget_and_near_it(loss, mu):
     """20,000 reports of each record.
 
-    False alarm: each of the six audits exceeds the budget with chance at most 1e-7, its confidence. To fall below
-    0.75 of ε, `lower_mu` would have to be below 0.78·μ. It is 5.2 standard errors, of 0.014 at μ = 1 and 0.03 at
-    μ = 4, below an estimate of at least 0.97·μ: that leaves 8 standard errors.
+    False alarm: each of the six audits exceeds the budget with probability at most 1e-7, one minus its confidence.
+    To fall below 0.75 of ε, `lower_mu` would have to be below 0.78·μ. It is 5.2 standard errors, of 0.014 at μ = 1 and
+    0.03 at μ = 4, below an estimate of at least 0.97·μ: that leaves 8 standard errors.
     """
     found = cs.local.audit(loss, mu, delta=1e-5, runs=20_000, confidence=1 - 1e-7, seed=7)
     assert 0.75 * found.epsilon < found.lower_bound < found.epsilon
@@ -28,7 +28,7 @@ def test_audit_is_below_the_budget_and_near_it(loss, mu):
     assert found.distance > 0.97
 
 
-def test_audit_sees_too_little_noise(monkeypatch):
+def test_audit_detects_too_little_noise(monkeypatch):
     """A device that adds half of the noise is caught.
 
     False alarm: 2μ is estimated with a standard error of 0.05, and 1.5μ is more than 7 of them below the limit's mean.
@@ -49,7 +49,7 @@ def test_audit_makes_reports_as_a_device_does():
     assert cs.local.audit(LOSSES[0], 1.0, 1e-5, runs=20).runs == 20  # without a seed: the device's own generators
 
 
-def test_records_of_your_own():
+def test_audit_of_given_records():
     records = ([1.0, 0.0], 1.0), ([-1.0, 0.0], 1.0)
     found = cs.local.audit(LOSSES[0], 2.0, 1e-5, runs=50, seed=0, records=records, theta=[0.0, 0.0])
     assert found.distance == pytest.approx(1 / np.sqrt(8))  # gradients ∓½·x, of length ½

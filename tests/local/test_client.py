@@ -1,4 +1,4 @@
-"""The client: one report, whatever happens to the answers, and nothing unsaid about what was spent."""
+"""The client: it sends one report, even if answers are lost, and states all that was spent."""
 
 import importlib
 import json
@@ -14,7 +14,7 @@ LOSS, STEP, RECORD = cs.losses.MallowsLogistic(), cs.schedules.Power(0.2, 0.5), 
 
 
 class Lossy(Client):
-    """Loses answers: `lost` says of which paths, and how often."""
+    """A client that loses answers: `lost` holds how many, by path."""
 
     def __init__(self, url, **lost):
         super().__init__(url)
@@ -83,11 +83,11 @@ def test_lost_answers_lead_to_one_report(server, url, lost):
     assert json.loads(sent.pop())["report"] == entries(server)[0].report.tolist()
 
 
-def test_who_took_part_is_stopped_before_anything_leaves(server, url, monkeypatch):
+def test_a_second_report_is_refused_before_anything_leaves(server, url, monkeypatch):
     client = Client(url)
     client.take_part("ann", RECORD, LOSS, mu=2.0)
     with pytest.raises(ValueError, match="again must be True for a second release of user 'ann', got False"):
-        client.take_part("ann", RECORD, LOSS, mu=2.0)  # the device does not leave that to the server
+        client.take_part("ann", RECORD, LOSS, mu=2.0)  # the device refuses without asking the server
     module = importlib.import_module("clipsilon.local.client")
     monkeypatch.setattr(module, "report", lambda *_: pytest.fail("a report was made"))
     for other, again in [(client, True), (Client(url), False)]:
@@ -97,7 +97,7 @@ def test_who_took_part_is_stopped_before_anything_leaves(server, url, monkeypatc
             other.take_part("ann", RECORD, LOSS, mu=2.0, again=again)
 
 
-def test_a_report_that_came_too_late_is_spent(server, url, monkeypatch):
+def test_the_budget_of_a_late_report_is_spent(server, url, monkeypatch):
     client = Client(url)
     with monkeypatch.context() as patch:
         turn = Client._turn
@@ -114,7 +114,7 @@ def test_a_report_that_came_too_late_is_spent(server, url, monkeypatch):
     assert server.statement(1e-5).of("ann")["mu"] == 2.5
 
 
-def test_taking_part_again_where_that_is_composed(tmp_path):
+def test_taking_part_again_where_repeats_compose(tmp_path):
     with (
         cs.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, repeats="compose") as server,
         service.running(server) as url,
@@ -126,7 +126,7 @@ def test_taking_part_again_where_that_is_composed(tmp_path):
         assert server.statement(1e-5).of("ann")["mu"] == pytest.approx(3.0)
 
 
-def test_a_turn_that_may_have_passed_is_not_used(tmp_path):
+def test_a_turn_that_may_have_expired_is_not_used(tmp_path):
     with (
         cs.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, turn_seconds=1e-9) as server,
         service.running(server) as url,
@@ -137,7 +137,7 @@ def test_a_turn_that_may_have_passed_is_not_used(tmp_path):
             client.take_part("ann", RECORD, LOSS, mu=2.0)
         assert {path for path, _ in client.bodies} == {"/turn"}
         server.turn_seconds = 3600.0
-        assert client.take_part("ann", RECORD, LOSS, mu=2.0) == (1, 2.0)  # and no budget was spent in vain
+        assert client.take_part("ann", RECORD, LOSS, mu=2.0) == (1, 2.0)  # and no budget was wasted
 
 
 def test_without_an_answer_the_same_report_is_sent_later(server):
@@ -150,7 +150,7 @@ def test_without_an_answer_the_same_report_is_sent_later(server):
         client.take_part("ann", RECORD, LOSS, mu=2.0)
     with service.running(server, port=client._port):
         client.lost = {}
-        assert client.take_part("ann", object(), LOSS, mu=2.0) == (1, 2.0)  # the record is not looked at again
+        assert client.take_part("ann", object(), LOSS, mu=2.0) == (1, 2.0)  # the record is not read again
     assert server.version == 1
     assert len({body for path, body in client.bodies if path == "/report"}) == 1
 
@@ -166,7 +166,7 @@ def test_without_a_server_nothing_leaves(tmp_path):
 
 
 class Scripted(Client):
-    """Gets its answers from a list."""
+    """A client that takes its answers from a list."""
 
     def __init__(self, *answers):
         super().__init__("http://nowhere")
@@ -185,15 +185,15 @@ class Scripted(Client):
         ({"seconds": 60, "version": 0, "theta": [0.0, 1e300]}, "theta must not hold numbers beyond"),
     ],
 )
-def test_a_server_that_talks_nonsense_gets_nothing(turn, message):
+def test_a_malformed_turn_gets_no_report(turn, message):
     client = Scripted((200, turn))
     with pytest.raises(ValueError, match=message):
         client.take_part("ann", RECORD, LOSS, mu=2.0)
     assert client.answers == []
 
 
-def test_a_server_that_says_stale_again_and_again():
-    """It gets no second report unless the user asks for one, and the sum is stated."""
+def test_a_server_that_keeps_answering_stale():
+    """It gets a second report only on the user's request, and then the sum is stated."""
     turn, done = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0]}), (200, {"sequence": 5})
     stale = 409, {"code": "stale", "error": "Too late."}
     client = Scripted(turn, stale, turn, (422, {}), turn, done, turn, done)
@@ -206,8 +206,8 @@ def test_a_server_that_says_stale_again_and_again():
     assert client.take_part("ann", RECORD, LOSS, 1.0, again=True) == (5, 1.0)  # what was lost is in the ledger now
 
 
-def test_an_answer_without_a_number_forgets_nothing():
-    """What was sent may be in the ledger: the same report goes out again, and what was lost before is still stated."""
+def test_an_answer_without_a_number_clears_nothing():
+    """The report may be in the ledger: it is sent again, and earlier lost budgets are still stated."""
     turn, stale = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0]}), (409, {"code": "stale"})
     client = Scripted(
         turn, stale, turn, (200, {"sequence": None}), (409, {"code": "applied"}), stale, turn, (200, {"sequence": 1})
@@ -228,7 +228,7 @@ def test_wrong_urls(url):
         Client(url)
 
 
-def test_wrong_records_ask_for_no_turn(server, url):
+def test_wrong_records_request_no_turn(server, url):
     with pytest.raises(ValueError, match="labels must hold labels 0 and 1 only"):
         Client(url).take_part("ann", ([0.0, 1.0], 3), LOSS, mu=1.0)
     with pytest.raises(ValueError, match="mu must be a number from"):

@@ -1,4 +1,4 @@
-"""What a ledger promises to the server, whatever stores it. A second storage joins `LEDGERS`."""
+"""What a ledger promises to the server, however it is stored. Add a new storage to `LEDGERS`."""
 
 import inspect
 
@@ -14,7 +14,7 @@ SETTINGS = {"start": "[0.0]", "repeats": "refuse"}
 
 
 class MemoryLedger:
-    """The least that a ledger can be: nothing outlives the process, but for `stored`, which tests hand on."""
+    """The smallest ledger: its content is the dictionary `stored`, which a test passes on to reopen it."""
 
     def __init__(self, location, settings=None, stored=None):
         self.name, self._stored = str(location), {} if stored is None else stored
@@ -62,7 +62,7 @@ LEDGERS = [sqlite, memory]
 
 @pytest.fixture(params=LEDGERS, ids=lambda opener: opener.__name__)
 def opened(request, tmp_path):
-    """Opens the same ledger again and again."""
+    """Return a function that opens the same ledger, as often as it is called."""
     return request.param(tmp_path)
 
 
@@ -73,7 +73,7 @@ def same(one, other):
     return one[:3] == other[:3] and one.report.tobytes() == other.report.tobytes()
 
 
-def test_what_was_written_is_there_when_it_is_opened_again(opened):
+def test_a_reopened_ledger_holds_what_was_written(opened):
     ledger = opened()
     assert (ledger.last_turn(), ledger.budgets(), list(ledger.entries())) == (None, [], [])
     for entry in ENTRIES:
@@ -95,7 +95,7 @@ def test_settings_of_another_run_are_refused(opened):
     opened().close()
     with pytest.raises(LedgerError, match="is the ledger of another run"):
         opened({**SETTINGS, "repeats": "compose"})
-    opened(None).close()  # without settings, whatever its run
+    opened(None).close()  # without settings, of any run
 
 
 def test_a_ledger_has_a_name_for_messages(opened):
@@ -104,8 +104,8 @@ def test_a_ledger_has_a_name_for_messages(opened):
     ledger.close()
 
 
-def test_the_server_asks_no_more_of_a_ledger(tmp_path, monkeypatch):
-    """With the least ledger in place of SQLite, the server does the same, to the last bit."""
+def test_the_server_needs_nothing_but_the_protocol(tmp_path, monkeypatch):
+    """With the smallest ledger in place of SQLite, the server gives the same results to the last bit."""
     promised = {name for name in vars(Ledger) if not name.startswith("_")}
     assert {name for name, _ in inspect.getmembers(MemoryLedger("l")) if not name.startswith("_")} == promised
     states = []

@@ -1,4 +1,4 @@
-"""The service under load from several processes, killed in the middle: nothing is lost, nothing is doubled."""
+"""The service under load from several processes, killed repeatedly: no report is lost or doubled."""
 
 import hashlib
 import json
@@ -20,12 +20,12 @@ from clipsilon.local import Client
 CROWD = Path(__file__).with_name("crowd.py")
 COMMAND = [sys.executable, "-c", "from clipsilon.cli.main import main; main()"]
 SETTINGS = ["--dimension", "3", "--step-size", "0.2", "--decay", "0.5", "--turn-seconds", "600"]
-DEADLINE = 120.0  # seconds, after which a test gives up; nothing is expected to take so long
+DEADLINE = 120.0  # seconds until a test fails; far more than it should take
 
 
 @pytest.fixture
 def start():
-    """Starts processes, and ends those that are left."""
+    """Return a function that starts processes; those still running are killed at the end."""
     processes = []
 
     def start_process(words):
@@ -40,7 +40,7 @@ def start():
 
 
 def free_port():
-    """Below those that the system gives to clients: one that connects to itself would keep the port from the server."""
+    """Return a free port below the ephemeral ones: a client that connects to itself there would block the server."""
     for port in random.Random().sample(range(20000, 30000), 100):
         with socket.socket() as tried:
             try:
@@ -62,11 +62,11 @@ def wait_for(version, client):
     end = time.monotonic() + DEADLINE
     while client.model().version < version:
         assert time.monotonic() < end, "the service does not get on"
-        time.sleep(0.01)  # leave the processors to the others
+        time.sleep(0.01)  # yield the processor to the other processes
 
 
 def replayed(rows):
-    """θ and the average from the ledger, by the equations: θ_t = θ_{t−1} − 0.2·t^(−½)·report_t."""
+    """Compute θ and the average from the ledger by the equations: θ_t = θ_{t−1} − 0.2·t^(−½)·report_t."""
     reports = np.array([np.frombuffer(row[4], dtype="<f8") for row in rows])
     sizes = 0.2 / np.sqrt(np.arange(1, len(reports) + 1))
     thetas = -np.cumsum(sizes[:, None] * reports, axis=0)
@@ -95,11 +95,11 @@ def test_killed_in_the_middle_every_report_is_applied_once(start, tmp_path):
     service.terminate()
     service.wait(timeout=DEADLINE)
 
-    assert [path.name for path in tmp_path.iterdir()] == ["ledger.db"]  # closed in good order: its log is merged
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.db"]  # closed properly: its log is merged
     database = sqlite3.connect(ledger)
     rows = database.execute("SELECT sequence, user, mu, version, content FROM report ORDER BY sequence").fetchall()
     database.close()
-    # What the devices were told is what the ledger holds, one for one, to the last bit.
+    # The answers to the devices match the ledger one by one, to the last bit.
     digests = [hashlib.sha256(row[4]).hexdigest() for row in rows]
     held = [
         {"user": row[1], "mu": row[2], "sequence": row[0], "digest": digest}
@@ -118,7 +118,7 @@ def test_killed_in_the_middle_every_report_is_applied_once(start, tmp_path):
 
 
 def test_killed_between_turn_and_report(start, tmp_path):
-    """Who had the turn when the server died reports at the next one; another one in between waits."""
+    """The user who held the turn when the server died reports after the restart; another user waits."""
     ledger, port = tmp_path / "ledger.db", free_port()
     client = Client(f"http://127.0.0.1:{port}", patience=DEADLINE)
     service = serve(start, ledger, port)

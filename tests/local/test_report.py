@@ -37,7 +37,7 @@ moderate = st.floats(-1e100, 1e100) | st.floats(-50, 50)
 @settings(deadline=None, max_examples=300)
 @given(data=st.data())
 def test_no_two_records_are_further_apart_than_the_sensitivity(loss, data):
-    """So with noise of deviation Δ/μ the report is μ-GDP by construction: at any θ, and for any record that is taken."""
+    """With noise of deviation Δ/μ the report is therefore μ-GDP, at any θ and for any accepted record."""
     theta = data.draw(st.lists(moderate, min_size=3, max_size=3))[: 2 + isinstance(loss, cs.losses.HuberRegression)]
     label = st.sampled_from([0.0, 1.0]) if loss == cs.losses.MallowsLogistic() else moderate
     one, other = (data.draw(st.tuples(st.lists(moderate, min_size=2, max_size=2), label)) for _ in range(2))
@@ -49,7 +49,7 @@ def test_no_two_records_are_further_apart_than_the_sensitivity(loss, data):
 def test_noise_of_a_device():
     """Without a generator: the deviation is right, and no two reports share their noise.
 
-    False alarm: the sum of 4000 squares is chi-squared, two tails at 1e-7 each; equal draws have chance below 1e-12.
+    False alarm: the sum of 4000 squares is chi-squared, two tails at 1e-7 each; equal draws have probability below 1e-12.
     """
     loss, mu, theta = cs.losses.MallowsLogistic(), 2.0, np.zeros(4)
     problem = prepare((np.ones(4), 0), loss)

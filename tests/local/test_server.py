@@ -1,4 +1,4 @@
-"""The server: it applies reports as the engine would, once each, and its ledger survives what happens to it."""
+"""The server: it applies reports as the engine does, once each, and its ledger survives failures."""
 
 import json
 import math
@@ -22,7 +22,7 @@ LOSS = cs.losses.MallowsLogistic()
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens the same ledger again and again, and leaves none open."""
+    """Return a function that reopens the same ledger; none is left open."""
     servers = []
 
     def open_server(**changes):
@@ -49,7 +49,7 @@ def same(state, other):
 @pytest.mark.parametrize(
     ("loss", "region"), [(LOSS, cs.regions.Ball(0.8)), (cs.losses.HuberRegression(c=1.2), None)], ids=["ball", "free"]
 )
-def test_fed_by_devices_it_is_the_engines_run(tmp_path, loss, region):
+def test_reports_of_devices_reproduce_the_engine(tmp_path, loss, region):
     """The same users in the same order with the same noise: θ and the average as in LDPSGD and LDPASGD."""
     response, seed = cs.responses.BestResponse(beta=0.3), 4
     problem = reference.problem(loss, response, region, records=40)
@@ -70,7 +70,7 @@ def test_fed_by_devices_it_is_the_engines_run(tmp_path, loss, region):
     np.testing.assert_allclose(average, trace.output[0], rtol=1e-12, atol=1e-12)
 
 
-def test_closed_and_opened_again_nothing_is_lost_or_doubled(opened):
+def test_reopening_loses_and_doubles_nothing(opened):
     server = opened()
     reports = np.random.default_rng(0).standard_normal((20, 2))
     for k, sent in enumerate(reports):
@@ -132,7 +132,7 @@ def test_refused_reports_change_nothing(opened, case):
     assert same(before, server.replay())
 
 
-def test_a_replayed_report_is_told_apart(opened):
+def test_a_resent_report_is_recognised(opened):
     opened().apply("ann", 1.0, 0, [1.0, 1.0])
     server = opened()
     with pytest.raises(cs.local.RefusalError, match="has already been applied, as number 1") as caught:
@@ -145,7 +145,7 @@ def test_a_replayed_report_is_told_apart(opened):
     assert server.version == 1
 
 
-def test_repeats_are_composed_if_asked_for(opened):
+def test_repeats_compose_on_request(opened):
     server = opened(repeats="compose")
     for user, mu in [("ann", 1.0), ("bob", 0.5), ("ann", 2.0)]:
         server.apply(user, mu, server.version, [0.1, 0.1])
@@ -193,7 +193,7 @@ def test_turns(opened):
     assert caught.value.code == "repeated"
 
 
-def test_a_turn_outlives_the_process(opened):
+def test_a_turn_survives_a_restart(opened):
     opened(turn_seconds=3600).turn("ann", "secret")
     server = opened(turn_seconds=3600)
     assert server.turn("bob", "other") is None
@@ -201,7 +201,7 @@ def test_a_turn_outlives_the_process(opened):
     assert opened().turn("bob", "other").version == 1  # a turn that ended with a report is over
 
 
-def test_a_turn_that_took_too_long_passes_on(opened):
+def test_an_expired_turn_goes_to_the_next_user(opened):
     server = opened(turn_seconds=1e-9)
     server.turn("ann", "secret")
     assert server.turn_left() == 0.0
@@ -209,7 +209,7 @@ def test_a_turn_that_took_too_long_passes_on(opened):
     with pytest.raises(cs.local.RefusalError, match="does not hold the current turn"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
     assert server.version == 0
-    assert server.apply("bob", 1.0, 0, [1.0, 1.0], token="other") == 1  # late, but nobody asked since
+    assert server.apply("bob", 1.0, 0, [1.0, 1.0], token="other") == 1  # late, but no other user has asked since
     with pytest.raises(cs.local.RefusalError, match="version must be the current one, 1, got 0"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
 
@@ -258,7 +258,7 @@ def test_the_file_is_for_its_owner_only(opened, tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
-def test_what_is_not_a_ledger_is_left_alone(tmp_path):
+def test_a_file_that_is_not_a_ledger_is_not_modified(tmp_path):
     text, other = tmp_path / "text", tmp_path / "other.db"
     text.write_text("this is not a database\n" * 100)
     with sqlite3.connect(other) as database:
@@ -299,7 +299,7 @@ def test_a_damaged_ledger_is_refused(opened, tmp_path, damage):
 
 
 def test_a_ledger_that_cannot_be_written_stops_the_server(opened, tmp_path):
-    """Whether a failed write is on disk cannot be known, so nothing is accepted until the ledger is opened again."""
+    """A failed write may be on disk or not, so nothing is accepted until the ledger is reopened."""
     server = opened()
     server.apply("ann", 1.0, 0, [1.0, 1.0])
     before = server.state

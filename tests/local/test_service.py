@@ -1,4 +1,4 @@
-"""The HTTP service: what it publishes, what it takes, and that nothing else changes anything."""
+"""The HTTP service: what it publishes, what it accepts, and that refused requests change nothing."""
 
 import asyncio
 import io
@@ -34,7 +34,7 @@ def url(server):
 
 
 def call(url, method, path, body=None, **more):
-    """Status, content and headers; a body that is not bytes goes as JSON."""
+    """Return status, content and headers; a body that is not bytes is sent as JSON."""
     connection = HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:
         raw = body if body is None or isinstance(body, bytes) or more else json.dumps(body).encode()
@@ -129,8 +129,8 @@ BAD = {
 }
 
 
-def test_what_is_refused_changes_nothing(server, url):
-    """All of them while bob has the turn, which he keeps."""
+def test_refused_requests_change_nothing(server, url):
+    """All while bob holds the turn, which he keeps."""
     server.apply("ann", 1.0, 0, [0.1, 0.2])
     assert call(url, "POST", "/turn", {"user": "bob", "token": "t"})[0] == 200
     before = server.state
@@ -176,7 +176,7 @@ def test_a_body_that_ends_early(server, url):
 
 @pytest.fixture(scope="module")
 def waiting(tmp_path_factory):
-    """An application in which bob has the turn."""
+    """Return a server and its application in which bob holds the turn."""
     path = tmp_path_factory.mktemp("fuzz") / "ledger.db"
     with cs.local.Server(path, start=START, step=STEP, turn_seconds=3600) as server:
         server.apply("ann", 1.0, 0, [0.1, 0.2])
@@ -185,7 +185,7 @@ def waiting(tmp_path_factory):
 
 
 def post(app, path, body):
-    """One request without a socket: the status."""
+    """Send one request without a socket, and return the status."""
     received, sent = [{"type": "http.request", "body": body, "more_body": False}], []
 
     async def receive():
@@ -209,7 +209,7 @@ anything = st.recursive(
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_other_report_gets_through(waiting, data):
-    """One field, or all of the body, is anything at all."""
+    """One field, or the whole body, is arbitrary."""
     server, app = waiting
     field = data.draw(st.sampled_from([*GOOD, None]))
     if field is None:
@@ -231,7 +231,7 @@ def test_no_other_report_gets_through(waiting, data):
     assert server._ledger.budgets() == [("ann", 1.0)]
 
 
-def test_others_are_told_to_come_back(server, url, monkeypatch):
+def test_other_users_are_asked_to_retry(server, url, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 0.01)
     call(url, "POST", "/turn", {"user": "ann", "token": "t"})
     status, content, headers = call(url, "POST", "/turn", {"user": "bob", "token": "u"})
@@ -239,7 +239,7 @@ def test_others_are_told_to_come_back(server, url, monkeypatch):
     assert call(url, "POST", "/turn", {"user": "ann", "token": "t"})[0] == 200
 
 
-def test_who_waits_is_served_when_the_turn_ends(server, url, monkeypatch):
+def test_a_waiting_user_is_served_when_the_turn_ends(server, url, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 60.0)
     call(url, "POST", "/turn", {"user": "ann", "token": "t"})
     with ThreadPoolExecutor(2) as threads:
@@ -255,7 +255,7 @@ def test_who_waits_is_served_when_the_turn_ends(server, url, monkeypatch):
         assert asked[1 - first].result()[1]["version"] == 2
 
 
-def test_who_took_part_need_not_stand_in_line(server, url, monkeypatch):
+def test_a_user_who_has_reported_does_not_queue(server, url, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 60.0)
     server.apply("bob", 1.0, 0, [0.1, 0.2])
     call(url, "POST", "/turn", {"user": "ann", "token": "t"})
@@ -270,7 +270,7 @@ def test_who_took_part_need_not_stand_in_line(server, url, monkeypatch):
         assert waits.result()[0] == 200
 
 
-def test_a_turn_that_is_not_used_passes_on(tmp_path, monkeypatch):
+def test_an_unused_turn_goes_to_the_next_user(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 60.0)
     with (
         cs.local.Server(tmp_path / "l", start=START, step=STEP, turn_seconds=0.05) as server,
@@ -283,15 +283,15 @@ def test_a_turn_that_is_not_used_passes_on(tmp_path, monkeypatch):
         assert server.version == 0
 
 
-def test_a_closed_ledger_is_not_the_clients_fault(server, url):
+def test_a_closed_ledger_is_a_server_error(server, url):
     server.close()
     status, content, headers = call(url, "POST", "/turn", {"user": "ann", "token": "t"})
     assert (status, content["code"], headers["Retry-After"]) == (503, "closed", "1")
     assert call(url, "GET", "/model")[0] == 200
 
 
-def test_the_logging_of_others_is_left_alone(tmp_path):
-    """Setting up logging anew closes every handler there is, and some of them close their stream."""
+def test_existing_log_handlers_stay_open(tmp_path):
+    """Configuring logging again would close every existing handler, and some handlers close their stream."""
     stream = io.StringIO()
 
     class Closing(logging.StreamHandler):

@@ -1,4 +1,4 @@
-"""The record stays on the device: spies watch who touches it, what is sent, and what is stored."""
+"""The record stays on the device: spies check which code reads it, what is sent, and what is stored."""
 
 import importlib
 import inspect
@@ -21,7 +21,7 @@ DEVICE = str(Path(cs.local.__file__).with_name("report.py"))
 
 
 class Spy(tuple):
-    """A record that remembers which files of the package took something out of it."""
+    """A record that keeps track of the files that read it."""
 
     def __iter__(self):
         caller = sys._getframe(1).f_code.co_filename
@@ -37,7 +37,7 @@ SEEN = []
 
 
 def forms(number):
-    """The ways in which a number could be written down."""
+    """Return the ways in which a number could be written."""
     return [struct.pack("<d", number), struct.pack(">d", number), repr(number)[:12].encode()]
 
 
@@ -47,7 +47,7 @@ def holds(content, numbers):
 
 @pytest.fixture
 def wire(monkeypatch):
-    """All bytes that leave over HTTP."""
+    """Collect all bytes that are sent over HTTP."""
     sent, send = [], HTTPConnection.send
 
     def spied(self, data):
@@ -74,14 +74,14 @@ def test_only_the_device_touches_a_record(tmp_path, wire):
     assert files
     for content in (*wire, *stored, *files):
         assert not holds(content, secret)
-    # The search finds what there is to find: the noisy report, and a record if it had been sent.
+    # The search works: it finds the noisy report, and would find a record that had been sent.
     report = json.loads(next(piece for piece in wire if piece.startswith(b'{"user"') and b"report" in piece))["report"]
     assert any(holds(content, report) for content in files)
     assert holds(json.dumps({"record": [FEATURES, LABEL]}).encode(), secret)
 
 
-def test_without_the_device_the_rest_gets_along_with_no_record_at_all(tmp_path, monkeypatch):
-    """With `report` and its preparation replaced, an object that can do nothing passes for a record."""
+def test_nothing_but_the_device_needs_a_record(tmp_path, monkeypatch):
+    """With `report` and `prepare` replaced, any object can take the place of a record."""
     module = importlib.import_module("clipsilon.local.client")
     monkeypatch.setattr(module, "prepare", lambda *_: None)
     monkeypatch.setattr(module, "report", lambda *_: np.ones(4))
@@ -91,7 +91,7 @@ def test_without_the_device_the_rest_gets_along_with_no_record_at_all(tmp_path, 
         assert server.theta.tolist() == [-0.1] * 4
 
 
-def test_nothing_on_the_servers_side_takes_a_record():
+def test_no_function_of_the_server_takes_a_record():
     for name in ("ledger", "ledger.base", "ledger.sqlite", "server", "service", "statement"):
         module = importlib.import_module(f"clipsilon.local.{name}")
         for _, thing in inspect.getmembers(module, lambda one: inspect.isfunction(one) or inspect.isclass(one)):

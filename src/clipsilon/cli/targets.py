@@ -13,11 +13,21 @@ from clipsilon.cli.tables import Table, real_labels
 
 
 class Target(NamedTuple):
-    """The target as a model takes it."""
+    """The target in the form that a model takes.
 
-    kind: str  # of the model: "logistic", "linear" or "huber"
+    Parameters
+    ----------
+    kind : {"logistic", "linear", "huber"}
+        Kind of model.
+    labels : array
+        Integers or text for a logistic model, numbers for the others; one per row.
+    settings : dict
+        Arguments of the estimator that hold what the user stated about the target; what is missing is learnt.
+    """
+
+    kind: str
     labels: NDArray[Any]
-    settings: dict[str, Any]  # of the estimator: what the user stated about the target, so that nothing is learnt
+    settings: dict[str, Any]
 
 
 def read_target(

@@ -52,7 +52,15 @@ class Ledger(Protocol):
         ...
 
     def set_turn(self, version: int, user: str, token: str) -> None:
-        """Store whose turn it is, in place of the turn before."""
+        """Store whose turn it is, in place of the turn before.
+
+        Parameters
+        ----------
+        version : int
+            Version of the θ that was handed out.
+        user, token : str
+            Who holds the turn, and the secret that proves it.
+        """
         ...
 
     def last_turn(self) -> tuple[int, str, str] | None:

@@ -94,7 +94,15 @@ class SQLiteLedger:
             self._database.execute("INSERT INTO report VALUES (?, ?, ?, ?, ?)", row)
 
     def set_turn(self, version: int, user: str, token: str) -> None:
-        """Write whose turn it is, so that a restart does not forget it; if that fails, close the ledger."""
+        """Write whose turn it is, so that a restart does not forget it; if that fails, close the ledger.
+
+        Parameters
+        ----------
+        version : int
+            Version of the θ that was handed out.
+        user, token : str
+            Who holds the turn, and the secret that proves it.
+        """
         with self._closing_on_failure():
             self._database.execute("DELETE FROM turn")
             self._database.execute("INSERT INTO turn VALUES (?, ?, ?)", (version, user, token))
