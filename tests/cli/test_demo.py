@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from clipsilon.cli import demo
-from clipsilon.cli.main import main as cli
+from clipsilon.cli import main as cli
 from clipsilon.datasets import generated_credit
 from clipsilon.datasets import give_me_some_credit as module
 from clipsilon.reproduce import problems

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import made_up
-from clipsilon.cli.main import main as cli
+from clipsilon.cli import main as cli
 from clipsilon.report.terminal import teller
 from clipsilon.reproduce import runner
 from clipsilon.reproduce.base import Experiment, Result

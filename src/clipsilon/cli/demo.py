@@ -10,16 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
-
 from clipsilon.analysis.fixed_points import clipping_bias, stable_point
-from clipsilon.cli.errors import plain_errors, stoppable
-from clipsilon.cli.options import quiet_option
 from clipsilon.engine.sweep import Run
 from clipsilon.privacy.auditing.audit import Audit, audit
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.problems.problem import Problem
 from clipsilon.report.charts import Chart, Series, Table, band
+from clipsilon.report.files import result_files, write_files
 from clipsilon.report.page import element, frame
 from clipsilon.report.sections import Chapter, Done, footer, glance, header, section, told
 from clipsilon.report.text import shown
@@ -65,8 +62,6 @@ def credit_case() -> tuple[Case, str]:
 
 def demo(lab: Lab, folder: Path, tell: Callable[[str], object] = lambda text: None) -> list[Done]:
     """Run both problems and write the page and what is on it."""
-    from clipsilon.report.files import result_files, write_files  # they load matplotlib
-
     case, source = credit_case()
     tell(f"Credit data: {source}.")
     done = []
@@ -209,26 +204,3 @@ def _judged(rule: str, gap: float, bias: float, claimed: float, certified: float
         f"{rule} claims ε = {shown(claimed)}. What is certified, for the replacement of one record, is "
         f"{shown(certified)}. A small attack shows ε ≥ {audited:.3g}, {verdict}."
     )
-
-
-@click.command("demo")
-@click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("clipsilon-demo"),
-    show_default=True,
-    help="Folder for the page and its figures.",
-)
-@quiet_option
-def command(output: Path, quiet: bool) -> None:
-    """Compare SGD, PCSGD and DiceSGD on two problems: print tables, and write a short form of the report."""
-    from clipsilon.report.terminal import console, table
-    from clipsilon.reproduce.laboratory import Laboratory
-
-    screen = console()
-    with plain_errors(), stoppable(f"Stopped; {output} holds the finished results."):
-        lab = Laboratory(quick=True, progress=False if quiet else None)
-        for done in demo(lab, output, tell=screen.print):
-            for one in done.result.tables:
-                screen.print(table(one._replace(title=done.experiment.title)))
-    click.echo(f"wrote {output / 'index.html'}")

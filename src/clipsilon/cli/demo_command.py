@@ -1,0 +1,34 @@
+"""`clipsilon demo`: the command alone. What it runs is in `demo`, which imports the report and its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from clipsilon.cli.errors import plain_errors, stoppable
+from clipsilon.cli.options import quiet_option
+
+
+@click.command("demo")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("clipsilon-demo"),
+    show_default=True,
+    help="Folder for the page and its figures.",
+)
+@quiet_option
+def command(output: Path, quiet: bool) -> None:
+    """Compare SGD, PCSGD and DiceSGD on two problems: print tables, and write a short form of the report."""
+    from clipsilon.cli.demo import demo
+    from clipsilon.report.terminal import console, table
+    from clipsilon.reproduce.laboratory import Laboratory
+
+    screen = console()
+    with plain_errors(), stoppable(f"Stopped; {output} holds the finished results."):
+        lab = Laboratory(quick=True, progress=False if quiet else None)
+        for done in demo(lab, output, tell=screen.print):
+            for one in done.result.tables:
+                screen.print(table(one._replace(title=done.experiment.title)))
+    click.echo(f"wrote {output / 'index.html'}")
