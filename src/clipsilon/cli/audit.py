@@ -34,7 +34,8 @@ def command(
     from clipsilon.report.plots import tradeoff_figure
 
     with plain_errors():
-        found = audit(make_rule(preset, **rule), records, steps, delta, runs, confidence, seed, adjacency)
+        attacked = make_rule(preset, **rule)
+        found = audit(attacked, records, steps, delta, runs=runs, confidence=confidence, seed=seed, adjacency=adjacency)
     click.echo(found)
     if plot is not None:
         with plain_errors():
