@@ -52,9 +52,7 @@ def command(
     try:
         from clipsilon.local import service
     except ImportError:
-        raise click.ClickException(
-            "serve requires starlette and uvicorn: install clipsilon with the extra 'serve'."
-        ) from None
+        raise click.ClickException("serve needs starlette and uvicorn: run pip install 'clipsilon[serve]'.") from None
 
     with plain_errors(), stoppable(f"Stopped; {ledger} holds all reports; the same command resumes from there."):
         server = Server(
