@@ -18,7 +18,7 @@ import numpy as np
 from distributed import Client, LocalCluster, wait
 
 from clipsilon.estimators import PrivateLogisticRegression
-from clipsilon.estimators.chunks import _FAN
+from clipsilon.estimators.chunks import _FAN_IN
 from results import Row, cost, main
 from timing import ratio, seconds, turns
 
@@ -42,7 +42,7 @@ def tasks_of(chunks: int) -> int:
     """How many tasks a step has."""
     tasks, parts = chunks, chunks
     while parts > 1:
-        parts = -(-parts // _FAN)
+        parts = -(-parts // _FAN_IN)
         tasks += parts
     return tasks
 
@@ -55,7 +55,7 @@ def empty_step(client: Client, chunks: int) -> None:
     """The tasks of a step, without what they do."""
     parts = client.map(nothing, range(chunks), pure=False)
     while len(parts) > 1:
-        parts = [client.submit(nothing, *parts[k : k + _FAN], pure=False) for k in range(0, len(parts), _FAN)]
+        parts = [client.submit(nothing, *parts[k : k + _FAN_IN], pure=False) for k in range(0, len(parts), _FAN_IN)]
     parts[0].result()
 
 

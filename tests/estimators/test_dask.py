@@ -1,6 +1,5 @@
 """On Dask, a fit is the fit in memory, wherever its chunks are and whatever becomes of the workers."""
 
-import inspect
 import os
 import signal
 import subprocess
@@ -162,8 +161,8 @@ def test_data_frames_of_unknown_length():
         found.predict(ddf[["a", "b", "w"]])
 
 
-BY_SUMS = [name for name in METHODS if not name.startswith("ldp")]
-BATCHED = [name for name in BY_SUMS if "batch" in inspect.signature(METHODS[name]).parameters]
+BY_SUMS = [name for name in METHODS if not METHODS[name].local]
+BATCHED = [name for name in BY_SUMS if "batch" in METHODS[name].choices]
 
 
 @pytest.mark.parametrize("method", ["dice", "noisy-selection"])

@@ -10,6 +10,7 @@ import clipsilon as cs
 from clipsilon.estimators import PrivateLogisticRegression
 from clipsilon.estimators.defaults import defaults
 from clipsilon.privacy.accounting.gaussian import largest_mu
+from clipsilon.problems.losses.base import label_kind
 
 DELTA = 1e-5
 
@@ -17,8 +18,7 @@ DELTA = 1e-5
 def fit(x, y, epsilon, loss=None, seed=0):
     """A private model by the defaults."""
     loss = loss or cs.losses.Logistic()
-    kind = "logistic" if isinstance(loss, cs.losses.Logistic) else "squared"
-    settings = defaults(*x.shape, epsilon, DELTA, kind)
+    settings = defaults(*x.shape, epsilon, DELTA, label_kind(loss))
     sampling = {"sampling": "full", "batch": 1} if settings.batch is None else {"batch": settings.batch}
     rule = replace(cs.DPSGD(settings.step, settings.clip, 1.0, **sampling), output=settings.output)
     rule = cs.calibrate(rule, epsilon, DELTA, len(x), settings.steps, adjacency="zero-out")
@@ -104,7 +104,7 @@ def test_batches_follow_the_work():
     ((5, 0, 1.0, 1e-5), "columns must be a whole number of at least 1, got 0"),
     ((5, 3, 0.0, 1e-5), "epsilon must be a number above 0, got 0.0"),
     ((5, 3, 1.0, 1.0), "delta must be a number above 0 and below 1, got 1.0"),
-    ((5, 3, 1.0, 1e-5, "cubic"), "loss must be one of 'logistic', 'squared', got 'cubic'"),
+    ((5, 3, 1.0, 1e-5, "cubic"), "labels must be one of 'binary', 'class', 'real', 'none', got 'cubic'"),
 ])  # fmt: skip
 def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -116,7 +116,7 @@ def test_a_reaction_asks_for_a_larger_clip():
     still, reacting = defaults(8_000, 5, 1.0, DELTA), defaults(8_000, 5, 1.0, DELTA, reacts=True)
     assert reacting.clip == 20 * still.clip
     assert defaults(8_000, 5, 1.0, DELTA, weight=3.0, reacts=True).clip == 3 * reacting.clip
-    assert defaults(8_000, 5, 1.0, DELTA, "squared", reacts=True) == defaults(8_000, 5, 1.0, DELTA, "squared")
+    assert defaults(8_000, 5, 1.0, DELTA, "real", reacts=True) == defaults(8_000, 5, 1.0, DELTA, "real")
     rng = np.random.default_rng(0)
     x = rng.standard_normal((8_000, 5))
     y = (rng.random(8_000) < 1 / (1 + np.exp(2.5 - x[:, 0] + 0.5 * x[:, 1]))).astype(int)

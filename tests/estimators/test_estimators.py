@@ -91,7 +91,7 @@ def test_the_default_is_the_default_rule():
     np.testing.assert_allclose(found.theta_, theta, rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if "ldp" not in name])
+@pytest.mark.parametrize("method", [name for name in METHODS if not METHODS[name].local])
 def test_every_method_fits_within_its_budget(method):
     model = logistic(method=method, epsilon=3.0, epochs=5).fit(X, BINARY)
     assert 0.98 * 3.0 <= model.statement_.certified <= 3.0
@@ -484,7 +484,7 @@ def test_an_interrupted_fit_counts(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("clipsilon.estimators.base.run", interrupted)
+        patch.setattr("clipsilon.estimators.training.run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.fit(X, BINARY)
     with pytest.warns(cs.PrivacyWarning, match="2 fits"):

@@ -8,7 +8,8 @@ import pytest
 import clipsilon as cs
 from clipsilon.estimators import METHODS
 from clipsilon.estimators.defaults import defaults
-from clipsilon.estimators.methods import Budget, Choices, plan
+from clipsilon.estimators.methods import Budget, Choices
+from clipsilon.estimators.plans import Phase, Task, TrainingPlan, make_plan, statement_of
 from clipsilon.rules.presets import PRESETS
 
 RECORDS, COLUMNS = 400, 4
@@ -17,8 +18,11 @@ LOCAL = ["ldpsgd", "ldpasgd"]
 FULL = ["dpgd", "clipped-dpgd", "noisy-selection"]
 
 
-def made(method, choices=Choices(), budget=ZERO_OUT, loss="logistic"):  # noqa: B008
-    return plan(method, choices, budget, RECORDS, COLUMNS, loss)
+def made(method, choices=Choices(), budget=ZERO_OUT, loss=cs.losses.Logistic()):  # noqa: B008
+    """The rule and the number of steps of a plan of one phase."""
+    plan = make_plan(Task(method=method, choices=choices, budget=budget, records=RECORDS, columns=COLUMNS, loss=loss))
+    (phase,) = plan.phases
+    return phase
 
 
 def refusal(method, batch, adjacency):
@@ -35,7 +39,9 @@ def refusal(method, batch, adjacency):
 
 
 def test_every_private_preset_has_a_name():
-    assert set(METHODS.values()) == {preset for name, preset in PRESETS.items() if name != "SGD"}
+    assert {method.preset for method in METHODS.values()} == {
+        preset for name, preset in PRESETS.items() if name != "SGD"
+    }
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove", "replace-one"])
@@ -49,24 +55,35 @@ def test_every_method_keeps_to_its_budget(method, batch, adjacency):
         with pytest.raises(ValueError, match=reason):
             made(method, choices, budget)
         return
-    rule, steps, *_ = made(method, choices, budget)
+    phase = made(method, choices, budget)
+    rule, steps = phase.rule, phase.steps
     assert 0.98 * 3.0 <= cs.account(rule, RECORDS, steps, 1e-5, adjacency).certified <= 3.0
     assert steps == (RECORDS if method in LOCAL else 5 if batch is None else 50)
 
 
 def test_choices_are_followed():
-    rule, steps, *_ = made("dpsgd", Choices(clip=0.3, batch=100, epochs=2.5, step=0.7))
-    assert (rule.clip, rule.sampling, rule.step, steps) == ((0.3,), (100,), (0.7,), 10)
+    phase = made("dpsgd", Choices(clip=0.3, batch=100, epochs=2.5, step=0.7))
+    rule = phase.rule
+    assert (rule.clip, rule.sampling, rule.step, phase.steps) == ((0.3,), (100,), (0.7,), 10)
     assert type(rule.sampling) is cs.sampling.Poisson
     assert made("dpsgd", Choices(step=cs.schedules.Power(1, 0.5))).rule.step == (1, 0.5)
     assert made("dpgd", Choices(clip=0.3)).rule.clip == (0.3,)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_without_choices_the_default_rule_is_followed(loss):
-    settings = defaults(RECORDS, COLUMNS, 3.0, 1e-5, loss)
-    rule, steps, *_ = made("dpsgd", loss=loss)
-    assert (rule.clip.threshold, rule.output, steps) == (settings.clip, settings.output, settings.steps)
+@pytest.mark.parametrize(
+    ("loss", "labels"),
+    [
+        (cs.losses.Logistic(), "binary"),
+        (cs.losses.Softmax(3), "class"),
+        (cs.losses.SquaredError(), "real"),
+        (cs.losses.Huber(), "real"),
+    ],
+)
+def test_without_choices_the_default_rule_is_followed(loss, labels):
+    settings = defaults(RECORDS, COLUMNS, 3.0, 1e-5, labels)
+    phase = made("dpsgd", loss=loss)
+    rule = phase.rule
+    assert (rule.clip.threshold, rule.output, phase.steps) == (settings.clip, settings.output, settings.steps)
     assert rule.step.gamma == pytest.approx(settings.step.gamma)
 
 
@@ -81,11 +98,11 @@ def test_default_steps_move_as_far_with_another_clip_and_no_farther_if_there_are
 
 
 def test_another_clip_or_batch_takes_theta_no_farther():
-    rule, steps, *_ = made("dpsgd")
-    travel = rule.clip.threshold * rule.step.gamma * steps
+    phase = made("dpsgd")
+    travel = phase.rule.clip.threshold * phase.rule.step.gamma * phase.steps
     for choices in (Choices(clip=7.0), Choices(batch=40), Choices(clip=0.01, batch=100)):
-        other, more, *_ = made("dpsgd", choices)
-        assert other.clip.threshold * other.step.gamma * more == pytest.approx(travel)
+        other = made("dpsgd", choices)
+        assert other.rule.clip.threshold * other.rule.step.gamma * other.steps == pytest.approx(travel)
 
 
 def test_the_capped_error_costs_as_much_as_the_clipped_gradients():
@@ -97,7 +114,8 @@ def test_the_capped_error_costs_as_much_as_the_clipped_gradients():
 
 def test_a_rule_of_ones_own_gets_its_noise_only():
     own = cs.DiceSGD(cs.schedules.Power(1, 0.5), 0.5, 0.6, 1.0, residual_cap=0.7, batch=20, sampling="epochs")
-    rule, steps, *_ = made(own, Choices(epochs=3))
+    phase = made(own, Choices(epochs=3))
+    rule, steps = phase.rule, phase.steps
     assert steps == 60
     assert rule == replace(own, noise=rule.noise)
     assert cs.account(rule, RECORDS, steps, 1e-5, "zero-out").certified <= 3.0
@@ -113,3 +131,54 @@ def test_what_the_user_chose_is_named():
         made("dpsgd", Choices(epochs=1e30), ZERO_OUT)
     with pytest.raises(ValueError, match="^adjacency must be one of"):
         made("dpsgd", Choices(), ZERO_OUT._replace(adjacency=np.ones((2, 2))))
+
+
+def test_a_default_fit_has_two_phases():
+    """All parts of both rules are pinned, but for the size of the noise, which calibration finds."""
+    plan = make_plan(
+        Task(
+            method="dpsgd",
+            budget=Budget(1.0, 1e-5, "zero-out"),
+            records=16_000,
+            columns=4,
+            loss=cs.losses.Logistic(),
+            has_intercept=True,
+            is_rescalable=True,
+        )
+    )
+    std = plan.phases[0].rule.noise.std
+    settings = defaults(16_000, 4, 1.0, 1e-5)
+    shared = {"batch": 1_000, "sampling": "poisson"}
+    main = cs.DPSGD(cs.schedules.Constant(settings.step.gamma / 0.9), 0.1, std, **shared)
+    last = cs.DPSGD(cs.schedules.Constant(4.0), 1.5, std * 1.5 / 0.1, **shared)
+    assert plan == TrainingPlan(
+        phases=(
+            Phase(rule=replace(main, output=cs.outputs.Average(3.0), step=plan.phases[0].rule.step), steps=900),
+            Phase(rule=replace(last, output=cs.outputs.Average(3.0)), steps=100, rescales=True),
+        ),
+        has_intercept=True,
+        keeps_length=False,
+    )
+    assert plan.phases[0].rule.step == pytest.approx(main.step)
+    assert plan.steps == 1_000
+    statement = statement_of(plan, 16_000, 1e-5, "zero-out")
+    assert 0.98 <= statement.certified <= 1.0
+    assert (statement.records, statement.steps) == (16_000, 1_000)
+    assert statement.reasons[-1].startswith("The last 100 steps set the intercept and the length of the slopes alone")
+
+
+def test_a_small_fit_has_one_phase_and_keeps_a_length():
+    task = Task(method="dpsgd", budget=ZERO_OUT, records=100, columns=4, loss=cs.losses.Logistic(), is_rescalable=True)
+    plan = make_plan(task)
+    assert (len(plan.phases), plan.keeps_length) == (1, True)
+    assert not make_plan(replace(task, largest_weight=1.0)).keeps_length
+
+
+def test_a_method_states_which_choices_it_takes():
+    """Each field of `Choices` that a method takes has an effect on its plan."""
+    other = {"clip": 0.3, "batch": 40, "epochs": 7, "step": 0.123}
+    for name, method in METHODS.items():
+        budget = ZERO_OUT._replace(adjacency="replace-one") if method.local else ZERO_OUT
+        plain = made(name, budget=budget)
+        for choice in method.choices:
+            assert made(name, Choices(**{choice: other[choice]}), budget) != plain, (name, choice)

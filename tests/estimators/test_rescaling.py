@@ -7,12 +7,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 import clipsilon as cs
-from clipsilon.estimators import PrivateLogisticRegression
-from clipsilon.estimators import rescaling as length
-from clipsilon.estimators.methods import Budget, Choices, plan
+from clipsilon.estimators import PrivateLogisticRegression, rescaling
+from clipsilon.estimators.methods import Budget, Choices
+from clipsilon.estimators.plans import Task, make_plan, statement_of
 from clipsilon.rules.sampling import expected_batch
 
 BUDGET = Budget(1.0, 1e-5, "zero-out")
+
+
+def plan(records, **more):
+    """The plan of a logistic regression of four columns."""
+    task = {"method": "dpsgd", "budget": BUDGET, "records": records, "columns": 4, "loss": cs.losses.Logistic()}
+    return make_plan(Task(**task | more))
 
 
 def weak_signal(records=16_000, seed=0, slopes=(-0.6, -0.6, 0.7), intercept=0.3):
@@ -30,24 +36,27 @@ def multiplier(rule, records):
 @pytest.mark.parametrize("records", [700, 16_000])
 def test_all_steps_are_one_mechanism(records, intercept):
     budget = Budget(3.0, 1e-5, "zero-out")
-    made = plan("dpsgd", Choices(), budget, records, 4, "logistic", stretches=True, intercept=intercept)
-    assert made.closing is not None
-    assert made.closing.sampling == made.rule.sampling
-    assert type(made.closing.sampling) is type(made.rule.sampling)
-    np.testing.assert_allclose(multiplier(made.closing, records), multiplier(made.rule, records), rtol=1e-12)
-    statement = cs.account(made.rule, records, made.all_steps, budget.delta, budget.adjacency)
+    made = plan(records, budget=budget, is_rescalable=True, has_intercept=intercept)
+    main, last = (phase.rule for phase in made.phases)
+    assert [phase.rescales for phase in made.phases] == [False, True]
+    assert last.sampling == main.sampling
+    assert type(last.sampling) is type(main.sampling)
+    np.testing.assert_allclose(multiplier(last, records), multiplier(main, records), rtol=1e-12)
+    statement = statement_of(made, records, budget.delta, budget.adjacency)
+    assert statement.certified == cs.account(main, records, made.steps, budget.delta, budget.adjacency).certified
     assert 0.97 * budget.epsilon < statement.certified <= budget.epsilon
 
 
 def test_most_steps_go_as_far_as_all_would():
-    whole = plan("dpsgd", Choices(), BUDGET, 16_000, 4, "logistic")
-    made = plan("dpsgd", Choices(), BUDGET, 16_000, 4, "logistic", stretches=True)
-    assert made.all_steps == whole.steps
-    np.testing.assert_allclose(made.steps * made.rule.step.gamma, whole.steps * whole.rule.step.gamma, rtol=1e-12)
+    (whole,) = plan(16_000).phases
+    made = plan(16_000, is_rescalable=True)
+    main = made.phases[0]
+    assert made.steps == whole.steps
+    np.testing.assert_allclose(main.steps * main.rule.step.gamma, whole.steps * whole.rule.step.gamma, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("records", "choices", "method", "stretches"),
+    ("records", "choices", "method", "is_rescalable"),
     [
         (16_000, Choices(clip=1.0), "dpsgd", True),
         (16_000, Choices(step=1.0), "dpsgd", True),
@@ -57,8 +66,8 @@ def test_most_steps_go_as_far_as_all_would():
         (16_000, Choices(), "dpsgd", False),
     ],
 )
-def test_otherwise_every_step_is_like_the_others(records, choices, method, stretches):
-    assert plan(method, choices, BUDGET, records, 4, "logistic", stretches).closing is None
+def test_otherwise_every_step_is_like_the_others(records, choices, method, is_rescalable):
+    assert len(plan(records, method=method, choices=choices, is_rescalable=is_rescalable).phases) == 1
 
 
 UNEQUAL = {"slopes": (0.4, 0.0, 0.0), "intercept": -1.0}
@@ -92,18 +101,18 @@ def unit(theta):
 def test_predicted_classes_are_those_of_the_direction():
     theta = np.array([3.0, -4.0, 1.0])
     for found in (2.0, 1e-9, -5.0):  # noise must not turn θ around
-        np.testing.assert_allclose(unit(length.stretched(theta, np.array([found]))), unit(theta), rtol=1e-12)
-    np.testing.assert_allclose(np.linalg.norm(length.stretched(theta, np.array([2.0]))), 2.0)
+        np.testing.assert_allclose(unit(rescaling.rescale(theta, np.array([found]))), unit(theta), rtol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(rescaling.rescale(theta, np.array([2.0]))), 2.0)
 
 
 @pytest.mark.parametrize("found", [(2.0, 0.1), (2.0, -0.3), (-1.0, 0.1), (1e-9, 0.0)])
 def test_an_intercept_leaves_the_order_of_the_margins(found):
     theta = np.array([3.0, -4.0, 1.0])
-    other = length.stretched(theta, np.array(found))
+    other = rescaling.rescale(theta, np.array(found))
     np.testing.assert_allclose(unit(other[:2]), [0.6, -0.8], rtol=1e-12)
     assert other[2] == found[1]
     np.testing.assert_allclose(other[:2] @ [0.6, -0.8], max(found[0], 0.005), rtol=1e-12)
-    np.testing.assert_allclose(length.directions(theta, True) @ length.numbers(theta, True), theta, rtol=1e-12)
+    np.testing.assert_allclose(rescaling.directions(theta, True) @ rescaling.numbers(theta, True), theta, rtol=1e-12)
 
 
 @pytest.mark.parametrize("found", [(2.0, 0.1), (2.0, -0.4), (2.0, 3.0), (2.0, -3.0), (-1.0, 2.0), (0.0, 0.0)])
@@ -113,7 +122,7 @@ def test_an_intercept_is_no_larger_beside_the_slopes_than_it_was(found):
     a, share = np.meshgrid(np.linspace(0, 5, 1001), np.linspace(-0.2, 0.2, 401))
     nearest = np.argmin(np.hypot(a - found[0], share * a - found[1]))
     expected = a.flat[nearest], (share * a).flat[nearest]
-    np.testing.assert_allclose(length.leaning(theta, np.array(found)), expected, atol=0.01)
+    np.testing.assert_allclose(rescaling.cap_intercept(theta, np.array(found)), expected, atol=0.01)
 
 
 @pytest.mark.parametrize("more", [{"l2": 0.1}, {"response": cs.responses.BestResponse(0.1), "fit_intercept": False}])

@@ -1,4 +1,4 @@
-"""What the private estimators share: from records to labels, from settings to a rule, from a run to coefficients."""
+"""The fit that all private estimators share: from records to labels, from a task to a plan, from θ to coefficients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -18,147 +18,159 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from clipsilon._core import checks
 from clipsilon._core.rows import with_ones
-from clipsilon.engine import run
-from clipsilon.engine.remote import RemoteProblem
-from clipsilon.estimators import chunks, methods
-from clipsilon.estimators import fit_counter as family
-from clipsilon.estimators import rescaling as length
-from clipsilon.estimators.methods import Budget, Choices, Plan
-from clipsilon.estimators.rescaling import another_seed
-from clipsilon.estimators.targets import Labels
+from clipsilon.estimators import chunks
+from clipsilon.estimators.fit_counter import FitCounterMixin
+from clipsilon.estimators.inputs import Array
+from clipsilon.estimators.methods import Budget, Choices
+from clipsilon.estimators.plans import Task, TrainingPlan, make_plan, statement_of
+from clipsilon.estimators.training import MemoryRunner, Runner, derive_seed, execute
 from clipsilon.privacy.accounting.profiles import worst
 from clipsilon.privacy.certificate import Certificate
-from clipsilon.privacy.statement import SEEDED, Statement, about_seed, account
+from clipsilon.privacy.statement import SEEDED, Statement, about_seed
 from clipsilon.privacy.warning import PrivacyWarning
-from clipsilon.problems.losses.base import label_kind
+from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.problem import Problem
+from clipsilon.problems.responses import Response
 from clipsilon.rules.rule import Rule
+from clipsilon.rules.schedules import Schedule
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from clipsilon.estimators.inputs import Column, DaskColumn, DaskTable, RandomState, Table
 
 _PARALLEL = "partial_fit: a record must be in one call only; this is the call that spends most (parallel composition)."
 
 
-class Reading(NamedTuple):
-    """How y is read."""
+class Encoding(NamedTuple):
+    """How y becomes labels."""
 
-    read: Callable[[Any, Array | None], Labels]  # from y and weights to what the loss sees
-    learnt: tuple[str, ...]  # what was learnt from the records without budget, in sentences
-
-
-class Trained(NamedTuple):
-    """What a run leaves behind."""
-
-    theta: Array
-    plan: Plan
-    records: int
-    notes: tuple[str, ...]  # what its statement does not cover, in sentences
+    encode: chunks.Encoder
+    notes: tuple[str, ...]  # what was learnt from the records without budget, in sentences
 
 
-class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc]
-    """The shared fit. A class says how y becomes labels, which loss they have, and what θ means.
+class _Prepared(NamedTuple):
+    """Records that were checked and encoded, ready for a plan."""
 
-    A fit is five steps, in memory (`_train_on_tables`) or where Dask's chunks are (`_train_on_chunks`): check the
-    records and take the `_tally` of y; `_read` it (how y becomes labels); `_plan` (a calibrated rule); train (θ);
-    `_account` for it and `_publish` the attributes.
+    runner: Runner
+    columns: int  # with the column of ones
+    weighted: bool
+    notes: tuple[str, ...]  # of the encoding
+
+
+class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """The shared fit. Subclasses define how y becomes labels, which loss is used, and what θ means.
+
+    A fit has five steps: check the records and summarize y, in memory (`_prepare_tables`) or in Dask's chunks
+    (`_prepare_chunks`); encode y (`_encode`); plan (`make_plan`); train (`execute`); state the privacy (`_account`) and
+    set the attributes (`_set_coefficients`).
     """
 
-    # The parameters, which the classes' own constructors set.
+    # Parameters, set by the constructors of the subclasses.
     epsilon: float
     delta: float
-    method: Any
-    random_state: Any
+    method: str | Rule
+    random_state: RandomState
     clip: float | None
     batch: int | None
     epochs: float | None
-    step: Any
+    step: float | Schedule | None
     fit_intercept: bool
-    response: Any
+    response: Response | None
     adjacency: str
     n_jobs: int | None
     progress: bool | None
-    # What a fit leaves behind.
+    # Attributes of a fitted model.
     theta_: Array
     coef_: Array
     intercept_: Any
     n_iter_: int
     statement_: Statement
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
         """Fit the model to one release of the records.
 
         Parameters
         ----------
-        X
-            Array, data frame or sparse matrix of numbers, one row a record; or a Dask array or data frame, which stays
-            where it is (docs/how-to/dask.md).
-        y
-            One target a record.
-        sample_weight
-            Weights of at least 0, which multiply a record's loss before it is clipped, so that they change nothing
-            about its privacy.
-        """
-        return self._learn(X, y, sample_weight, self._known(), afresh=True)
+        X : array-like, data frame, sparse matrix, or Dask array or data frame
+            One row of numbers per record. Dask collections stay where they are (docs/how-to/dask.md).
+        y : array-like
+            One target per record.
+        sample_weight : array-like, optional
+            One weight of at least 0 per record, by which its loss is multiplied before its gradient is clipped, so
+            that weights do not change its privacy.
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Any:
-        """Fit, afresh or from the present θ, with what is known of y beforehand."""
-        self._check_settings(afresh)
+        Returns
+        -------
+        self
+            The fitted estimator.
+        """
+        return self._learn(X, y, sample_weight, self._known(), reset=True)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, known: Any, reset: bool) -> Self:
+        """Fit from θ = 0 (`reset`) or from the present θ, with what is known about y beforehand."""
+        self._check_settings(reset)
         with rollback_on_error(self):
-            train_on = self._train_on_chunks if chunks.is_chunked(X) else self._train_on_tables
-            trained = train_on(X, y, sample_weight, known, afresh)
-            self._account(trained, afresh)
-            self.theta_ = trained.theta
-            self._publish(trained.theta)
+            prepare = self._prepare_chunks if chunks.is_chunked(X) else self._prepare_tables
+            data = prepare(X, y, sample_weight, known, reset)
+            problem = data.runner.problem
+            plan = make_plan(self._task(data))
+            seed, start = self._initial(reset, problem.dimension)
+            notes = data.notes + self._count_fit(reset)
+            theta = execute(plan, data.runner, seed=seed, start=start)
+            self._account(plan, problem.records, notes, reset)
+            self.theta_ = theta
+            self._set_coefficients(theta)
         return self
 
-    def _check_settings(self, afresh: bool) -> None:
-        """Refuse settings that do not go together, or not with those of an earlier call."""
+    def _check_settings(self, reset: bool) -> None:
+        """Raise ValueError for settings that contradict each other, or those of an earlier call."""
         checks.flag("fit_intercept", self.fit_intercept)
-        threads(self.n_jobs)
+        thread_count(self.n_jobs)
         if self.progress is not None:
             checks.flag("progress", self.progress)
         if self.fit_intercept and self.response is not None:
             raise ValueError(
                 "fit_intercept must be False with a response: the column of ones would react to the model, too."
             )
-        for name in () if afresh else ("delta", "adjacency"):
+        for name in () if reset else ("delta", "adjacency"):
             now, first = getattr(self, name), getattr(self.statement_, name)
             if not isinstance(now, type(first)) or now != first:
                 raise ValueError(f"{name} must stay what it was at the first call of partial_fit ({first}), got {now}.")
 
-    def _train_on_tables(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Trained:
-        features, y, weights = self._validated(X, y, sample_weight, afresh)
-        read, learnt = self._read(self._tally()(y, weights), known)
-        weighted = weights is not None
-        labels, weights = read(y, weights)
-        loss = self._loss()
-        problem = Problem(features, labels, loss=loss, response=self.response, weights=weights)
-        plan = self._plan(problem.records, features.shape[1], kind(loss), weighted)
-        beginning = self._beginning(afresh, problem.dimension)
-        notes = learnt + self._count(afresh)
-        theta = train(problem, plan, *beginning, self.n_jobs, self.progress)
-        return Trained(theta, plan, problem.records, notes)
-
-    def _train_on_chunks(self, X: Any, y: Any, sample_weight: Any, known: Any, afresh: bool) -> Trained:
-        data = chunks.chunked(X, y, sample_weight)
-        validate_data(self, data.sample, reset=afresh, skip_check_array=True)
-        sizes, tally = chunks.survey(data, self._tally(), self._numeric_targets())
-        read, learnt = self._read(tally, known)
-        loss, columns = self._loss(), data.sample.shape[1] + self.fit_intercept
-        problem = RemoteProblem(sum(sizes), columns, loss=loss, response=self.response)
-        plan = self._plan(problem.records, columns, kind(loss), sample_weight is not None)
-        how = problem, plan, *self._beginning(afresh, problem.dimension), self.progress
-        notes = learnt + self._count(afresh)
-        theta = chunks.train(data, sizes, read, self.fit_intercept, *how)
-        return Trained(theta, plan, problem.records, notes)
-
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _validated(self, X: Any, y: Any, sample_weight: Any, afresh: bool) -> tuple[Any, Any, Array | None]:
-        """Features with their column of ones, y and weights, or scikit-learn's own errors."""
+    def _prepare_tables(self, X: Table, y: Column, sample_weight: Column | None, known: Any, reset: bool) -> _Prepared:
+        features, targets, weights = self._validated(X, y, sample_weight, reset)
+        encode, notes = self._encode(self._summarizer()(targets, weights), known)
+        labels, all_weights = encode(targets, weights)
+        problem = Problem(features, labels, loss=self._loss(), response=self.response, weights=all_weights)
+        runner = MemoryRunner(problem, thread_count(self.n_jobs), self.progress)
+        return _Prepared(runner, features.shape[1], weights is not None, notes)
+
+    def _prepare_chunks(
+        self, X: DaskTable, y: DaskColumn, sample_weight: DaskColumn | None, known: Any, reset: bool
+    ) -> _Prepared:
+        data = chunks.to_chunks(X, y, sample_weight)
+        validate_data(self, data.sample, reset=reset, skip_check_array=True)
+        sizes, summary = chunks.survey(data, self._summarizer(), self._has_numeric_targets())
+        encode, notes = self._encode(summary, known)
+        runner = chunks.make_runner(
+            data,
+            sizes,
+            encode,
+            loss=self._loss(),
+            response=self.response,
+            has_intercept=self.fit_intercept,
+            progress=self.progress,
+        )
+        return _Prepared(runner, data.sample.shape[1] + self.fit_intercept, sample_weight is not None, notes)
+
+    def _validated(
+        self, X: Table, y: Column, sample_weight: Column | None, reset: bool
+    ) -> tuple[Any, NDArray[Any], Array | None]:
+        """Return features with their column of ones, y and weights, or raise scikit-learn's own errors."""
         X, y = validate_data(
-            self, X, y, reset=afresh, accept_sparse="csr", dtype=[np.float64, np.float32], order="C",
-            y_numeric=self._numeric_targets(),
+            self, X, y, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], order="C",
+            y_numeric=self._has_numeric_targets(),
         )  # fmt: skip
         weights = None
         if sample_weight is not None:
@@ -166,95 +178,99 @@ class PrivateEstimator(family.Counted, BaseEstimator, ABC):  # type: ignore[misc
         return (with_ones(X) if self.fit_intercept else X), y, weights
 
     @abstractmethod
-    def _numeric_targets(self) -> bool:
+    def _has_numeric_targets(self) -> bool:
         """Whether y must be numbers."""
 
     @abstractmethod
     def _known(self) -> Any:
-        """What the user told about y: its classes or its range, or None."""
+        """Return what the user declared about y: its classes or its range, or None."""
 
     @abstractmethod
-    def _tally(self) -> Callable[[Any, Array | None], Any]:
-        """What counts y, or a chunk of it, for `_read`."""
+    def _summarizer(self) -> Callable[[Any, Array | None], Any]:
+        """Return the function that summarizes y, or a chunk of it, for `_encode`."""
 
     @abstractmethod
-    def _read(self, tally: Any, known: Any) -> Reading:
-        """How y becomes labels; sets what is needed to read predictions."""
+    def _encode(self, summary: Any, known: Any) -> Encoding:
+        """Return how y becomes labels, and set the attributes needed to decode predictions."""
 
     @abstractmethod
-    def _loss(self) -> Any:
-        """The loss, once the targets are known."""
+    def _loss(self) -> Loss:
+        """Return the loss; called after `_encode`."""
 
-    # -- rule ---------------------------------------------------------------------------------------------------------
+    # -- plan ---------------------------------------------------------------------------------------------------------
 
-    def _plan(self, records: int, columns: int, loss: str, weighted: bool) -> Plan:
-        """The calibrated rule for so many records, and how long it runs."""
-        choices = Choices(self.clip, self.batch, self.epochs, self.step)
-        budget = Budget(self.epsilon, self.delta, self.adjacency)
-        weight = self._largest_weight() or (1.0 if weighted else None)
-        how = self._stretches(), weight, self.fit_intercept, self.response is not None
-        return methods.plan(self.method, choices, budget, records, columns, loss, *how)
+    def _task(self, data: _Prepared) -> Task:
+        """Describe this fit by public facts."""
+        return Task(
+            method=self.method,
+            budget=Budget(self.epsilon, self.delta, self.adjacency),
+            records=data.runner.problem.records,
+            columns=data.columns,
+            loss=data.runner.problem.loss,
+            choices=Choices(self.clip, self.batch, self.epochs, self.step),
+            largest_weight=self._largest_class_weight() or (1.0 if data.weighted else None),
+            has_intercept=self.fit_intercept,
+            reacts=self.response is not None,
+            is_rescalable=self._is_rescalable(),
+        )
 
-    def _stretches(self) -> bool:
-        """Whether a factor of θ would change nothing but probabilities, so that the last steps may look for it."""
+    def _is_rescalable(self) -> bool:
+        """Whether scaling θ changes the predicted probabilities only, so that the last steps may do so."""
         return False
 
-    def _largest_weight(self) -> float | None:
-        """The largest weight of a class; None if classes have none."""
+    def _largest_class_weight(self) -> float | None:
+        """Return the largest weight of a class; None if classes have none."""
         return None
 
-    def _beginning(self, afresh: bool, dimension: int) -> tuple[int | None, Any]:
-        """The seed and θ_0; a later call gets a seed of its own, since the same noise twice would not average out."""
-        seed = seed_of(self.random_state)
-        if afresh:
+    def _initial(self, reset: bool, dimension: int) -> tuple[int | None, float | Array]:
+        """Return the seed and θ_0; each call has its own seed, since the same noise twice would not average out."""
+        seed = seed_from(self.random_state)
+        if reset:
             return seed, 0.0
         if self.theta_.size != dimension:
             raise ValueError("fit_intercept and loss must stay what they were at the first call of partial_fit.")
-        return another_seed(seed, self.n_iter_), self.theta_
+        return derive_seed(seed, self.n_iter_), self.theta_
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
-    def _account(self, trained: Trained, afresh: bool) -> None:
-        """Set the statement, and warn of what it does not cover."""
-        plan, notes = trained.plan, trained.notes
-        call = account(plan.rule, trained.records, plan.all_steps, self.delta, self.adjacency)
+    def _account(self, plan: TrainingPlan, records: int, notes: tuple[str, ...], reset: bool) -> None:
+        """Set the statement and the number of steps, and warn about what the statement does not cover."""
+        call = statement_of(plan, records, self.delta, self.adjacency)
         call = about_seed(call, self.random_state is not None)
-        if plan.closing is not None:
-            call = replace(call, reasons=(*call.reasons, length.note(plan.closing_steps, plan.intercept)))
         for note in notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
-        if not afresh:
+        if not reset:
             notes = tuple(dict.fromkeys((*self.statement_.notes, *notes, _PARALLEL)))
-            call = _either(call, self.statement_)
-        self.n_iter_ = plan.all_steps if afresh else self.n_iter_ + plan.all_steps
+            call = _compose_in_parallel(call, self.statement_)
+        self.n_iter_ = plan.steps if reset else self.n_iter_ + plan.steps
         self.statement_ = replace(call, reasons=(*call.reasons, *notes), notes=notes)
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _publish(self, theta: Array) -> None:
+    def _set_coefficients(self, theta: Array) -> None:
         """Set coef_ and intercept_ from θ."""
 
-    def _scores(self, X: Any) -> Array:
-        """⟨x, coef_⟩ + intercept_."""
+    def _scores(self, X: Table) -> Array:
+        """Return ⟨x, coef_⟩ + intercept_ for each row."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
         return np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_)
 
-    def _split(self, theta: Array) -> tuple[Array, Any]:
-        """The coefficients and the intercept of rows of θ."""
+    def _split_intercept(self, theta: Array) -> tuple[Array, Any]:
+        """Split rows of θ into coefficients and intercepts, which are 0 if none were fitted."""
         return (theta[..., :-1], theta[..., -1]) if self.fit_intercept else (theta, np.zeros(theta.shape[:-1]))
 
     def __sklearn_tags__(self) -> Any:
-        """Sparse input is welcome."""
+        """Return scikit-learn's tags: sparse input is supported."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
 
 @contextmanager
-def rollback_on_error(estimator: Any) -> Iterator[None]:
-    """Whatever fails within, be it a warning that is an error, leaves the model what it was."""
+def rollback_on_error(estimator: BaseEstimator) -> Iterator[None]:
+    """Restore all attributes of an estimator if the block raises, be it a warning turned into an error."""
     before = dict(vars(estimator))
     try:
         yield
@@ -263,23 +279,8 @@ def rollback_on_error(estimator: Any) -> Iterator[None]:
         raise
 
 
-def train(problem: Problem, plan: Plan, seed: int | None, start: Any, n_jobs: Any, progress: bool | None) -> Array:
-    """θ of one run; `n_jobs` is as scikit-learn has it, where None is one thread."""
-    workers = threads(n_jobs)
-
-    def run_part(rule: Rule, steps: int, seed: int | None, start: Any, directions: Array | None) -> Array:
-        case = problem
-        if directions is not None:
-            margins = length.margins(problem.features, directions)
-            case = Problem(margins, problem.labels, loss=problem.loss, weights=problem.weights)
-        trace = run(case, rule, steps, start, seed=seed, record=[steps], n_jobs=workers, progress=progress)
-        return np.array(trace.output[0])
-
-    return methods.execute(plan, run_part, seed, start)
-
-
-def threads(n_jobs: Any) -> int:
-    """The number of threads; None is one, and −1 all processors."""
+def thread_count(n_jobs: int | None) -> int:
+    """Return the number of threads for scikit-learn's `n_jobs`: 1 for None, all processors for −1."""
     if n_jobs is None:
         return 1
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
@@ -287,8 +288,8 @@ def threads(n_jobs: Any) -> int:
     return int(effective_n_jobs(int(n_jobs)))
 
 
-def seed_of(random_state: Any) -> int | None:
-    """A seed from a seed or a generator; None stays None: noise that nobody can repeat."""
+def seed_from(random_state: RandomState) -> int | None:
+    """Return a seed for a seed or a generator; None, which makes noise unrepeatable, stays None."""
     if random_state is None:
         return None
     if isinstance(random_state, np.random.RandomState):
@@ -296,13 +297,8 @@ def seed_of(random_state: Any) -> int | None:
     return checks.integer("random_state", random_state, least=0)
 
 
-def kind(loss: Any) -> str:
-    """Which of the default rules a loss goes by: that for classes, or that for numbers."""
-    return "logistic" if label_kind(loss) in ("binary", "class") else "squared"
-
-
-def _either(call: Statement, earlier: Statement) -> Statement:
-    """What holds for the records of a call and of those before it, each in one of them only; without the notes."""
+def _compose_in_parallel(call: Statement, earlier: Statement) -> Statement:
+    """Return what holds for the records of both statements, each of which is in one of them only; without notes."""
     earlier = replace(earlier, reasons=tuple(reason for reason in earlier.reasons if reason not in earlier.notes))
     larger, other = sorted((call, earlier), key=lambda statement: -statement.certified)
     if SEEDED in other.reasons and SEEDED not in larger.reasons:

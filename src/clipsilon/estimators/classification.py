@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 
 from clipsilon._core import checks
-from clipsilon.estimators.base import Array, PrivateEstimator, Reading
+from clipsilon.estimators.base import Encoding, PrivateEstimator
 from clipsilon.estimators.chunks import chunkwise
-from clipsilon.estimators.targets import Census, census, encode_labels, resolve_classes
+from clipsilon.estimators.inputs import Array
+from clipsilon.estimators.targets import ClassCounts, count_classes, encode_labels, resolve_classes
 from clipsilon.problems.losses import Logistic, Softmax
+from clipsilon.problems.losses.base import Loss
+from clipsilon.problems.responses import Response
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.schedules import Schedule
+
+if TYPE_CHECKING:
+    from clipsilon.estimators.inputs import Column, RandomState, Table
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -21,46 +30,46 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     Parameters
     ----------
-    epsilon, delta
+    epsilon, delta : float
         The budget of one fit.
-    method
+    method : str or Rule, default "dpsgd"
         The algorithm, a name in `clipsilon.estimators.METHODS`; or a `clipsilon.Rule`, whose noise is then set.
-    random_state
-        None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for release.
-    clip
-        The largest gradient of one record. None leaves this and the next three to the default rule, which is for
-        columns of unit order.
-    batch
+    random_state : int, RandomState or None, default None
+        None for cryptographic noise. A whole number or a `RandomState` makes the fit repeatable, and unfit for release.
+    clip : float, optional
+        The largest norm of the gradient of one record. None leaves this and the next three parameters to the default
+        rule, which is for columns of unit order.
+    batch : int, optional
         The expected batch size.
-    epochs
+    epochs : float, optional
         Passes over the records.
-    step
-        A number, or a part of `clipsilon.schedules`.
-    l2
+    step : float or Schedule, optional
+        A step size, or a part of `clipsilon.schedules`.
+    l2 : float, default 0.0
         Weight of ½‖θ‖² in the loss, the intercept included.
-    fit_intercept
+    fit_intercept : bool, default True
         Whether to append a column of ones.
-    classes
-        The labels there can be. None learns them from y, without budget: a `PrivacyWarning`.
-    class_weight
-        Weights {label: weight} of the classes, or "balanced", which looks at their frequencies without budget: a
+    classes : array-like, optional
+        All labels that y can have. None learns them from y, without budget, with a `PrivacyWarning`.
+    class_weight : dict or "balanced", optional
+        Weights {label: weight} of the classes; or "balanced", which uses their frequencies without budget, with a
         `PrivacyWarning`.
-    response
+    response : Response, optional
         How records react to the model, a part of `clipsilon.responses`.
-    adjacency
+    adjacency : str, default "zero-out"
         What is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
-    n_jobs
-        Threads; None for one, −1 for all processors. The result does not depend on it.
-    progress
+    n_jobs : int, optional
+        Number of threads; None for one, −1 for all processors. The result does not depend on it.
+    progress : bool, optional
         As in `clipsilon.run`.
 
     Attributes
     ----------
     coef_, intercept_, classes_, n_iter_, n_features_in_, feature_names_in_
-        As of scikit-learn's LogisticRegression.
-    statement_
-        What the fit spends, a `clipsilon.Statement`.
-    theta_
+        As in scikit-learn's LogisticRegression.
+    statement_ : Statement
+        What the fit spends.
+    theta_ : array
         Coefficients and intercept in one vector.
 
     Examples
@@ -78,18 +87,18 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        method: Any = "dpsgd",
-        random_state: Any = None,
+        method: str | Rule = "dpsgd",
+        random_state: RandomState = None,
         *,
         clip: float | None = None,
         batch: int | None = None,
         epochs: float | None = None,
-        step: Any = None,
+        step: float | Schedule | None = None,
         l2: float = 0.0,
         fit_intercept: bool = True,
-        classes: Any = None,
-        class_weight: Any = None,
-        response: Any = None,
+        classes: ArrayLike | None = None,
+        class_weight: dict[Any, float] | str | None = None,
+        response: Response | None = None,
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
@@ -111,75 +120,88 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.n_jobs = n_jobs
         self.progress = progress
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Any:
-        """Go on from the present model with records of *other* people, at the same ε for each of them.
+    def partial_fit(
+        self, X: Table, y: Column, classes: ArrayLike | None = None, sample_weight: Column | None = None
+    ) -> Self:
+        """Continue from the present model with records of *other* people, at the same ε for each of them.
 
-        `classes` must be given at the first call, if they are not a parameter already.
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+        classes : array-like, optional
+            All labels that y can have; required at the first call unless they are a parameter of the estimator.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
         """
-        known, afresh = first_classes(self, classes)
-        return self._learn(X, y, sample_weight, known, afresh)
+        known, reset = first_classes(self, classes)
+        return self._learn(X, y, sample_weight, known, reset)
 
     @chunkwise
-    def decision_function(self, X: Any) -> Array:
-        """⟨x, `coef_`⟩ + `intercept_`, of the second of two classes or of each of several."""
+    def decision_function(self, X: Table) -> Array:
+        """Return ⟨x, `coef_`⟩ + `intercept_` for the second of two classes, or for each of several."""
         scores = self._scores(X)
         return scores.ravel() if len(self.classes_) == 2 else scores
 
     @chunkwise
-    def predict(self, X: Any) -> Any:
-        """The likeliest class of each row."""
+    def predict(self, X: Table) -> NDArray[Any]:
+        """Return the most probable class of each row."""
         scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+        codes = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[codes])
 
     @chunkwise
-    def predict_proba(self, X: Any) -> Array:
-        """The chance of each class, in the order of `classes_`."""
+    def predict_proba(self, X: Table) -> Array:
+        """Return the probability of each class, in the order of `classes_`."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
             scores = np.column_stack([np.zeros_like(scores), scores])
         return np.asarray(softmax(scores, axis=1))
 
-    def _numeric_targets(self) -> bool:
+    def _has_numeric_targets(self) -> bool:
         return False
 
-    def _known(self) -> Any:
+    def _known(self) -> ArrayLike | None:
         return self.classes
 
-    def _tally(self) -> Any:
-        return census
+    def _summarizer(self) -> Any:
+        return count_classes
 
-    def _read(self, tally: Census, known: Any) -> Reading:
-        self.classes_, learnt = resolve_classes(tally, known)
-        self._of_class = None
+    def _encode(self, summary: ClassCounts, known: ArrayLike | None) -> Encoding:
+        self.classes_, notes = resolve_classes(summary, known)
+        self._class_weights = None
         if self.class_weight is not None:
-            self._of_class = _class_weights(self.class_weight, self.classes_, tally)
+            self._class_weights = _class_weights(self.class_weight, self.classes_, summary)
         if isinstance(self.class_weight, str):
-            learnt += ("class_weight='balanced' looked at the frequencies of the classes without budget.",)
-        return Reading(partial(encode_labels, self.classes_, self._of_class), learnt)
+            notes += ("class_weight='balanced' looked at the frequencies of the classes without budget.",)
+        return Encoding(partial(encode_labels, self.classes_, self._class_weights), notes)
 
-    def _stretches(self) -> bool:
+    def _is_rescalable(self) -> bool:
         return len(self.classes_) == 2 and self.l2 == 0 and self.response is None
 
-    def _largest_weight(self) -> float | None:
-        return self._of_class if self._of_class is None else float(self._of_class.max())
+    def _largest_class_weight(self) -> float | None:
+        return None if self._class_weights is None else float(self._class_weights.max())
 
-    def _loss(self) -> Any:
-        several = len(self.classes_)
-        return Logistic(self.l2) if several == 2 else Softmax(several, self.l2)
+    def _loss(self) -> Loss:
+        classes = len(self.classes_)
+        return Logistic(self.l2) if classes == 2 else Softmax(classes, self.l2)
 
-    def _publish(self, theta: Array) -> None:
+    def _set_coefficients(self, theta: Array) -> None:
         rows = theta.reshape(1 if len(self.classes_) == 2 else len(self.classes_), -1)
-        self.coef_, self.intercept_ = self._split(rows)
+        self.coef_, self.intercept_ = self._split_intercept(rows)
 
     def __sklearn_tags__(self) -> Any:
-        """One of scikit-learn's checks asks for quality on 50 records whose columns are far from unit order."""
+        """Return scikit-learn's tags: one of its checks expects accuracy on 50 records of columns not of unit order."""
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True
         return tags
 
 
-def first_classes(estimator: Any, classes: Any) -> tuple[Any, bool]:
-    """The classes that `partial_fit` goes by, and whether it starts afresh."""
+def first_classes(estimator: Any, classes: ArrayLike | None) -> tuple[ArrayLike, bool]:
+    """Return the classes for a call of `partial_fit`, and whether it is the first call."""
     if hasattr(estimator, "theta_"):
         if classes is not None and not np.array_equal(np.unique(classes), estimator.classes_):
             raise ValueError(
@@ -192,8 +214,18 @@ def first_classes(estimator: Any, classes: Any) -> tuple[Any, bool]:
     return known, True
 
 
-def _told_weights(class_weight: dict[Any, Any], classes: list[Any]) -> Array:
-    """Those that the user gives; 1 for the others."""
+def _class_weights(class_weight: dict[Any, float] | str, classes: NDArray[Any], counts: ClassCounts) -> Array:
+    """Return the weight of each class, in the order of `classes`."""
+    if isinstance(class_weight, dict):
+        return _given_weights(class_weight, classes.tolist())
+    checks.choice("class_weight", class_weight, {"balanced": None})
+    records = np.zeros(len(classes))
+    records[np.searchsorted(classes, counts.labels)] = counts.counts
+    return np.asarray(records.sum() / (len(classes) * np.maximum(records, 1)))
+
+
+def _given_weights(class_weight: dict[Any, float], classes: list[Any]) -> Array:
+    """Return the weights that the user gave, and 1 for the other classes."""
     weights = np.ones(len(classes))
     for label, weight in class_weight.items():
         if label not in classes:
@@ -202,13 +234,3 @@ def _told_weights(class_weight: dict[Any, Any], classes: list[Any]) -> Array:
     if not weights.any():
         raise ValueError(f"class_weight must leave some class a weight above 0, got {class_weight!r}.")
     return weights
-
-
-def _class_weights(class_weight: Any, classes: Any, tally: Census) -> Array:
-    """The weight of each class, in the order of `classes`."""
-    if isinstance(class_weight, dict):
-        return _told_weights(class_weight, classes.tolist())
-    checks.choice("class_weight", class_weight, {"balanced": None})
-    counts = np.zeros(len(classes))
-    counts[np.searchsorted(classes, tally.labels)] = tally.counts
-    return np.asarray(counts.sum() / (len(classes) * np.maximum(counts, 1)))

@@ -1,58 +1,75 @@
-"""Clip, batch, steps and step size when nobody chose them: a rule of n, d, ε and δ alone, which are public.
+"""Default clip, batch, steps and step size, computed from n, d, ε and δ alone, which are public.
 
-For columns of unit order, so that rows are about √d long. docs/defaults.md has the reasons and the evidence.
+The rule assumes columns of unit order, so that rows have a norm of about √d. docs/defaults.md gives the reasons and the
+evidence.
 
-- **Clip** at a small multiple of √d. What noise does to θ depends on the clip only through the travel below, so a small
-  clip costs nothing, and it bounds what outliers do. With weights it is as large as the gradients are, because weights
-  do not count where all gradients are cut to one length; and with a response, too, because there the goal is a point,
-  the stable one, and nothing sets the length of θ afterwards.
-- **Travel** L = clip·(sum of the steps): the farthest that θ can get. Noise moves every entry of θ by about L/(n·μ),
-  where μ is the Gaussian privacy of (ε, δ), and so a margin by √d·L/(n·μ). L keeps that at a fixed size, up to a limit
-  from which on noise is not what hurts.
-- **Steps** are free: more of them with more noise each leave L/(n·μ) as it is. There are enough for the steps to be
-  short. **Batches** are large, as work allows.
-- **Output**: an average that forgets the way from the start.
+- **Clip**: a small multiple of √d. The effect of noise on θ depends on the clip only through the travel below, so a
+  small clip costs nothing, and it bounds the influence of outliers. With weights, the clip is as large as the gradients
+  are, because weights have no effect where all gradients are clipped to one norm. The same holds with a response: there
+  the goal is a point, the stable one, and nothing corrects the length of θ afterwards.
+- **Travel** L = clip·(sum of the step sizes): the largest distance that θ can cover. Noise moves each entry of θ by
+  about L/(n·μ), where μ is the Gaussian privacy of (ε, δ), and a margin by √d·L/(n·μ). L keeps this at a fixed size, up
+  to a limit beyond which noise is no longer what limits accuracy.
+- **Steps** are free: more steps with more noise each leave L/(n·μ) unchanged. There are enough of them for the steps to
+  be short. **Batches** are as large as the amount of work allows.
+- **Output**: an average that gives little weight to early iterates.
 """
 
 from __future__ import annotations
 
 from math import ceil, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clipsilon._core import checks
 from clipsilon.privacy.accounting.gaussian import largest_mu
-from clipsilon.rules.outputs import Average
-from clipsilon.rules.schedules import Constant
+from clipsilon.rules.outputs import Average, Output
+from clipsilon.rules.schedules import Constant, Schedule
 
 
 class Settings(NamedTuple):
-    """What a private descent needs to know besides its budget."""
+    """The settings of a private descent, apart from its noise.
+
+    Parameters
+    ----------
+    clip : float
+        Largest norm of the gradient of one record.
+    batch : int or None
+        Expected batch size; None for all records at every step.
+    steps : int
+        Number of iterations.
+    step : Schedule
+        Step sizes, a part of `clipsilon.schedules`.
+    output : Output
+        Which iterate is released, a part of `clipsilon.outputs`.
+    """
 
     clip: float
-    batch: int | None  # None: all records at every step
+    batch: int | None
     steps: int
-    step: Any  # a part of `clipsilon.schedules`
-    output: Any  # a part of `clipsilon.outputs`
+    step: Schedule
+    output: Output
 
 
 class _Scale(NamedTuple):
-    """What differs between losses."""
+    """The constants that depend on the kind of labels."""
 
     clip: float  # in units of √d
     reacting_clip: float  # the same where records react to the model
-    noise: float  # what noise may do to a margin, about
-    enough: float  # n·μ from which on noise is not what hurts
+    noise: float  # approximate effect of noise on a margin
+    enough: float  # n·μ from which on noise no longer limits accuracy
 
 
-# A classifier's margin may be wrong by a factor, a regression's may not; but it has less far to go, to targets of unit
-# order. Its clip is where residuals are: a smaller one would find medians.
-_SCALES = {"logistic": _Scale(0.05, 1.0, 2.5, 10_000.0), "squared": _Scale(0.5, 0.5, 0.5, 1_000.0)}
+# A classifier's margin may be wrong by a factor, a regression's may not; but a regression has a shorter way to go, to
+# targets of unit order. Its clip is of the size of the residuals: a smaller one would find medians.
+_CLASSES = _Scale(0.05, 1.0, 2.5, 10_000.0)
+_NUMBERS = _Scale(0.5, 0.5, 0.5, 1_000.0)
+_SCALES = {"binary": _CLASSES, "class": _CLASSES, "real": _NUMBERS, "none": _NUMBERS}  # by `label_kind` of the loss
 
-_WEIGHTED_CLIP = 0.5  # times the largest weight: a clip that cuts all gradients to one length leaves weights no say
-_LEAST_NOISE = 1.0  # where there is less than one effective record a column
+_WEIGHTED_CLIP = 0.5  # times the largest weight: if all gradients were clipped to one norm, weights would do nothing
+_LEAST_NOISE = 1.0  # effect on a margin where there is less than one effective record per column
 _STEPS = 1000
-_EPOCHS = 40  # of data too large for all records at every step
-_FEW = 1000  # records that are no work
+_EPOCHS = 40  # for data too large to use all records at every step
+_FEW = 1000  # records, which cost little time
 _WORK = 1e9  # records × columns × steps
 
 
@@ -61,18 +78,33 @@ def defaults(
     columns: int,
     epsilon: float,
     delta: float,
-    loss: str = "logistic",
+    labels: str = "binary",
     weight: float | None = None,
     reacts: bool = False,
 ) -> Settings:
-    """Settings for so many records and columns (with the intercept) of unit order, and a loss "logistic" or "squared".
+    """Return the default settings for data of this size and this budget.
 
-    "logistic" is for losses of a label's margin, which have bounded slopes; "squared" for errors of targets that are
-    of unit order, squared or Huber's. `weight` is the largest that a record can have, None where records have none;
-    `reacts` says that records react to the model.
+    Parameters
+    ----------
+    records, columns : int
+        Size of the data, at least 1 each, with the column of ones for the intercept. Columns are of unit order.
+    epsilon, delta : float
+        The privacy budget.
+    labels : str, default "binary"
+        Which labels the loss takes (`clipsilon.losses.base.label_kind`): "binary" or "class" for losses of the margin
+        of a class, whose slopes are bounded; "real" for errors of targets of unit order; "none" is treated as "real".
+    weight : float, optional
+        The largest weight of a record; None if records have no weights.
+    reacts : bool, default False
+        Whether records react to the model.
+
+    Returns
+    -------
+    Settings
+        Clip, batch, steps, step sizes and output.
     """
     records, columns = checks.count("records", records), checks.count("columns", columns)
-    scale = checks.choice("loss", loss, _SCALES)
+    scale = checks.choice("labels", labels, _SCALES)
     mu = largest_mu(checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta))
     clip = _clip(scale, weight, reacts) * sqrt(columns)
     effective = records * mu
@@ -83,12 +115,14 @@ def defaults(
 
 
 def _clip(scale: _Scale, weight: float | None, reacts: bool) -> float:
+    """Return the clip in units of √d."""
     if reacts:
         return scale.reacting_clip * (1.0 if weight is None else weight)
     return scale.clip if weight is None else _WEIGHTED_CLIP * weight
 
 
 def _batch(records: int, columns: int) -> int | None:
+    """Return the batch size, or None for all records."""
     wanted = max(_FEW, ceil(records * _EPOCHS / _STEPS))
     affordable = max(1, int(_WORK / (columns * _STEPS)))
     batch = min(wanted, affordable)

@@ -1,185 +1,203 @@
-"""From the name of a method to a calibrated rule and a number of steps."""
+"""The methods that an estimator can train with: each states its preset, which choices it takes, and its default step.
+
+To add a method, add an entry to `METHODS`; nothing else knows the names.
+"""
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
-from dataclasses import replace
-from math import inf, sqrt
+from dataclasses import dataclass, replace
+from math import sqrt
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from clipsilon._core import checks
-from clipsilon.estimators import rescaling as length
-from clipsilon.estimators.defaults import Settings, defaults
-from clipsilon.estimators.rescaling import Array
-from clipsilon.privacy.accounting.gaussian import largest_mu
-from clipsilon.privacy.calibration import calibrate
-from clipsilon.privacy.certificate import ADJACENCIES
+from clipsilon.estimators.defaults import Settings
 from clipsilon.rules import presets
-from clipsilon.rules.outputs import Last
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import expected_batch
-from clipsilon.rules.schedules import Constant, Power
-
-METHODS: dict[str, Callable[..., Rule]] = {
-    "dpsgd": presets.DPSGD,
-    "pcsgd": presets.PCSGD,
-    "dice": presets.DiceSGD,
-    "adam-dice": presets.AdamDiceSGD,
-    "auto-dice": presets.AutoDiceSGD,
-    "dpgd": presets.DPGD,
-    "clipped-dpgd": presets.ClippedDPGD,
-    "noisy-selection": presets.NoisySelection,
-    "gamma-dpsgd": presets.GammaDPSGD,
-    "ldpsgd": presets.LDPSGD,
-    "ldpasgd": presets.LDPASGD,
-}
-
-
-class Plan(NamedTuple):
-    """A rule with the noise for its budget, and how long it runs; what sets the length of θ afterwards, if anything.
-
-    With an intercept, the length is that of the slopes, and the intercept is set with it.
-    """
-
-    rule: Rule
-    steps: int
-    closing: Rule | None = None
-    closing_steps: int = 0
-    keeps_length: bool = False  # of a θ to go on from, because this run cannot tell it
-    intercept: bool = False
-
-    @property
-    def all_steps(self) -> int:
-        """How many steps spend the budget."""
-        return self.steps + self.closing_steps
+from clipsilon.rules.schedules import Constant, Power, Schedule, size
 
 
 class Choices(NamedTuple):
-    """What the user chose; None leaves it to the default rule."""
+    """The settings that the user chose; None leaves a setting to the default rule.
+
+    Parameters
+    ----------
+    clip : float, optional
+        Largest norm of the gradient of one record.
+    batch : int, optional
+        Expected batch size.
+    epochs : float, optional
+        Passes over the records.
+    step : float or Schedule, optional
+        Step size, or a part of `clipsilon.schedules`.
+    """
 
     clip: float | None = None
     batch: int | None = None
     epochs: float | None = None
-    step: Any = None
+    step: float | Schedule | None = None
 
 
 class Budget(NamedTuple):
-    """What may be spent, and on which neighbours."""
+    """What a fit may spend, and for which neighbouring data sets.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The target of the certificate.
+    adjacency : str
+        "zero-out", "add-remove" or "replace-one".
+    """
 
     epsilon: float
     delta: float
     adjacency: str
 
 
-def plan(
-    method: Any,
-    choices: Choices,
-    budget: Budget,
-    records: int,
-    columns: int,
-    loss: str,
-    stretches: bool = False,
-    weight: float | None = None,
-    intercept: bool = False,
-    reacts: bool = False,
-) -> Plan:
-    """The calibrated rule of a method for so many records and columns, and a loss "logistic" or "squared".
+# -- default steps ----------------------------------------------------------------------------------------------------
 
-    `stretches` says that one factor of θ would make the model's probabilities right; `weight` is the largest that a
-    class has, or 1 if there are other weights, or None if there are none at all; `intercept` says that the last column
-    is one of ones, `reacts` that records react to the model.
+
+class Move(NamedTuple):
+    """How far one step of the default rule moves θ, and the clip in use."""
+
+    distance: float
+    clip: float
+
+
+def _clipped_step(move: Move) -> Schedule:
+    """Move θ by the default distance, whatever the clip."""
+    return Constant(move.distance / move.clip)
+
+
+def _normalised_step(move: Move) -> Schedule:
+    """Move θ by the default distance when gradients have norm 1."""
+    return Constant(move.distance)
+
+
+def _adam_step(move: Move) -> Schedule:
+    """Return a fixed step: Adam moves each entry by about the step, whatever the norm of the gradients."""
+    return Constant(0.05)
+
+
+def _local_step(move: Move) -> Schedule:
+    """Return a falling step, for one record per step."""
+    return Power(0.5, 0.5)
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What the estimators know about a method.
+
+    Parameters
+    ----------
+    preset : callable
+        The function of `clipsilon.rules.presets` that makes its rule.
+    choices : tuple of str
+        The fields of `Choices` that it takes; others are refused.
+    default_step : callable
+        From a `Move` to the step sizes to use unless the user chose one.
+    averages : bool, default True
+        Whether the estimators release the default average of its iterates; otherwise the preset's own output.
+    poisson_only : bool, default False
+        Whether it can be accounted for with Poisson batches only, so that a full batch is drawn as one of these.
+    local : bool, default False
+        Whether it is for local privacy: one pass, and a loss that knows its sensitivity.
+    rescales : bool, default False
+        Whether the last steps of a default fit set the length of the slopes and the intercept.
     """
-    checks.choice("adjacency", budget.adjacency, ADJACENCIES)
-    settings = defaults(records, columns, budget.epsilon, budget.delta, loss, weight, reacts)
-    epochs = settings.steps * (settings.batch or records) / records
-    if choices.epochs is not None:
-        epochs = checks.positive("epochs", choices.epochs)
-        if epochs * records > checks.LARGEST:
-            raise ValueError(f"epochs must be at most {checks.LARGEST / records:.3g} here, got {epochs:g}.")
-    rule = _given(method, choices) if isinstance(method, Rule) else None
-    if rule is None:
-        preset = checks.choice("method", method, METHODS)
-        _refuse_unused(choices, inspect.signature(preset).parameters, method)
-        settings = _with_choices(settings, choices, method, epochs, records)
-        rule = _rule(preset, settings, epochs, records, budget)
-    steps = _steps(rule, epochs, records)
-    rule = _calibrated(rule, budget, records, steps)
-    automatic = method == "dpsgd" and choices.clip is None and choices.step is None
-    if not (stretches and automatic and weight is None):
-        return Plan(rule, steps)
-    effective = records * largest_mu(budget.epsilon, budget.delta)
-    if steps < length.FEWEST or effective < length.ENOUGH:
-        return Plan(rule, steps, keeps_length=True, intercept=intercept)
-    return Plan(*length.split(rule, steps, effective, intercept), intercept=intercept)
+
+    preset: Callable[..., Rule]
+    choices: tuple[str, ...] = Choices._fields
+    default_step: Callable[[Move], Schedule] = _clipped_step
+    averages: bool = True
+    poisson_only: bool = False
+    local: bool = False
+    rescales: bool = False
 
 
-def _calibrated(rule: Rule, budget: Budget, records: int, steps: int) -> Rule:
-    """The rule with its noise; what is wrong with it is the method's fault, as the user sees it."""
-    try:
-        return calibrate(rule, budget.epsilon, budget.delta, records, steps, adjacency=budget.adjacency)
-    except ValueError as problem:
-        raise ValueError(re.sub("^rule must", "method must", str(problem))) from None
+_FULL_BATCH = ("clip", "epochs", "step")
+
+#: The methods by name.
+METHODS: dict[str, Method] = {
+    "dpsgd": Method(preset=presets.DPSGD, rescales=True),
+    "pcsgd": Method(preset=presets.PCSGD),
+    "dice": Method(preset=presets.DiceSGD),
+    "adam-dice": Method(preset=presets.AdamDiceSGD, default_step=_adam_step),
+    "auto-dice": Method(preset=presets.AutoDiceSGD, choices=("batch", "epochs", "step"), default_step=_normalised_step),
+    "dpgd": Method(preset=presets.DPGD, choices=_FULL_BATCH),
+    "clipped-dpgd": Method(preset=presets.ClippedDPGD, choices=_FULL_BATCH),
+    "noisy-selection": Method(preset=presets.NoisySelection, choices=_FULL_BATCH, averages=False),
+    "gamma-dpsgd": Method(preset=presets.GammaDPSGD, poisson_only=True),
+    "ldpsgd": Method(preset=presets.LDPSGD, choices=("step",), default_step=_local_step, averages=False, local=True),
+    "ldpasgd": Method(preset=presets.LDPASGD, choices=("step",), default_step=_local_step, averages=False, local=True),
+}
 
 
-def execute(plan: Plan, run_part: Callable[..., Array], seed: int | None, start: Any) -> Array:
-    """θ of a plan; `run_part(rule, steps, seed, start, directions)` runs a rule, along directions if any."""
-    theta = run_part(plan.rule, plan.steps, seed, start, None)
-    before = length.numbers(np.broadcast_to(start, theta.shape), plan.intercept)
-    if not length.slopes(theta, plan.intercept).any():
-        return theta
-    if plan.closing is None:
-        return length.stretched(theta, before) if plan.keeps_length and before[0] > 0 else theta
-    later, directions = length.another_seed(seed, plan.steps), length.directions(theta, plan.intercept)
-    beginning = length.beginning(theta, before, plan.intercept)
-    found = run_part(plan.closing, plan.closing_steps, later, beginning, directions)
-    return length.stretched(theta, length.leaning(theta, found) if plan.intercept else found)
-
-
-def _given(rule: Rule, choices: Choices) -> Rule:
-    """A rule of the user's own, which says all but its noise and how long it runs."""
-    for name, value in choices._replace(epochs=None)._asdict().items():
-        if value is not None:
-            raise ValueError(f"{name} must be left out where method is a Rule, which has its own, got {value!r}.")
-    return rule
-
-
-def _refuse_unused(choices: Choices, known: Any, method: str) -> None:
-    """Refuse a choice that the method would ignore."""
-    used = {"clip": {"clip", "lipschitz"}, "batch": {"batch"}, "epochs": {"noise_std", "scale"}, "step": {"step"}}
+def refuse_unused(method: str, choices: Choices) -> None:
+    """Raise ValueError if the user chose a setting that the method would ignore."""
     for name, value in choices._asdict().items():
-        if value is not None and not used[name] & known.keys():
+        if value is not None and name not in METHODS[method].choices:
             raise ValueError(f"{name} must be left out for method {method!r}, which has no use for it, got {value!r}.")
 
 
-def _with_choices(settings: Settings, choices: Choices, method: str, epochs: float, records: int) -> Settings:
-    """The default settings, but for what the user chose and the method needs."""
+def apply_choices(method: Method, settings: Settings, choices: Choices, epochs: float, records: int) -> Settings:
+    """Replace default settings by the user's choices and the method's own step.
+
+    Parameters
+    ----------
+    method : Method
+        The method that will use the settings.
+    settings : Settings
+        The default settings.
+    choices : Choices
+        What the user chose.
+    epochs : float
+        Passes over the records.
+    records : int
+        Number of records.
+
+    Returns
+    -------
+    Settings
+        The settings to use. Unless the user chose a step, all steps together move θ no farther than the default ones.
+    """
     clip = settings.clip if choices.clip is None else checks.positive("clip", choices.clip)
     batch = settings.batch if choices.batch is None else checks.count("batch", choices.batch)
     if choices.step is None:
-        step = _default_step(settings, method, clip, epochs * records / (batch or records))
+        steps = epochs * records / (batch or records)
+        distance = settings.clip * size(settings.step, 1) * min(1.0, settings.steps / steps)
+        step = method.default_step(Move(distance, clip))
     else:
         step = choices.step if isinstance(choices.step, tuple) else Constant(checks.positive("step", choices.step))
     return settings._replace(clip=clip, batch=batch, step=step)
 
 
-def _default_step(settings: Settings, method: str, clip: float, steps: float) -> Any:
-    if method == "adam-dice":
-        return Constant(0.05)  # Adam moves every entry by about the step, however large the gradients are
-    if method in ("ldpsgd", "ldpasgd"):
-        return Power(0.5, 0.5)  # one record a step
-    # A step moves θ by as much as with the default clip, and all steps by no more than with their default number.
-    move = settings.clip * settings.step.gamma * min(1.0, settings.steps / steps)
-    return Constant(move if method == "auto-dice" else move / clip)
+def build_rule(method: Method, settings: Settings, budget: Budget, epochs: float, records: int) -> Rule:
+    """Build the rule of a method, with noise of size 1, which is to be calibrated.
 
+    Parameters
+    ----------
+    method : Method
+        The method.
+    settings : Settings
+        Its settings, from `apply_choices`.
+    budget : Budget
+        Determines the sampling (Poisson under add-remove) and the share of a noisy selection.
+    epochs : float
+        Passes over the records.
+    records : int
+        Number of records.
 
-def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, records: int, budget: Budget) -> Rule:
-    """The preset with these settings, and noise of any size."""
-    known = inspect.signature(preset).parameters
-    offered = {
+    Returns
+    -------
+    Rule
+        The preset, called with those of the settings that are among its parameters.
+    """
+    arguments = {
         "step": settings.step,
         "clip": settings.clip,
         "lipschitz": settings.clip,
@@ -188,23 +206,17 @@ def _rule(preset: Callable[..., Rule], settings: Settings, epochs: float, record
         "noise_std": 1.0,
         "scale": 1.0,
         "budget": 1.0,
-        "selection_epsilon": budget.epsilon / 2,  # it costs half of that where a record is not replaced
+        "selection_epsilon": budget.epsilon / 2,  # costs half of this unless a record is replaced
     }
-    offered |= _sampling(settings.batch, records, poisson=budget.adjacency == "add-remove" or "scale" in known)
-    rule = preset(**{name: offered[name] for name in offered.keys() & known.keys()})
-    local = "budget" in known  # LDPSGD averaged is another method, LDPASGD
-    return replace(rule, output=settings.output) if type(rule.output) is Last and not local else rule
+    poisson = method.poisson_only or budget.adjacency == "add-remove"
+    arguments |= _sampling(settings.batch, records, poisson)
+    known = inspect.signature(method.preset).parameters
+    rule = method.preset(**{name: arguments[name] for name in arguments.keys() & known.keys()})
+    return replace(rule, output=settings.output) if method.averages else rule
 
 
 def _sampling(batch: int | None, records: int, poisson: bool) -> dict[str, Any]:
-    """Poisson batches, or all records; the latter as Poisson batches where only these can be accounted for."""
+    """Return the sampling arguments of a preset: all records, or Poisson batches if asked for or required."""
     if batch is None and not poisson:
         return {"sampling": "full", "batch": 1}
     return {"sampling": "poisson", "batch": batch or records}
-
-
-def _steps(rule: Rule, epochs: float, records: int) -> int:
-    most = rule.longest_run(records)
-    if most < inf:
-        return int(most)  # a single pass
-    return max(1, round(epochs * records / expected_batch(rule.sampling, records)))

@@ -3,71 +3,80 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from clipsilon._core import checks
-from clipsilon.estimators.base import Array, PrivateEstimator, Reading
+from clipsilon.estimators.base import Encoding, PrivateEstimator
 from clipsilon.estimators.chunks import chunkwise
-from clipsilon.estimators.targets import Spread, in_units, spread
+from clipsilon.estimators.inputs import Array
+from clipsilon.estimators.targets import Moments, compute_moments, scale_targets
 from clipsilon.problems.losses import Huber, SquaredError
+from clipsilon.problems.losses.base import Loss
+from clipsilon.problems.responses import Response
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.schedules import Schedule
+
+if TYPE_CHECKING:
+    from clipsilon.estimators.inputs import Column, RandomState, Table
 
 _LOSSES = {"squared": SquaredError, "huber": Huber}
 
 
 class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
-    """Linear regression with differential privacy, by squared error or Huber's loss.
+    """Linear regression with differential privacy, with squared error or Huber's loss.
 
-    Targets are learnt in units of a quarter of `target_range`, counted from its middle, so that they are of unit order;
-    `coef_`, `intercept_` and predictions are in the units of y. Targets outside the range are allowed.
+    Targets are measured from the middle of `target_range` in units of a quarter of its width, so that they are of unit
+    order; `coef_`, `intercept_` and predictions are in the units of y. Targets outside the range are allowed.
 
     Parameters
     ----------
-    epsilon, delta
+    epsilon, delta : float
         The budget of one fit.
-    method
+    method : str or Rule, default "dpsgd"
         The algorithm, a name in `clipsilon.estimators.METHODS`; or a `clipsilon.Rule`, whose noise is then set.
-    random_state
-        None for cryptographic noise; a whole number or a `RandomState` repeats the fit, and is not for release.
-    loss
-        "squared", or "huber", which outliers move less.
-    target_range
-        (low, high) between which most targets lie. None learns it from y (mean ± 2 deviations), without budget: a
-        `PrivacyWarning`.
-    clip
-        The largest gradient of one record. None leaves this and the next three to the default rule, which is for
-        columns of unit order.
-    batch
+    random_state : int, RandomState or None, default None
+        None for cryptographic noise. A whole number or a `RandomState` makes the fit repeatable, and unfit for release.
+    loss : {"squared", "huber"}, default "squared"
+        Squared error, or Huber's loss, which is less sensitive to outliers.
+    target_range : (float, float), optional
+        (low, high) between which most targets lie. None learns it from y (mean ± 2 standard deviations), without
+        budget, with a `PrivacyWarning`.
+    clip : float, optional
+        The largest norm of the gradient of one record. None leaves this and the next three parameters to the default
+        rule, which is for columns of unit order.
+    batch : int, optional
         The expected batch size.
-    epochs
+    epochs : float, optional
         Passes over the records.
-    step
-        A number, or a part of `clipsilon.schedules`.
-    l2
+    step : float or Schedule, optional
+        A step size, or a part of `clipsilon.schedules`.
+    l2 : float, default 0.0
         Weight of ½‖θ‖² in the loss, the intercept included.
-    fit_intercept
+    fit_intercept : bool, default True
         Whether to append a column of ones.
-    response
+    response : Response, optional
         How records react to the model, a part of `clipsilon.responses`.
-    adjacency
+    adjacency : str, default "zero-out"
         What is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
-    n_jobs
-        Threads; None for one, −1 for all processors. The result does not depend on it.
-    progress
+    n_jobs : int, optional
+        Number of threads; None for one, −1 for all processors. The result does not depend on it.
+    progress : bool, optional
         As in `clipsilon.run`.
 
     Attributes
     ----------
     coef_, intercept_, n_iter_, n_features_in_, feature_names_in_
-        As of scikit-learn's linear models.
-    statement_
-        What the fit spends, a `clipsilon.Statement`.
-    target_range_
+        As in scikit-learn's linear models.
+    statement_ : Statement
+        What the fit spends.
+    target_range_ : (float, float)
         The range that was used.
-    theta_
-        The model as `clipsilon.run` releases it, in the units of the range.
+    theta_ : array
+        The model as `clipsilon.run` releases it, for targets in units of a quarter of the range.
 
     Examples
     --------
@@ -83,18 +92,18 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self,
         epsilon: float = 1.0,
         delta: float = 1e-5,
-        method: Any = "dpsgd",
-        random_state: Any = None,
+        method: str | Rule = "dpsgd",
+        random_state: RandomState = None,
         *,
         loss: str = "squared",
-        target_range: Any = None,
+        target_range: ArrayLike | None = None,
         clip: float | None = None,
         batch: int | None = None,
         epochs: float | None = None,
-        step: Any = None,
+        step: float | Schedule | None = None,
         l2: float = 0.0,
         fit_intercept: bool = True,
-        response: Any = None,
+        response: Response | None = None,
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
@@ -116,53 +125,65 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self.n_jobs = n_jobs
         self.progress = progress
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Go on from the present model with records of *other* people, at the same ε for each of them."""
-        afresh = not hasattr(self, "theta_")
-        return self._learn(X, y, sample_weight, self._known() if afresh else self.target_range_, afresh)
+    def partial_fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
+        """Continue from the present model with records of *other* people, at the same ε for each of them.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        self
+            The fitted estimator.
+        """
+        reset = not hasattr(self, "theta_")
+        return self._learn(X, y, sample_weight, self._known() if reset else self.target_range_, reset)
 
     @chunkwise
-    def predict(self, X: Any) -> Array:
-        """⟨x, `coef_`⟩ + `intercept_` of each row."""
+    def predict(self, X: Table) -> Array:
+        """Return ⟨x, `coef_`⟩ + `intercept_` for each row."""
         return self._scores(X)
 
-    def _numeric_targets(self) -> bool:
+    def _has_numeric_targets(self) -> bool:
         return True
 
-    def _known(self) -> Any:
+    def _known(self) -> ArrayLike | None:
         return self.target_range
 
-    def _tally(self) -> Any:
-        return spread
+    def _summarizer(self) -> Any:
+        return compute_moments
 
-    def _read(self, tally: Spread, known: Any) -> Reading:
-        learnt: tuple[str, ...] = ()
+    def _encode(self, summary: Moments, known: ArrayLike | None) -> Encoding:
+        notes: tuple[str, ...] = ()
         if known is None:
-            known = _learnt_range(tally)
-            learnt = ("The range of the targets was learnt from y without budget; give it as target_range=.",)
-        self.target_range_ = _checked_range(known)
-        return Reading(partial(in_units, *self._units()), learnt)
+            known = _learnt_range(summary)
+            notes = ("The range of the targets was learnt from y without budget; give it as target_range=.",)
+        self.target_range_ = _check_range(known)
+        return Encoding(partial(scale_targets, *self._units()), notes)
 
     def _units(self) -> tuple[float, float]:
-        """The middle of the range, and a quarter of its width."""
+        """Return the middle of the range and a quarter of its width."""
         low, high = self.target_range_
         return (low + high) / 2, (high - low) / 4
 
-    def _loss(self) -> Any:
-        return checks.choice("loss", self.loss, _LOSSES)(l2=self.l2)
+    def _loss(self) -> Loss:
+        loss: Loss = checks.choice("loss", self.loss, _LOSSES)(l2=self.l2)
+        return loss
 
-    def _publish(self, theta: Array) -> None:
+    def _set_coefficients(self, theta: Array) -> None:
         middle, unit = self._units()
-        coefficients, intercept = self._split(theta)
+        coefficients, intercept = self._split_intercept(theta)
         self.coef_, self.intercept_ = unit * coefficients, middle + unit * intercept
 
 
-def _learnt_range(tally: Spread) -> tuple[float, float]:
-    deviation = float(np.sqrt(tally.variance)) or 1.0
-    return tally.mean - 2 * deviation, tally.mean + 2 * deviation
+def _learnt_range(moments: Moments) -> tuple[float, float]:
+    deviation = float(np.sqrt(moments.variance)) or 1.0
+    return moments.mean - 2 * deviation, moments.mean + 2 * deviation
 
 
-def _checked_range(known: Any) -> tuple[float, float]:
+def _check_range(known: ArrayLike) -> tuple[float, float]:
     bounds = checks.floats("target_range", known)
     if bounds.shape != (2,) or not np.isfinite(bounds).all() or not bounds[0] < bounds[1]:
         raise ValueError(f"target_range must be a low and a high number, got {known!r}.")

@@ -1,15 +1,16 @@
-"""The length of a classifier's slopes and its intercept, set by the last steps of its run.
+"""The length of a classifier's slopes and its intercept, set by the last steps of a fit.
 
 A small clip finds the direction of the slopes w with little noise, and makes θ too long: clipped descent minimises the
-clipped loss (paper 5, Lemma 5.1), whose minimiser lies farther out, so that probabilities come out too sure; and its
-intercept is too large beside the slopes, where classes are unequal. Therefore the last tenth of the steps looks for two
-numbers only, the a and b for which a·⟨x, w⟩/‖w‖ + b is the best margin, with a clip that few gradients reach. Since
-clipping makes intercepts too large beside the slopes, b/a may only become smaller: else θ keeps its direction, and with
-it the predicted classes. The order of the margins stays in any case. Without an intercept a alone is looked for.
+clipped loss (paper 5, Lemma 5.1), whose minimiser lies farther out, so that probabilities are too extreme. Where
+classes are unequal, it also makes the intercept too large relative to the slopes. Therefore the last tenth of the steps
+fits two numbers only, the a and b for which a·⟨x, w⟩/‖w‖ + b is the best margin, with a clip that few gradients reach.
+Since clipping makes intercepts too large relative to the slopes, |b|/a may only decrease; otherwise θ keeps its
+direction, and with it the predicted classes. The order of the margins never changes. Without an intercept, only a is
+fitted.
 
-These are steps of the same mechanism: w is computed from what the steps before have released, so that a record's part
-in a sum is a function of the record and of released numbers, cut to the clip, as it is before. Batches and noise
-multiplier are those of the other steps, so that the whole run is accounted for as one.
+These are steps of the same mechanism: w is computed from what earlier steps have released, so the contribution of a
+record to a sum is a function of the record and of released numbers, clipped as before. Sampling and noise multiplier
+are those of the other steps, so that the whole run is accounted for as one.
 """
 
 from __future__ import annotations
@@ -27,82 +28,106 @@ from clipsilon.rules.schedules import Constant
 
 Array = NDArray[np.float64]
 
-FEWEST = 100  # steps, of which the last ten can tell a length
-ENOUGH = 500.0  # n·μ from which on noise leaves the length to be told
-_ONE_IN = 10  # steps
-_CLIP = 1.0  # few records have a longer slope·⟨x, θ⟩/‖θ‖, for columns of unit order
-_CLIP_OF_TWO = 1.5  # the same of slope·(⟨x, w⟩/‖w‖, 1)
+ONE_IN = 10  # steps rescale
+FEWEST_STEPS = 100  # so that at least ten steps rescale
+LEAST_EFFECTIVE = 500.0  # n·μ from which on the length can be found despite the noise
+_CLIP = 1.0  # few records have a larger |slope·⟨x, θ⟩|/‖θ‖, for columns of unit order
+_CLIP_OF_TWO = 1.5  # the same for the norm of slope·(⟨x, w⟩/‖w‖, 1)
 _STEP = 8.0
 _STEP_OF_TWO = 4.0
-_BEGINNING = 0.4  # of the numbers that clipped descent found, which are too large by about a factor of two
-_EFFECTIVE = 700.0  # n·μ of a step of 1 for two numbers: a longer one would follow the noise
-_AT_ONCE = 4096  # rows
-_LEAST = 1e-3  # of the length that was found before: noise must not turn θ around
+_INITIAL = 0.4  # of the numbers that clipped descent found, which are too large by about a factor of two
+_EFFECTIVE_PER_STEP = 700.0  # n·μ for which a step size of 1 suits two numbers: a larger one would follow the noise
+_BLOCK = 4096  # rows projected at a time
+_LEAST = 1e-3  # of the length found before: noise must not reverse θ
 
 
-def note(steps: int, intercept: bool) -> str:
-    """The sentence about the last steps for a statement."""
-    what = "the intercept and the length of the slopes" if intercept else "the length of θ"
+def note(steps: int, has_intercept: bool) -> str:
+    """Return the reason that a statement gives for the steps that rescale."""
+    what = "the intercept and the length of the slopes" if has_intercept else "the length of θ"
     return f"The last {steps} steps set {what} alone: a clip of their own, and the noise multiplier of the others."
 
 
-def split(rule: Rule, steps: int, effective: float, intercept: bool) -> tuple[Rule, int, Rule, int]:
-    """The rule for most of the steps, which goes as far as before, and the one for the last; `effective` is n·μ."""
-    last = steps // _ONE_IN
-    first = steps - last
-    longer = rule.step._replace(gamma=rule.step.gamma * steps / first)
-    clip, step = (_CLIP_OF_TWO, min(_STEP_OF_TWO, effective / _EFFECTIVE)) if intercept else (_CLIP, _STEP)
+def rescaling_rule(rule: Rule, effective: float, has_intercept: bool) -> Rule:
+    """Return the rule of the steps that rescale: that of the others, with its own clip and step size.
+
+    Parameters
+    ----------
+    rule : Rule
+        The calibrated rule of the other steps.
+    effective : float
+        n·μ, the number of records times the Gaussian privacy of the budget.
+    has_intercept : bool
+        Whether two numbers are fitted.
+
+    Returns
+    -------
+    Rule
+        A rule with the same sampling and noise multiplier.
+    """
+    clip, step = _CLIP, _STEP
+    if has_intercept:
+        clip, step = _CLIP_OF_TWO, min(_STEP_OF_TWO, effective / _EFFECTIVE_PER_STEP)
     noise = Gaussian(rule.noise.std * clip / rule.clip.threshold)
-    return replace(rule, step=longer), first, replace(rule, clip=Norm(clip), step=Constant(step), noise=noise), last
+    return replace(rule, clip=Norm(clip), step=Constant(step), noise=noise)
 
 
-def slopes(theta: Array, intercept: bool) -> Array:
-    """All of θ but the intercept, if there is one."""
-    return theta[: theta.size - intercept]
+def slopes(theta: Array, has_intercept: bool) -> Array:
+    """Return θ without its intercept, if it has one."""
+    return theta[: theta.size - has_intercept]
 
 
-def numbers(theta: Array, intercept: bool) -> Array:
-    """The length of the slopes, and the intercept if there is one."""
-    return np.append(np.linalg.norm(slopes(theta, intercept)), theta[theta.size - intercept :])
+def numbers(theta: Array, has_intercept: bool) -> Array:
+    """Return the length of the slopes, followed by the intercept if there is one."""
+    return np.append(np.linalg.norm(slopes(theta, has_intercept)), theta[theta.size - has_intercept :])
 
 
-def directions(theta: Array, intercept: bool) -> Array:
-    """What `numbers` are multiples of, a column each: the unit vector of the slopes, and that of the intercept."""
-    found = np.zeros((theta.size, 1 + intercept))
-    found[-1, -1] = 1.0  # without an intercept, the next line has the last word
-    found[: theta.size - intercept, 0] = slopes(theta, intercept) / numbers(theta, intercept)[0]
+def directions(theta: Array, has_intercept: bool) -> Array:
+    """Return the unit vectors, one per column, whose multiples by `numbers` add up to θ."""
+    found = np.zeros((theta.size, 1 + has_intercept))
+    found[-1, -1] = 1.0  # overwritten below when there is no intercept
+    found[: theta.size - has_intercept, 0] = slopes(theta, has_intercept) / numbers(theta, has_intercept)[0]
     return found
 
 
-def margins(features: Any, directions: Array) -> Array:
-    """⟨x, direction⟩ of each row, in float64 without a copy of the table; finite, however long a row is."""
-    rows = [slice(first, first + _AT_ONCE) for first in range(0, features.shape[0], _AT_ONCE)]
+def project(features: Any, directions: Array) -> Array:
+    """Return ⟨x, direction⟩ for each row and direction, in float64 and finite, without converting the whole table."""
+    blocks = [slice(first, first + _BLOCK) for first in range(0, features.shape[0], _BLOCK)]
     with np.errstate(over="ignore", invalid="ignore"):
-        found = [np.asarray(features[some].astype(np.float64) @ directions) for some in rows]
-    return np.asarray(np.nan_to_num(np.concatenate(found)))  # the clip cuts what is too large in any case
+        found = [np.asarray(features[block].astype(np.float64) @ directions) for block in blocks]
+    return np.asarray(np.nan_to_num(np.concatenate(found)))  # what is too large is clipped in any case
 
 
-def beginning(theta: Array, before: Array, intercept: bool) -> Array:
-    """Where the last steps start: two numbers from those of θ, one from that before this run."""
-    return _BEGINNING * numbers(theta, intercept) if intercept else before
+def initial_numbers(theta: Array, before: Array, has_intercept: bool) -> Array:
+    """Return the numbers to start from.
+
+    Parameters
+    ----------
+    theta : array
+        θ as the other steps found it.
+    before : array
+        The `numbers` of θ before this fit.
+    has_intercept : bool
+        Whether two numbers are fitted: they start at a fraction of those of θ. One starts where it was before.
+
+    Returns
+    -------
+    array
+        One or two numbers.
+    """
+    return _INITIAL * numbers(theta, has_intercept) if has_intercept else before
 
 
-def leaning(theta: Array, found: Array) -> Array:
-    """The two numbers found, or the nearest ones whose intercept is no larger beside the slopes than in θ."""
-    edge = numbers(theta, intercept=True)
+def cap_intercept(theta: Array, found: Array) -> Array:
+    """Return the closest two numbers whose intercept is no larger relative to the slopes than that of θ."""
+    edge = numbers(theta, has_intercept=True)
     if abs(found[1]) * edge[0] <= abs(edge[1]) * found[0]:
         return found
     edge[1] = np.copysign(edge[1], found[1])
     return edge * max(float(edge @ found / (edge @ edge)), _LEAST)
 
 
-def stretched(theta: Array, found: Array) -> Array:
-    """The vector θ with other `numbers`: a length, and an intercept if there is a second one."""
-    intercept = found.size > 1
-    least = _LEAST * numbers(theta, intercept)[0]
-    return np.asarray(directions(theta, intercept) @ np.append(max(float(found[0]), least), found[1:]))
-
-
-def another_seed(seed: int | None, number: int) -> int | None:
-    """A seed for a later part of a fit: the same noise twice would not average out."""
-    return None if seed is None else int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+def rescale(theta: Array, found: Array) -> Array:
+    """Return θ with other `numbers`: a length, and an intercept if there is a second one."""
+    has_intercept = found.size > 1
+    least = _LEAST * numbers(theta, has_intercept)[0]
+    return np.asarray(directions(theta, has_intercept) @ np.append(max(float(found[0]), least), found[1:]))

@@ -17,9 +17,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
 from clipsilon.engine.streams import spawn
-from clipsilon.estimators import fit_counter as family
-from clipsilon.estimators.base import rollback_on_error, seed_of
-from clipsilon.estimators.chunks import chunked, chunkwise, count_rows, is_chunked, total_balances
+from clipsilon.estimators.base import rollback_on_error, seed_from
+from clipsilon.estimators.chunks import chunkwise, count_rows, is_chunked, to_chunks, total_balances
+from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.quantiles import Belief, balances, search, values
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
@@ -45,7 +45,7 @@ class _Learnt(NamedTuple):
     told: NDArray[np.bool_]
 
 
-class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Centre and scale columns of unknown units, privately.
 
     The centre is a column's median. The scale is the distance from it that 95 % of the values keep to, in units of a
@@ -96,13 +96,13 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
             self._keep(found, n, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
             return
         mu = gaussian.largest_mu(_budget(self.epsilon), delta)
-        noise = spawn(seed_of(self.random_state), 1)[0].noise
+        noise = spawn(seed_from(self.random_state), 1)[0].noise
         std = noise_std(mu, columns, self.adjacency)
         if _error(std, n) > _WORST_ERROR:
             reasons = ["So few records for so small a budget tell nothing: no column was looked at, no budget spent."]
             self._keep(_nothing(columns), n, 0.0, reasons)
         else:
-            notes = self._count()
+            notes = self._count_fit()
             found = _learn(count, n, columns, std, noise)
             terms = _terms(mu, self.random_state is not None) + self._advice(found.told)
             self._keep(found, n, mu, terms, notes)
@@ -126,7 +126,7 @@ class PrivateScaler(family.Counted, OneToOneFeatureMixin, TransformerMixin, Base
     def _counted(self, X: Any) -> tuple[int, int, Count]:
         """The numbers of records and columns, and what counts values below thresholds, in memory or on Dask."""
         if is_chunked(X):
-            data = chunked(X)
+            data = to_chunks(X)
             validate_data(self, data.sample, reset=True, skip_check_array=True)
             return count_rows(data), data.sample.shape[1], partial(total_balances, data)
         records = self._records(X, reset=True)

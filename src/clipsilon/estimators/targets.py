@@ -1,110 +1,160 @@
-"""From y to the labels of a loss: first a tally, which adds up over chunks of y; then each label by itself."""
+"""From y to the labels of a loss: first a summary, which can be merged over chunks of y; then each label by itself."""
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
 from clipsilon._core.checks import floats
-
-Array = NDArray[np.float64]
-Labels = tuple[Array, Array | None]  # what the loss sees of y, and weights
+from clipsilon.estimators.inputs import Array, Labels
 
 
-class Census(NamedTuple):
-    """Which labels there are, how many records have each, and how many of those have weight."""
+class ClassCounts(NamedTuple):
+    """The distinct labels of y.
 
-    labels: Any
+    Parameters
+    ----------
+    labels : array
+        The labels in order.
+    counts : array of int
+        How many records have each label.
+    weighted : array of int
+        How many of these have a weight above 0.
+    """
+
+    labels: NDArray[Any]
     counts: NDArray[np.int64]
     weighted: NDArray[np.int64]
 
-    def plus(self, other: Census) -> Census:
-        """The census of both."""
-        labels, places = np.unique(np.concatenate([self.labels, other.labels]), return_inverse=True)
+    def merge(self, other: ClassCounts) -> ClassCounts:
+        """Return the counts of both."""
+        labels, codes = np.unique(np.concatenate([self.labels, other.labels]), return_inverse=True)
         added = (
-            np.bincount(places, np.concatenate(pair)).astype(np.int64) for pair in zip(self[1:], other[1:], strict=True)
+            np.bincount(codes, np.concatenate(pair)).astype(np.int64) for pair in zip(self[1:], other[1:], strict=True)
         )
-        return Census(labels, *added)
+        return ClassCounts(labels, *added)
 
 
-class Spread(NamedTuple):
-    """How many targets there are, their mean and their variance."""
+class Moments(NamedTuple):
+    """The number of targets, their mean and their variance."""
 
     size: int
     mean: float
     variance: float
 
-    def plus(self, other: Spread) -> Spread:
-        """The spread of both."""
+    def merge(self, other: Moments) -> Moments:
+        """Return the moments of both."""
         size = self.size + other.size
-        apart = other.mean - self.mean
-        mean = self.mean + apart * other.size / size
-        between = apart * apart * self.size * other.size / size  # infinite if too large, where a power would raise
-        return Spread(size, mean, (self.variance * self.size + other.variance * other.size + between) / size)
+        difference = other.mean - self.mean
+        mean = self.mean + difference * other.size / size
+        between = difference * difference * self.size * other.size / size  # infinite on overflow; a power would raise
+        return Moments(size, mean, (self.variance * self.size + other.variance * other.size + between) / size)
 
 
-def census(y: Any, weights: Array | None) -> Census:
-    """The tally of classes; refuse what is no class."""
+Summary = TypeVar("Summary", ClassCounts, Moments)
+
+
+def count_classes(y: NDArray[Any], weights: Array | None) -> ClassCounts:
+    """Count the labels of y, or raise ValueError if they are not classes."""
     check_classification_targets(y)
     if weights is None:
         labels, counts = np.unique(y, return_counts=True)
-        return Census(labels, counts, counts)
-    labels, places, counts = np.unique(y, return_inverse=True, return_counts=True)
-    return Census(labels, counts, np.bincount(places[weights > 0], minlength=len(labels)))
+        return ClassCounts(labels, counts, counts)
+    labels, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+    return ClassCounts(labels, counts, np.bincount(codes[weights > 0], minlength=len(labels)))
 
 
-def spread(y: Any, weights: Array | None) -> Spread:
-    """The tally of numbers."""
+def compute_moments(y: ArrayLike, weights: Array | None) -> Moments:
+    """Compute the moments of y; weights play no part."""
     y = floats("y", y)
     with np.errstate(over="ignore", invalid="ignore"):
-        return Spread(len(y), float(np.mean(y)), float(np.var(y)))
+        return Moments(len(y), float(np.mean(y)), float(np.var(y)))
 
 
-def together(tallies: list[Any]) -> Any:
-    """One tally of all."""
-    return reduce(lambda one, other: one.plus(other), tallies)
+def merge(summaries: list[Summary]) -> Summary:
+    """Merge the summaries of several chunks, in their order."""
+    return reduce(lambda one, other: one.merge(other), summaries)
 
 
-def resolve_classes(tally: Census, known: Any) -> tuple[Any, tuple[str, ...]]:
-    """The classes, and what was learnt for them without budget; refuse labels that are none of them."""
-    learnt: tuple[str, ...] = ()
+def resolve_classes(counts: ClassCounts, known: ArrayLike | None) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return the classes in order, and notes about what was learnt for them without budget.
+
+    Raises ValueError if y has labels that are not among the known classes.
+    """
+    notes: tuple[str, ...] = ()
     if known is None:
-        known = tally.labels[tally.weighted > 0]
-        learnt = ("The classes were learnt from y without budget; give them as classes=.",)
+        known = counts.labels[counts.weighted > 0]
+        notes = ("The classes were learnt from y without budget; give them as classes=.",)
         if len(known) < 2:
             raise ValueError(f"y must hold at least two classes with weight, got one class: {known.tolist()}.")
-    classes = _distinct(known)
+    classes = _check_classes(known)
     allowed = set(classes.tolist())
-    for label in tally.labels.tolist():
+    for label in counts.labels.tolist():
         if label not in allowed:
             raise ValueError(f"y must hold the classes {classes.tolist()} only, got {label!r}.")
-    return classes, learnt
+    return classes, notes
 
 
-def _distinct(known: Any) -> Any:
-    """The classes in order, each once; refuse what is no list of two or more."""
-    given = np.asarray(known)
-    mixed = given.dtype.kind in "US" and not all(isinstance(label, str | bytes) for label in known)
-    if given.ndim != 1 or mixed or len(np.unique(given)) < 2:
+def _check_classes(known: Any) -> NDArray[Any]:
+    """Return the distinct classes in order, or raise ValueError unless they are a list of two or more."""
+    classes = np.asarray(known)
+    mixed = classes.dtype.kind in "US" and not all(isinstance(label, str | bytes) for label in known)
+    if classes.ndim != 1 or mixed or len(np.unique(classes)) < 2:
         raise ValueError(f"classes must be a list of two or more labels of one kind, got {known!r}.")
-    return np.unique(given)
+    return np.unique(classes)
 
 
-def encode_labels(classes: Any, of_class: Array | None, y: Any, weights: Array | None) -> Labels:
-    """The place of each label among the classes, and weights that count in those of the classes."""
+def encode_labels(classes: NDArray[Any], class_weights: Array | None, y: NDArray[Any], weights: Array | None) -> Labels:
+    """Encode labels as indices, and multiply weights by those of the classes.
+
+    Parameters
+    ----------
+    classes : array
+        All classes, in order.
+    class_weights : array or None
+        One weight per class.
+    y : array
+        One label per record, each of them a class.
+    weights : array or None
+        One weight per record.
+
+    Returns
+    -------
+    labels : array
+        The index of each label in `classes`.
+    weights : array or None
+        One weight per record; None if neither classes nor records have weights.
+    """
     values, inverse = np.unique(y, return_inverse=True)
-    place = {label: k for k, label in enumerate(classes.tolist())}
-    places = np.array([place[value] for value in values.tolist()], dtype=np.int64)[inverse]
-    if of_class is not None:
-        weights = of_class[places] * (1.0 if weights is None else weights)
-    return places.astype(np.float64), weights
+    index = {label: k for k, label in enumerate(classes.tolist())}
+    codes = np.array([index[value] for value in values.tolist()], dtype=np.int64)[inverse]
+    if class_weights is not None:
+        weights = class_weights[codes] * (1.0 if weights is None else weights)
+    return codes.astype(np.float64), weights
 
 
-def in_units(middle: float, unit: float, y: Any, weights: Array | None) -> Labels:
-    """Each target's distance from the middle, in units."""
+def scale_targets(center: float, scale: float, y: ArrayLike, weights: Array | None) -> Labels:
+    """Centre and scale real targets; weights stay as they are.
+
+    Parameters
+    ----------
+    center, scale : float
+        (y − center)/scale is of unit order.
+    y : array-like
+        One target per record.
+    weights : array or None
+        One weight per record.
+
+    Returns
+    -------
+    labels : array
+        The scaled targets.
+    weights : array or None
+        The weights.
+    """
     with np.errstate(over="ignore"):  # labels are checked where they are used
-        return (np.asarray(y, dtype=np.float64) - middle) / unit, weights
+        return (np.asarray(y, dtype=np.float64) - center) / scale, weights
