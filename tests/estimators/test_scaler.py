@@ -394,7 +394,7 @@ def test_values_that_are_not_finite_are_refused_in_one_sentence(bad):
         ({"delta": 0.0}, "delta must be a number above 0 and below 1, got 0.0."),
         ({"adjacency": "both"}, "adjacency must be one of"),
         ({"random_state": -1}, "random_state must be a whole number of at least 0, got -1."),
-        ({"bounds": 3.0}, "bounds must be (lows, highs), each a number or one number a column, got 3.0."),
+        ({"bounds": 3.0}, "bounds must be (lows, highs), each a number or one number per column, got 3.0."),
         ({"bounds": (1.0, 1.0)}, "bounds must be (lows, highs) with every low below its high, got (1.0, 1.0)."),
         (
             {"bounds": [(0, 1), (5, 1)]},

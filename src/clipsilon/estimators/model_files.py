@@ -1,12 +1,14 @@
-"""Model files: a fitted private model as JSON that people can read, and the same model out of it again.
+"""Model files: write a fitted private model as readable JSON, and restore it.
 
-A file holds what a release may hold: the model, its settings, its statements. It holds no seed, and nothing that was
-measured without noise.
+A file holds only what may be released: the model, its settings and its statements. It holds no seed, and nothing that
+was measured without noise.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,10 +21,10 @@ from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import Statement
 from clipsilon.version import __version__
 
-if TYPE_CHECKING:  # scikit-learn takes long to load: only what uses it does so
+if TYPE_CHECKING:  # scikit-learn takes long to load, so it is imported where it is used
     from sklearn.pipeline import Pipeline
 
-    from clipsilon.estimators import PrivateScaler, TotalPrivacy
+    from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateScaler, TotalPrivacy
 
 FORMAT = "clipsilon model"
 _READABLE = (FORMAT, "clipwise model")  # the second is this project's former name
@@ -30,20 +32,34 @@ VERSION = 1
 
 
 class Model(NamedTuple):
-    """A fitted pipeline, and what its numbers are about."""
+    """A fitted pipeline, and the names of its columns.
 
-    kind: str  # "logistic", "linear" or "huber"
-    pipeline: Pipeline  # "scaler", unless columns are taken as they are, and "model"
+    Parameters
+    ----------
+    kind : str
+        "logistic", "linear" or "huber".
+    pipeline : Pipeline
+        The steps "scaler", unless columns are not scaled, and "model".
+    columns : tuple of str
+        The names of the features, in their order.
+    target : str
+        The name of the target.
+    seeded : bool
+        Whether the noise is repeatable, and can therefore be removed.
+    """
+
+    kind: str
+    pipeline: Pipeline
     columns: tuple[str, ...]
     target: str
-    seeded: bool  # whether its noise can be repeated, and so undone
+    seeded: bool
 
 
 def load_model(path: str | Path) -> Pipeline:
-    """The model of a file that `clipsilon fit` wrote: a fitted scikit-learn pipeline.
+    """Load a model that `clipsilon fit` wrote, as a fitted scikit-learn pipeline.
 
     Data frames must have the columns that it was fitted to, in their order. `named_steps["model"].statement_` is the
-    statement of the fit; of a certificate that is not Gaussian only the (ε, δ) that was asked for is known.
+    statement of the fit; of a certificate that is not Gaussian, only ε at the requested δ is restored.
     """
     model = read_model(path)
     model.pipeline.steps[0][1].feature_names_in_ = np.array(model.columns, dtype=object)
@@ -51,7 +67,17 @@ def load_model(path: str | Path) -> Pipeline:
 
 
 def write_model(path: Path, model: Model, total: TotalPrivacy) -> None:
-    """Write a model file, whole or not at all."""
+    """Write a model file atomically.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write; replaced if it exists.
+    model : Model
+        The fitted model.
+    total : TotalPrivacy
+        What all its steps spent.
+    """
     steps = model.pipeline.named_steps
     content = {
         "format": FORMAT,
@@ -69,7 +95,7 @@ def write_model(path: Path, model: Model, total: TotalPrivacy) -> None:
 
 
 def read_model(path: str | Path) -> Model:
-    """The model of a file, as it was written."""
+    """Read a model file, or raise ValueError if it is damaged or of another version."""
     path = checks.path("path", path)
     if not path.is_file():
         raise FileNotFoundError(f"path must name a file, got {path}, where there is none.")
@@ -127,7 +153,7 @@ def _fitted(estimator: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and their like as lists and numbers."""
+    """Convert arrays to lists and numbers."""
     return value if value is None or isinstance(value, str) else np.asarray(value).tolist()
 
 
@@ -152,7 +178,7 @@ def _restored(content: dict[str, Any]) -> Model:
     return Model(kind, Pipeline(steps), columns, content["target"], bool(content["seeded"]))
 
 
-def _scaler(content: dict[str, Any], columns: int) -> Any:
+def _scaler(content: dict[str, Any], columns: int) -> PrivateScaler:
     from clipsilon.estimators import PrivateScaler
 
     scaler = PrivateScaler(**content["settings"])
@@ -167,25 +193,20 @@ def _scaler(content: dict[str, Any], columns: int) -> Any:
 
 
 def new_estimator(kind: str, **settings: Any) -> Any:
-    """An estimator of this kind, not yet fitted."""
-    from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression
-
-    if kind == "logistic":
-        return PrivateLogisticRegression(**settings)
-    losses = {"linear": "squared", "huber": "huber"}
-    return PrivateLinearRegression(loss=checks.choice("model", kind, losses), **settings)
+    """Make an unfitted estimator of a kind: "logistic", "linear" or "huber"."""
+    return checks.choice("model", kind, _KINDS).make(**settings)
 
 
 def _estimator(kind: str, content: dict[str, Any], columns: int) -> Any:
     estimator = new_estimator(kind, **content["settings"])
     estimator.n_features_in_ = columns
     estimator.n_iter_ = checks.count("steps", content["steps"])
-    (_set_classifier if kind == "logistic" else _set_regressor)(estimator, content, columns)
+    _KINDS[kind].restore(estimator, content, columns)
     estimator.statement_ = _statement(content["statement"])
     return estimator
 
 
-def _set_classifier(estimator: Any, content: dict[str, Any], columns: int) -> None:
+def _restore_classifier(estimator: Any, content: dict[str, Any], columns: int) -> None:
     classes = np.unique(content["classes"])
     if classes.tolist() != content["classes"] or classes.size < 2:
         raise ValueError("classes must be two or more, in order")
@@ -196,13 +217,39 @@ def _set_classifier(estimator: Any, content: dict[str, Any], columns: int) -> No
     estimator.theta_ = np.column_stack([estimator.coef_, estimator.intercept_]).ravel()
 
 
-def _set_regressor(estimator: Any, content: dict[str, Any], columns: int) -> None:
+def _restore_regressor(estimator: Any, content: dict[str, Any], columns: int) -> None:
     low, high = checks.vector("target_range", content["target_range"], 2).tolist()
     estimator.target_range_ = low, high
     estimator.coef_ = checks.vector("coefficients", content["coefficients"], columns)
     estimator.intercept_ = np.float64(checks.number("intercept", content["intercept"]))
     theta = np.append(estimator.coef_, estimator.intercept_ - (low + high) / 2)
     estimator.theta_ = theta / ((high - low) / 4)  # in units of the range, as it was learnt
+
+
+def _logistic(**settings: Any) -> PrivateLogisticRegression:
+    from clipsilon.estimators import PrivateLogisticRegression
+
+    return PrivateLogisticRegression(**settings)
+
+
+def _linear(loss: str, **settings: Any) -> PrivateLinearRegression:
+    from clipsilon.estimators import PrivateLinearRegression
+
+    return PrivateLinearRegression(loss=loss, **settings)
+
+
+class _Kind(NamedTuple):
+    """How the estimator of a kind of model is made, and restored from a file."""
+
+    make: Callable[..., Any]
+    restore: Callable[[Any, dict[str, Any], int], None]
+
+
+_KINDS = {
+    "logistic": _Kind(_logistic, _restore_classifier),
+    "linear": _Kind(partial(_linear, "squared"), _restore_regressor),
+    "huber": _Kind(partial(_linear, "huber"), _restore_regressor),
+}
 
 
 def _statement(content: dict[str, Any]) -> Statement:
