@@ -14,7 +14,7 @@ from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, Stand
 
 import clipsilon as cs
 from clipsilon.estimators import PrivacyWarning, PrivateLogisticRegression, PrivateScaler, total_privacy
-from clipsilon.privacy.accounting import profiles
+from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import Certificate
 
 X = np.random.default_rng(0).standard_normal((5000, 4))
@@ -81,7 +81,7 @@ def test_steps_within_steps_count():
     mus = [PrivateScaler(epsilon, random_state=0).fit(X).statement_.gaussian_mu for epsilon in (1.0, 2.0, 0.5)]
     level = total_privacy(pipeline).delta
     assert level == pytest.approx(3e-6)
-    assert total_privacy(pipeline).epsilon == pytest.approx(cs.privacy.gaussian.epsilon(math.hypot(*mus), level))
+    assert total_privacy(pipeline).epsilon == pytest.approx(gaussian.epsilon(math.hypot(*mus), level))
 
 
 def test_what_was_learnt_without_budget_is_named_and_nothing_certified():
