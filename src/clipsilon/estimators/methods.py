@@ -101,7 +101,7 @@ class Method:
     default_step : callable
         From a `Move` to the step sizes to use unless the user chose one.
     averages : bool, default True
-        Whether the estimators release the default average of its iterates; otherwise the preset's own output.
+        Whether to release the default average of the iterates instead of the preset's own output.
     poisson_only : bool, default False
         Whether it can be accounted for with Poisson batches only, so that a full batch is drawn as one of these.
     local : bool, default False
@@ -128,8 +128,8 @@ METHODS: dict[str, Method] = {
     "dice": Method(preset=presets.DiceSGD),
     "adam-dice": Method(preset=presets.AdamDiceSGD, default_step=_adam_step),
     "auto-dice": Method(preset=presets.AutoDiceSGD, choices=("batch", "epochs", "step"), default_step=_normalised_step),
-    "dpgd": Method(preset=presets.DPGD, choices=_FULL_BATCH),
-    "clipped-dpgd": Method(preset=presets.ClippedDPGD, choices=_FULL_BATCH),
+    "dpgd": Method(preset=presets.DPGD, choices=_FULL_BATCH, averages=False),
+    "clipped-dpgd": Method(preset=presets.ClippedDPGD, choices=_FULL_BATCH, averages=False),
     "noisy-selection": Method(preset=presets.NoisySelection, choices=_FULL_BATCH, averages=False),
     "gamma-dpsgd": Method(preset=presets.GammaDPSGD, poisson_only=True),
     "ldpsgd": Method(preset=presets.LDPSGD, choices=("step",), default_step=_local_step, averages=False, local=True),
