@@ -161,7 +161,7 @@ def test_data_frames_of_unknown_length():
         found.predict(ddf[["a", "b", "w"]])
 
 
-BY_SUMS = [name for name in METHODS if not METHODS[name].local]
+BY_SUMS = [name for name in METHODS if not METHODS[name].is_local]
 BATCHED = [name for name in BY_SUMS if "batch" in METHODS[name].choices]
 
 

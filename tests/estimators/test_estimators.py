@@ -91,7 +91,7 @@ def test_the_default_is_the_default_rule():
     np.testing.assert_allclose(found.theta_, theta, rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if not METHODS[name].local])
+@pytest.mark.parametrize("method", [name for name in METHODS if not METHODS[name].is_local])
 def test_every_method_fits_within_its_budget(method):
     model = logistic(method=method, epsilon=3.0, epochs=5).fit(X, BINARY)
     assert 0.98 * 3.0 <= model.statement_.certified <= 3.0

@@ -8,7 +8,7 @@ import pytest
 import clipsilon as cs
 from clipsilon.estimators import METHODS
 from clipsilon.estimators.defaults import defaults
-from clipsilon.estimators.methods import Budget, Choices
+from clipsilon.estimators.methods import Budget, Choices, Method
 from clipsilon.estimators.plans import Phase, Task, TrainingPlan, make_plan, statement_of
 from clipsilon.rules.presets import PRESETS
 
@@ -178,15 +178,26 @@ def test_a_method_states_which_choices_it_takes():
     """Each field of `Choices` that a method takes has an effect on its plan."""
     other = {"clip": 0.3, "batch": 40, "epochs": 7, "step": 0.123}
     for name, method in METHODS.items():
-        budget = ZERO_OUT._replace(adjacency="replace-one") if method.local else ZERO_OUT
+        budget = ZERO_OUT._replace(adjacency="replace-one") if method.is_local else ZERO_OUT
         plain = made(name, budget=budget)
         for choice in method.choices:
             assert made(name, Choices(**{choice: other[choice]}), budget) != plain, (name, choice)
 
 
 def test_presets_that_average_or_select_keep_their_output():
-    outputs = {name: type(made(name).rule.output) for name in METHODS if not METHODS[name].local}
+    outputs = {name: type(made(name).rule.output) for name in METHODS if not METHODS[name].is_local}
     own = {"dpgd": cs.outputs.Average(), "clipped-dpgd": cs.outputs.Average()}
     assert outputs.pop("noisy-selection") is cs.outputs.Selected
     for name in outputs:
         assert made(name).rule.output == own.get(name, cs.outputs.Average(3.0)), name
+
+
+def test_a_new_method_is_one_entry(monkeypatch):
+    own = Method(
+        preset=cs.DPSGD, choices=("epochs",), default_step=lambda move: cs.schedules.Constant(0.25), averages=False
+    )
+    monkeypatch.setitem(METHODS, "own", own)
+    phase = made("own", Choices(epochs=7))
+    assert (phase.steps, phase.rule.step, phase.rule.output) == (7, cs.schedules.Constant(0.25), cs.outputs.Last())
+    with pytest.raises(ValueError, match="^clip must be left out for method 'own', which has no use for it, got 1.0"):
+        made("own", Choices(clip=1.0))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from joblib import effective_n_jobs
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -105,12 +105,14 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """
         return self._learn(X, y, sample_weight, self._known(), reset=True)
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any, known: Any, reset: bool) -> Self:
+    def _learn(self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool) -> Self:
         """Fit from θ = 0 (`reset`) or from the present θ, with what is known about y beforehand."""
         self._check_settings(reset)
         with rollback_on_error(self):
-            prepare = self._prepare_chunks if chunks.is_chunked(X) else self._prepare_tables
-            data = prepare(X, y, sample_weight, known, reset)
+            if chunks.is_chunked(X):
+                data = self._prepare_chunks(X, y, sample_weight, known, reset)
+            else:
+                data = self._prepare_tables(X, y, sample_weight, known, reset)
             problem = data.runner.problem
             plan = make_plan(self._task(data))
             seed, start = self._initial(reset, problem.dimension)
@@ -138,7 +140,9 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
 
     # -- records ------------------------------------------------------------------------------------------------------
 
-    def _prepare_tables(self, X: Table, y: Column, sample_weight: Column | None, known: Any, reset: bool) -> _Prepared:
+    def _prepare_tables(
+        self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool
+    ) -> _Prepared:
         features, targets, weights = self._validated(X, y, sample_weight, reset)
         encode, notes = self._encode(self._summarizer()(targets, weights), known)
         labels, all_weights = encode(targets, weights)
@@ -147,7 +151,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         return _Prepared(runner, features.shape[1], weights is not None, notes)
 
     def _prepare_chunks(
-        self, X: DaskTable, y: DaskColumn, sample_weight: DaskColumn | None, known: Any, reset: bool
+        self, X: DaskTable, y: DaskColumn, sample_weight: DaskColumn | None, known: ArrayLike | None, reset: bool
     ) -> _Prepared:
         data = chunks.to_chunks(X, y, sample_weight)
         validate_data(self, data.sample, reset=reset, skip_check_array=True)
@@ -182,7 +186,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Whether y must be numbers."""
 
     @abstractmethod
-    def _known(self) -> Any:
+    def _known(self) -> ArrayLike | None:
         """Return what the user declared about y: its classes or its range, or None."""
 
     @abstractmethod
@@ -190,7 +194,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Return the function that summarizes y, or a chunk of it, for `_encode`."""
 
     @abstractmethod
-    def _encode(self, summary: Any, known: Any) -> Encoding:
+    def _encode(self, summary: Any, known: ArrayLike | None) -> Encoding:
         """Return how y becomes labels, and set the attributes needed to decode predictions."""
 
     @abstractmethod

@@ -36,6 +36,8 @@ from clipsilon.estimators.inputs import Array, Labels
 from clipsilon.estimators.quantiles import balances
 from clipsilon.estimators.rescaling import project
 from clipsilon.estimators.targets import merge
+from clipsilon.problems.losses.base import Loss
+from clipsilon.problems.responses import Response
 from clipsilon.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -242,12 +244,35 @@ def make_runner(
     sizes: list[int],
     encode: Encoder,
     *,
-    loss: Any,
-    response: Any,
+    loss: Loss,
+    response: Response | None,
     has_intercept: bool,
     progress: bool | None,
 ) -> ChunkRunner:
-    """Make the runner for a loss and a response; the other parameters are those of `ChunkRunner`."""
+    """Make a runner.
+
+    Parameters
+    ----------
+    chunks : Chunks
+        The records.
+    sizes : list of int
+        Number of rows of each chunk.
+    encode : callable
+        From y and weights to labels and weights, for one chunk.
+    loss : Loss
+        The loss of one record.
+    response : Response or None
+        How records react to the model.
+    has_intercept : bool
+        Whether to append a column of ones.
+    progress : bool or None
+        As in `clipsilon.run`.
+
+    Returns
+    -------
+    ChunkRunner
+        The runner; nothing is computed yet.
+    """
     columns = chunks.sample.shape[1] + has_intercept
     problem = RemoteProblem(sum(sizes), columns, loss=loss, response=response)
     return ChunkRunner(

@@ -104,7 +104,7 @@ class Method:
         Whether to release the default average of the iterates instead of the preset's own output.
     poisson_only : bool, default False
         Whether it can be accounted for with Poisson batches only, so that a full batch is drawn as one of these.
-    local : bool, default False
+    is_local : bool, default False
         Whether it is for local privacy: one pass, and a loss that knows its sensitivity.
     rescales : bool, default False
         Whether the last steps of a default fit set the length of the slopes and the intercept.
@@ -115,7 +115,7 @@ class Method:
     default_step: Callable[[Move], Schedule] = _clipped_step
     averages: bool = True
     poisson_only: bool = False
-    local: bool = False
+    is_local: bool = False
     rescales: bool = False
 
 
@@ -132,8 +132,10 @@ METHODS: dict[str, Method] = {
     "clipped-dpgd": Method(preset=presets.ClippedDPGD, choices=_FULL_BATCH, averages=False),
     "noisy-selection": Method(preset=presets.NoisySelection, choices=_FULL_BATCH, averages=False),
     "gamma-dpsgd": Method(preset=presets.GammaDPSGD, poisson_only=True),
-    "ldpsgd": Method(preset=presets.LDPSGD, choices=("step",), default_step=_local_step, averages=False, local=True),
-    "ldpasgd": Method(preset=presets.LDPASGD, choices=("step",), default_step=_local_step, averages=False, local=True),
+    "ldpsgd": Method(preset=presets.LDPSGD, choices=("step",), default_step=_local_step, averages=False, is_local=True),
+    "ldpasgd": Method(
+        preset=presets.LDPASGD, choices=("step",), default_step=_local_step, averages=False, is_local=True
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from clipsilon.rules.clipping import Norm
 from clipsilon.rules.noise import Gaussian
@@ -89,7 +90,7 @@ def directions(theta: Array, has_intercept: bool) -> Array:
     return found
 
 
-def project(features: Any, directions: Array) -> Array:
+def project(features: NDArray[Any] | csr_array, directions: Array) -> Array:
     """Return ⟨x, direction⟩ for each row and direction, in float64 and finite, without converting the whole table."""
     blocks = [slice(first, first + _BLOCK) for first in range(0, features.shape[0], _BLOCK)]
     with np.errstate(over="ignore", invalid="ignore"):
