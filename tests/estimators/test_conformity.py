@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, over several seeds: they set a seed of their own at every turn, which is moved here."""
+"""scikit-learn's own checks, over several seeds: the checks set fixed seeds, which are shifted here."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ CASES = [
 
 
 def failures(estimator, seed, monkeypatch):
-    """The checks that fail; with a seed, in place of the fixed ones that scikit-learn sets."""
+    """Return the checks that fail, with this seed instead of those that scikit-learn sets."""
     original = estimator_checks.set_random_state
     if seed is not None:
         monkeypatch.setattr(
@@ -56,7 +56,7 @@ def test_scikit_learn_is_content(name, seed, monkeypatch):
 
 @pytest.mark.parametrize("centers", [2, 3])
 def test_only_one_check_is_too_small_for_logistic_regression(centers):
-    """`poor_score` is for class weights on 50 raw records; the other data sets on which scores are asked for are no trouble."""
+    """`poor_score` is needed for class weights on 50 raw records only; the other checks of scores pass."""
     X, y = make_blobs(n_samples=300, centers=3, random_state=0)
     X, y = StandardScaler().fit_transform(X)[y < centers], y[y < centers]
     scores = [

@@ -1,4 +1,4 @@
-"""On Dask, a fit is the fit in memory, wherever its chunks are and whatever becomes of the workers."""
+"""With Dask, a fit equals the fit in memory, whatever the chunks and even if workers are lost."""
 
 import os
 import signal
@@ -49,7 +49,7 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two workers, each a process of one thread, with time to start on a machine that is busy."""
+    """Two workers, each a process of one thread, with long timeouts for a busy machine."""
     patient = dask.config.set({"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"})
     many = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with patient, LocalCluster(**many) as workers:
@@ -63,7 +63,7 @@ def client(cluster):
 
 
 def logistic(**more):
-    """All records at every step. (A new one every time: copies of one estimator would warn of each other.)"""
+    """Use all records at every step. (Each call makes a new estimator: copies of one would warn about each other.)"""
     how = {"method": "clipped-dpgd", "random_state": 3, "classes": [0, 1], "epochs": STEPS}
     return PrivateLogisticRegression(**how | more)
 
@@ -77,7 +77,7 @@ def split(rows, *tables):
 
 
 def assert_same(found, expected):
-    """To rounding: sums are added in another order."""
+    """Compare up to rounding: sums are added in another order."""
     np.testing.assert_allclose(found.theta_, expected.theta_, rtol=1e-9, atol=1e-12)
     assert found.n_iter_ == expected.n_iter_
     assert str(found.statement_) == str(expected.statement_)
@@ -115,7 +115,7 @@ def test_tables_of_any_kind(kind):
 
 @pytest.mark.parametrize("make", [logistic, poisson])
 def test_entries_that_are_stored_twice_are_one(make):
-    """Else the parts of a long row would look shorter than the row, and pass the clip."""
+    """Otherwise the parts of a long row would seem shorter than the row, and escape the clip."""
     entries, columns, starts = [3.0] * 40 * N, [0] * 40 * N, np.arange(0, 40 * N + 1, 40)
     twice = sparse.csr_matrix((entries, columns, starts), shape=(N, 3))
     assert not twice.has_canonical_format
@@ -134,7 +134,7 @@ def test_weights_of_nothing_in_a_chunk():
         logistic().fit(*split(130, X, BINARY, -np.ones(N)))
 
 
-def test_a_source_that_changes_is_found_out():
+def test_a_source_that_changes_is_detected():
     calls = []
 
     def rows(block):
@@ -177,12 +177,12 @@ def test_every_method(method, batch):
     assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
 
 
-def test_a_run_of_two_parts():
-    """With defaults and records enough, the last steps are about the length of θ."""
+def test_a_plan_of_two_phases():
+    """With default settings and enough records, the last steps set the length of θ."""
     how = {"method": "dpsgd", "epsilon": 200.0, "epochs": 100, "batch": None}
     found = logistic(**how).fit(*split(400, X, BINARY))
     assert_same(found, logistic(**how).fit(X, BINARY))
-    assert np.abs(found.theta_ - logistic(**how, clip=0.1).fit(X, BINARY).theta_).max() > 0.01, "not one part"
+    assert np.abs(found.theta_ - logistic(**how, clip=0.1).fit(X, BINARY).theta_).max() > 0.01, "not one phase"
 
 
 @pytest.mark.verify
@@ -343,7 +343,7 @@ def test_random_reactions_are_refused():
 
 
 class UnknownToWorkers(NamedTuple):
-    """A loss that came to a worker without its functions."""
+    """A loss that arrived at a worker without its functions."""
 
 
 def test_parts_that_workers_do_not_know_are_refused():
@@ -352,7 +352,7 @@ def test_parts_that_workers_do_not_know_are_refused():
         chunked.add_records(job, np.zeros(3), np.zeros(3), X, MARGIN, None, chunked.no_sums(job, 3))
 
 
-def test_divergence_is_told():
+def test_divergence_raises_an_error():
     with pytest.raises(cs.DivergenceError, match="try a smaller step"):
         logistic(clip=1e200, step=1e200).fit(*split(250, X, BINARY))
 
@@ -369,7 +369,7 @@ def test_ctrl_c_keeps_the_trace(monkeypatch):
 
 
 def test_only_sums_come_back(monkeypatch):
-    """What a step brings to the driver is d numbers, and d more with feedback, however many records there are."""
+    """A step returns d numbers to the driver, and d more with feedback, whatever the number of records."""
     received = []
     real = chunks._compute
     monkeypatch.setattr(chunks, "_compute", lambda tasks: received.append(real(tasks)) or received[-1])
@@ -430,7 +430,7 @@ def test_the_number_of_workers_does_not_matter_to_the_bit(client):
 
 
 def killing(monkeypatch, victim, after, delay):
-    """Have SIGKILL sent to a worker once so many steps are done, from a thread; tells at which step it was."""
+    """Send SIGKILL to a worker from a thread after a number of steps; return a list of the steps at which it was sent."""
     steps = []
 
     def show(self, done):
@@ -469,7 +469,7 @@ def test_a_killed_worker_changes_no_bit(client, monkeypatch, make, persisted):
     assert set(client.run(os.getpid).values()) != set(before.values())
 
 
-def test_ctrl_c_gives_up_the_tasks(client, monkeypatch):
+def test_ctrl_c_cancels_the_tasks(client, monkeypatch):
     def slowly(block):
         time.sleep(0.5)
         return block
@@ -487,7 +487,7 @@ def test_ctrl_c_gives_up_the_tasks(client, monkeypatch):
 
 
 def test_searches_run_on_the_cluster_unchanged(client):
-    """Through joblib's Dask backend; the warning that a search spends budget is heard as ever."""
+    """Through joblib's Dask backend, which leaves scores unchanged."""
     from joblib import parallel_backend
 
     def scores():
@@ -505,7 +505,7 @@ def test_searches_run_on_the_cluster_unchanged(client):
 @pytest.mark.verify
 @pytest.mark.parametrize("batch", [None, 20_000])
 def test_data_larger_than_memory(batch):
-    """1.6 GB in a file, for two workers of at most 700 MB each, 340 of which is code: every step reads it again."""
+    """Fit 1.6 GB from a file on two workers of at most 700 MB each, 340 MB of it code: each step reads the file again."""
     rows, columns, size = 2_000_000, 100, 20_000
     with tempfile.TemporaryDirectory() as folder:  # and not pytest's, which would keep the file
         path = Path(folder) / "x.npy"

@@ -1,4 +1,4 @@
-"""The default settings: which public numbers they follow, and that they serve across sizes, budgets and units."""
+"""The default settings depend on public numbers alone, and are accurate across sizes, budgets and units."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ DELTA = 1e-5
 
 
 def fit(x, y, epsilon, loss=None, seed=0):
-    """A private model by the defaults."""
+    """Fit a private model with the default settings."""
     loss = loss or cs.losses.Logistic()
     settings = defaults(*x.shape, epsilon, DELTA, label_kind(loss))
     sampling = {"sampling": "full", "batch": 1} if settings.batch is None else {"batch": settings.batch}
@@ -30,7 +30,7 @@ def with_ones(x):
 
 
 def labelled(records, columns, seed=0, scale=1.0):
-    """Records with a margin of deviation 3 and an intercept, for training and for testing."""
+    """Draw records whose margin has standard deviation 3 and an intercept, for training and for testing."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((records + 4000, columns))
     weights = rng.standard_normal(columns)
@@ -112,7 +112,7 @@ def test_bad_input(arguments, message):
 
 
 def test_a_reaction_asks_for_a_larger_clip():
-    """So that the fit ends near the stable point: the clipped point of the small clip is at a squared distance of 2."""
+    """With it, the fit ends near the stable point; the clipped point of the small clip is at a squared distance of 2."""
     still, reacting = defaults(8_000, 5, 1.0, DELTA), defaults(8_000, 5, 1.0, DELTA, reacts=True)
     assert reacting.clip == 20 * still.clip
     assert defaults(8_000, 5, 1.0, DELTA, weight=3.0, reacts=True).clip == 3 * reacting.clip

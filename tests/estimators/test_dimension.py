@@ -9,7 +9,7 @@ from clipsilon.estimators import PrivateLogisticRegression
 
 
 def padded(features, columns):
-    """The records with columns of zeros, up to so many with the intercept."""
+    """Append columns of zeros to the records, up to this number of columns with the intercept."""
     zeros = sparse.csr_array((len(features), columns - 1 - features.shape[1]))
     return sparse.hstack([sparse.csr_array(features), zeros], format="csr")
 

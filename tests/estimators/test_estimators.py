@@ -1,4 +1,4 @@
-"""The estimators are the library's own runs, and keep to scikit-learn's habits."""
+"""The estimators make the library's own runs, and follow scikit-learn's conventions."""
 
 import pickle
 import warnings
@@ -29,7 +29,7 @@ WITH_ONES = np.column_stack([X, np.ones(400)])
 
 
 def logistic(**more):
-    """A new one every time: copies of one estimator would warn of each other."""
+    """Each call makes a new estimator: copies of one would warn about each other."""
     return PrivateLogisticRegression(**{"random_state": 3, "classes": [0, 1]} | more)
 
 
@@ -38,7 +38,7 @@ def linear(**more):
 
 
 def direct(problem, rule, steps, epsilon=1.0, adjacency="zero-out"):
-    """What `clipsilon.run` releases for the same rule and seed."""
+    """Return what `clipsilon.run` releases for the same rule and seed."""
     calibrated = cs.calibrate(rule, epsilon, 1e-5, problem.records, steps, adjacency=adjacency)
     return cs.run(problem, calibrated, steps, seed=3).output[0]
 
@@ -250,7 +250,7 @@ def test_statements_say_whether_there_was_a_seed():
     assert generic in str(cs.account(OWN, 100, 20, 1e-5))  # a rule's statement cannot know
 
 
-def test_partial_fit_goes_on_with_other_peoples_records():
+def test_partial_fit_continues_with_other_peoples_records():
     model = logistic(method=OWN, epochs=20)
     model.partial_fit(X[:150], BINARY[:150])
     first = model.theta_
@@ -280,7 +280,7 @@ def test_partial_fit_remembers_what_was_learnt_at_the_first_call():
     assert any("range of the targets" in reason for reason in model.statement_.reasons)
 
 
-def test_learnt_classes_are_warned_of_and_stated():
+def test_learnt_classes_warn_and_are_stated():
     model = PrivateLogisticRegression(random_state=0)
     with pytest.warns(cs.PrivacyWarning, match="The classes were learnt from y without budget"):
         model.fit(X, THREE)
@@ -290,7 +290,7 @@ def test_learnt_classes_are_warned_of_and_stated():
     np.testing.assert_array_equal(known.theta_, model.theta_)
 
 
-def test_balanced_class_weights_are_warned_of_and_stated():
+def test_balanced_class_weights_warn_and_are_stated():
     model = logistic(class_weight="balanced")
     with pytest.warns(cs.PrivacyWarning, match="frequencies of the classes without budget"):
         model.fit(X, BINARY)
@@ -300,7 +300,7 @@ def test_balanced_class_weights_are_warned_of_and_stated():
     np.testing.assert_allclose(model.theta_, told.theta_, rtol=1e-9)
 
 
-def test_a_learnt_target_range_is_warned_of_and_stated():
+def test_a_learnt_target_range_warns_and_is_stated():
     model = PrivateLinearRegression(random_state=0)
     with pytest.warns(cs.PrivacyWarning, match="The range of the targets was learnt from y without budget"):
         model.fit(X, REAL)
@@ -372,14 +372,14 @@ def test_wrong_data_gets_one_sentence():
 
 
 def rare(seed=0, records=8_000):
-    """About one in eight is positive."""
+    """Draw records of which about one in eight is positive."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(records, 4))
     return features, (rng.random(records) < 1 / (1 + np.exp(2.4 - features @ [1.0, -0.5, 0.0, 0.5]))).astype(int)
 
 
 def test_weights_of_classes_count_with_the_default_clip():
-    """Twenty seeds gave shares within 0.05 of scikit-learn's; without weights hardly anybody is positive."""
+    """Twenty seeds gave fractions within 0.05 of scikit-learn's; without weights hardly any prediction is positive."""
     features, labels = rare()
     weights = {0: 1, 1: 8}
     theirs = LogisticRegression(class_weight=weights).fit(features, labels).predict(features).mean()
@@ -391,7 +391,7 @@ def test_weights_of_classes_count_with_the_default_clip():
     assert logistic().fit(features, labels).predict(features).mean() < 0.05
 
 
-def test_partial_fit_keeps_a_length_that_it_cannot_tell():
+def test_partial_fit_keeps_a_length_that_it_cannot_find():
     features, labels = rare(records=15_000)
     model = logistic().partial_fit(features, labels)
     before = np.linalg.norm(model.theta_)
@@ -457,7 +457,7 @@ def refused_with_a_warning(model, y):
 
 
 def test_a_warning_that_is_an_error_leaves_the_model_as_it_was():
-    """What was learnt without budget must not be left behind, where a later call would take it as known."""
+    """What was learnt without budget must not remain, because a later call would treat it as known."""
     model = logistic(method=OWN, epochs=5).fit(X, BINARY)
     refused_with_a_warning(model.set_params(classes=None), np.where(BINARY, "b", "a"))
     assert (model.n_features_in_, model.classes_.tolist()) == (3, [0, 1])

@@ -1,4 +1,4 @@
-"""Tuning spends budget, and says how much."""
+"""Tuning spends budget, and warns how much."""
 
 import copy
 import gc
@@ -25,7 +25,7 @@ def model(**more):
 
 
 def spending(action):
-    """The warnings that an action gives."""
+    """Return the warnings of an action."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()
@@ -152,7 +152,7 @@ def test_a_scalers_fits_count():
 
 
 def test_a_scaler_within_a_search_counts():
-    """In memory, and as copies that leave for other processes."""
+    """Both in memory and in other processes."""
     pipeline = make_pipeline(PrivateScaler(random_state=0))
     search = GridSearchCV(pipeline, {"privatescaler__delta": [1e-6, 1e-7]}, cv=3, scoring=lambda *unused: 0.0)
     assert "stand for 7 fits: " in spending(lambda: search.fit(ROWS))[-1]

@@ -1,4 +1,4 @@
-"""From a method's name to a calibrated rule: no kernel is compiled for these."""
+"""From a method's name to a plan of calibrated rules; no kernel is compiled for these tests."""
 
 from dataclasses import replace
 
@@ -19,14 +19,14 @@ FULL = ["dpgd", "clipped-dpgd", "noisy-selection"]
 
 
 def made(method, choices=Choices(), budget=ZERO_OUT, loss=cs.losses.Logistic()):  # noqa: B008
-    """The rule and the number of steps of a plan of one phase."""
+    """Return the only phase of a plan."""
     plan = make_plan(Task(method=method, choices=choices, budget=budget, records=RECORDS, columns=COLUMNS, loss=loss))
     (phase,) = plan.phases
     return phase
 
 
 def refusal(method, batch, adjacency):
-    """Why a combination cannot be, if so."""
+    """Return why a combination is refused, or None."""
     if method in (*LOCAL, *FULL) and batch is not None:
         return f"batch must be left out for method '{method}'"
     if method in LOCAL and adjacency != "replace-one":
@@ -106,7 +106,7 @@ def test_another_clip_or_batch_takes_theta_no_farther():
 
 
 def test_the_capped_error_costs_as_much_as_the_clipped_gradients():
-    """With r = C1/√K the noise of full batches is twice that of DP-SGD."""
+    """With r = C1/√K the noise of full batches is twice as large as for DP-SGD."""
     plain, dice = made("dpsgd", Choices(epochs=25)), made("dice", Choices(epochs=25))
     assert dice.rule.feedback.cap.threshold == pytest.approx(1.2 * plain.rule.clip.threshold)
     assert dice.rule.noise.std == pytest.approx(2 * plain.rule.noise.std, rel=0.01)

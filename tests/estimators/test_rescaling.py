@@ -1,4 +1,4 @@
-"""The last steps of a default fit set two numbers: as private as the others, and probabilities come out right."""
+"""The last steps of a default fit set two numbers: they are as private as the others, and correct the probabilities."""
 
 import dask.array as da
 import numpy as np
@@ -16,7 +16,7 @@ BUDGET = Budget(1.0, 1e-5, "zero-out")
 
 
 def plan(records, **more):
-    """The plan of a logistic regression of four columns."""
+    """Plan a logistic regression of four columns."""
     task = {"method": "dpsgd", "budget": BUDGET, "records": records, "columns": 4, "loss": cs.losses.Logistic()}
     return make_plan(Task(**task | more))
 
@@ -119,9 +119,9 @@ def test_an_intercept_leaves_the_order_of_the_margins(found):
 def test_an_intercept_is_no_larger_beside_the_slopes_than_it_was(found):
     """The nearest such numbers, by brute force over the wedge |b| ≤ 0.2·a, a ≤ 5."""
     theta = np.array([3.0, -4.0, 1.0])
-    a, share = np.meshgrid(np.linspace(0, 5, 1001), np.linspace(-0.2, 0.2, 401))
-    nearest = np.argmin(np.hypot(a - found[0], share * a - found[1]))
-    expected = a.flat[nearest], (share * a).flat[nearest]
+    a, ratio = np.meshgrid(np.linspace(0, 5, 1001), np.linspace(-0.2, 0.2, 401))
+    nearest = np.argmin(np.hypot(a - found[0], ratio * a - found[1]))
+    expected = a.flat[nearest], (ratio * a).flat[nearest]
     np.testing.assert_allclose(rescaling.cap_intercept(theta, np.array(found)), expected, atol=0.01)
 
 

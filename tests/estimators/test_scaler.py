@@ -1,4 +1,4 @@
-"""PrivateScaler: what it may learn, what it learns, and how it behaves among scikit-learn's own."""
+"""PrivateScaler: its sensitivity and noise, its accuracy, and its behaviour as a scikit-learn transformer."""
 
 import math
 import pickle
@@ -27,7 +27,7 @@ ADJACENCIES = ["zero-out", "add-remove", "replace-one"]
 
 
 def table_of_ties(rng, records=7, columns=3):
-    """Few different values, so that thresholds and values often coincide and records are repeated."""
+    """Draw few different values, so that thresholds often equal values and records are repeated."""
     return rng.integers(-2, 3, size=(records, columns)).astype(float)
 
 
@@ -43,7 +43,7 @@ def test_balances_count_below_less_above():
 
 @pytest.mark.parametrize("about_center", [False, True])
 def test_one_record_moves_the_balances_by_no_more_than_is_accounted_for(about_center):
-    """Every record dropped, and replaced by every other one, in random tables: the bounds hold and are attained."""
+    """Drop each record, and replace it by each other one, in random tables: the bounds hold and are attained."""
     rng = np.random.default_rng(0)
     dropped, replaced = [], []
     for _ in range(40):
@@ -119,7 +119,7 @@ def learn(table, std, noise):
 
 
 def test_the_noise_is_whole_and_as_large_as_stated(monkeypatch):
-    """A false alarm has a chance of 1e-9: the variance of the draws is χ² (rounding adds 1/12)."""
+    """False alarms have probability 1e-9: the variance of the draws is χ² (rounding adds 1/12)."""
     drawn = []
     ask_balances = quantiles.balances
 
@@ -150,7 +150,7 @@ def test_the_noise_is_whole_and_as_large_as_stated(monkeypatch):
 
 
 def attack(cut, runs=8000):
-    """What the centres of the smallest table that is looked at show of one replaced record, and what is stated.
+    """Attack the centres of the smallest table that is learnt, with one record replaced; return the bound and the statement.
 
     Columns are searched independently, so many columns with the noise of one are as many runs on one column.
     """
@@ -168,7 +168,7 @@ def attack(cut, runs=8000):
 
 
 def test_an_attack_stays_below_what_is_stated():
-    """With a confidence of 1 − 1e-6; and the attack is no sham: it shows something."""
+    """With confidence 1 − 1e-6; the attack is not vacuous."""
     shown, stated = attack(cut=1)
     assert 0.1 < shown < stated
 
@@ -265,7 +265,7 @@ def test_where_nothing_can_be_told_nothing_is_spent():
 
 
 def test_columns_that_the_noise_hides_are_named():
-    """Between all and nothing: heavy tails at the smallest number of records that is looked at."""
+    """Heavy tails at the smallest number of records that is learnt, where some columns are hidden and some are not."""
     X = np.exp(3 * np.random.default_rng(10).standard_normal((850, 12)))
     with pytest.warns(UserWarning, match="Noise hid") as caught:
         fitted = PrivateScaler(epsilon=1.0, random_state=0).fit(X)
@@ -313,7 +313,7 @@ def checked(estimator):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("epsilon", [1.0, 1e4])
 def test_scikit_learn_accepts_it(seed, epsilon, monkeypatch):
-    """The checks set random_state to 0, so the seed is moved beneath them; with ε = 1e4 the few records are learnt."""
+    """The checks set random_state to 0, so the seed is shifted; with ε = 1e4 the few records suffice to learn."""
     original = scaler.spawn
     monkeypatch.setattr(scaler, "spawn", lambda state, k: original(None if state is None else state + seed, k))
     results = checked(PrivateScaler(epsilon=epsilon))

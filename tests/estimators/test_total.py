@@ -1,4 +1,4 @@
-"""What several steps spent together."""
+"""The privacy of several steps together."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ X = np.random.default_rng(0).standard_normal((5000, 4))
 
 
 class Sampled(BaseEstimator):
-    """A step whose statement is that of a subsampled run, not a Gaussian one."""
+    """A step whose statement is for a subsampled run, and not Gaussian."""
 
     def __init__(self, adjacency="zero-out"):
         self.adjacency = adjacency
@@ -142,7 +142,7 @@ def test_a_search_tells_of_its_other_fits():
 
 
 def test_a_last_digit_of_delta_does_not_matter():
-    """Statements out of a file hold at their own δ alone, and a tenth and the rest need not add up to the whole."""
+    """Statements from a file hold at their own δ only, and 0.1·δ + 0.9·δ need not equal δ in floating point."""
     asked = 1.8303e-05
     steps = [scaler(1.0).fit(X), Sampled().fit(X)]
     for step, delta in zip(steps, (0.1 * asked, asked - 0.1 * asked), strict=True):

@@ -1,4 +1,4 @@
-"""A plan is executed phase by phase; no kernel is compiled for these."""
+"""A plan is executed phase by phase; no kernel is compiled for these tests."""
 
 import numpy as np
 import pytest
