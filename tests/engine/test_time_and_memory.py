@@ -12,7 +12,8 @@ from clipsilon.engine import remote, replicate
 from clipsilon.engine.arrays import Records, Sums
 from clipsilon.engine.streams import spawn
 from clipsilon.rules.clipping import Norm, Scheduled, adapt, add_clipped, at_step, scale, tally
-from clipsilon.rules.noise import Gaussian, ScheduledGaussian, add_noise
+from clipsilon.rules.noise import ScheduledGaussian, add_noise
+from clipsilon.rules.rule import join_phases
 from clipsilon.rules.sampling import Full, Poisson, Uniform
 from registry import STEP
 
@@ -74,6 +75,7 @@ def _(noise, t, drawn, update, state, rng):
 
 ADAPTIVE = cs.Rule("adaptive", STEP, Quantile(0.6, 0.3, 2.0), Poisson(40), TwoSteps(0.05))
 SCHEDULE = cs.schedules.Piecewise([1, 6, 11], [0.4, 1.5, 0.2])
+PHASES = [(0.1, 0.8, 0.2), (0.3, 0.3, 0.1), (0.05, 0.5, 0.3)]
 PHASED = cs.Rule("phased", STEP, Scheduled(SCHEDULE), Poisson(40), ScheduledGaussian(cs.schedules.Power(0.2, 0.5)))
 
 
@@ -173,12 +175,33 @@ def test_records_in_chunks_give_the_same_run(rule):
     np.testing.assert_allclose(remotely.output, here.output, rtol=1e-9, atol=1e-12)
 
 
-def test_a_rule_at_a_step_has_constant_parts():
-    rule = cs.Rule("phased", SCHEDULE, PHASED.clip, Poisson(40), ScheduledGaussian(SCHEDULE))
-    first, last = rule.at(5), rule.at(6)
-    assert (first.step, first.clip, first.noise) == (cs.schedules.Constant(0.4), Norm(0.4), Gaussian(0.4))
-    assert (last.step, last.clip, last.noise) == (cs.schedules.Constant(1.5), Norm(1.5), Gaussian(1.5))
-    assert (last.sampling, last.name) == (rule.sampling, rule.name)
+def test_joined_phases_run_one_after_the_other():
+    rules = [cs.DPSGD(cs.schedules.Constant(step), clip, std, batch=40) for step, clip, std in PHASES]
+    joined = join_phases([(rules[0], 5), (rules[1], 3), (rules[2], 4)])
+    case = reference.problem(cs.losses.Logistic(), records=200)
+    np.testing.assert_allclose(
+        cs.run(case, joined, 12, seed=5, record=range(13)).theta[0],
+        reference.run(case, joined, 12, 0.0, 5)[0],
+        rtol=1e-9,
+        atol=1e-11,
+    )
+    assert cs.schedules.stretches(joined.clip.threshold, 12) == [(5, 0.8), (3, 0.3), (4, 0.5)]
+    assert join_phases([(rules[0], 5)]) is rules[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        cs.DPSGD(cs.schedules.Constant(0.1), 1.0, 0.1, batch=41),
+        cs.DPSGD(STEP, 1.0, 0.1, batch=40),
+        cs.DiceSGD(cs.schedules.Constant(0.1), 1.0, 1.0, 0.1, batch=40, sampling="poisson"),
+    ],
+    ids=["batch", "step", "feedback"],
+)
+def test_phases_that_differ_in_more_are_refused(other):
+    rule = cs.DPSGD(cs.schedules.Constant(0.1), 1.0, 0.1, batch=40)
+    with pytest.raises(ValueError, match="phases must differ in constant step, clip and noise only"):
+        join_phases([(rule, 5), (other, 5)])
 
 
 @pytest.mark.parametrize(

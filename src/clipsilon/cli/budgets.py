@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from clipsilon.estimators import methods
-from clipsilon.estimators.methods import Budget, Choices
+from clipsilon.estimators.methods import Budget
+from clipsilon.estimators.plans import Task, make_plan, statement_of
 from clipsilon.privacy.accounting import gaussian
-from clipsilon.privacy.statement import Statement, account
+from clipsilon.privacy.statement import Statement
+from clipsilon.problems.losses import Logistic, SquaredError
 
 _SAFE = 1 - 1e-9  # fraction of the model's budget that it may spend, so that rounding cannot exceed the total
 
@@ -46,7 +47,7 @@ def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: 
 
 def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: int) -> bool:
     """Return whether the certificate is Gaussian as the estimators run the method: with a column of ones."""
-    loss = "logistic" if kind == "logistic" else "squared"
-    plan = methods.plan(method, Choices(), budget, records, columns + 1, loss)
-    profile = account(plan.rule, records, plan.all_steps, budget.delta, budget.adjacency).certificate.profile
+    loss = Logistic() if kind == "logistic" else SquaredError()
+    plan = make_plan(Task(method=method, budget=budget, records=records, columns=columns + 1, loss=loss))
+    profile = statement_of(plan, records, budget.delta, budget.adjacency).certificate.profile
     return profile is not None and profile.mu is not None

@@ -20,15 +20,15 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from clipsilon._core import checks
 from clipsilon._core.rows import with_ones
+from clipsilon.engine.arrays import Records, Sums
 from clipsilon.engine.remote import (
-    Begin,
+    ChunkStart,
     Job,
     RemoteProblem,
     Step,
-    Sums,
     add_records,
     add_up,
-    drawn_of,
+    drawn_rows,
     no_sums,
     run_chunked,
 )
@@ -225,18 +225,20 @@ class ChunkRunner:
         problem = self.problem
         if directions is not None:
             problem = RemoteProblem(problem.records, directions.shape[1], loss=problem.loss, response=None)
-        job = Job(problem.loss, problem.response, rule.clip, rule.feedback, rule.sampling, problem.records)
-        add_chunks = partial(self._add_chunks, job, directions)
-        trace = run_chunked(problem, rule, steps, start, seed, self.progress, self.sizes, add_chunks)
+        job = Job(problem.loss, problem.response, rule.feedback, rule.sampling, problem.records)
+        sum_up = partial(self._add_chunks, job, directions)
+        trace = run_chunked(
+            problem, rule, steps, start, seed=seed, progress=self.progress, sizes=self.sizes, sum_up=sum_up
+        )
         return np.array(trace.output[0])
 
     def _add_chunks(self, job: Job, directions: Array | None, step: Step) -> Sums:
         """Return the sums of one step over all chunks."""
-        common = _ChunkStep(job, self.has_intercept, directions, step.theta, step.deployed)
-        tasks = [partial(_sums_of_chunk, common, begin) for begin in step.begins]
+        common = _ChunkStep(job, self.has_intercept, directions, step._replace(starts=[]))
+        tasks = [partial(_sums_of_chunk, common, start) for start in step.starts]
         parts = [_delay(task, x, own) for task, x, own in zip(tasks, self.chunks.X, self.labels, strict=True)]
-        v, kept = _reduce(add_up, parts)
-        return v, kept
+        total: Sums = _reduce(add_up, parts)
+        return total
 
 
 def make_runner(
@@ -291,15 +293,14 @@ class _ChunkStep(NamedTuple):
     job: Job
     has_intercept: bool
     directions: Array | None
-    theta: Array
-    deployed: Array
+    step: Step
 
 
-def _sums_of_chunk(common: _ChunkStep, begin: Begin, x: Any, own: Labels) -> Sums:
+def _sums_of_chunk(common: _ChunkStep, start: ChunkStart, x: Any, own: Labels) -> Sums:
     """Return what the records of one chunk, or their projections if there are directions, add to a step."""
-    job, has_intercept, directions, theta, deployed = common
+    job, has_intercept, directions, step = common
     labels, weights = own
-    sums, drawn = no_sums(job, theta.size), drawn_of(job, begin, labels.size)
+    sums, drawn = no_sums(job, step), drawn_rows(job, start, labels.size)
     x = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0)
     if x.shape[0] != labels.size:
         raise ValueError(f"X must be the same at every step, got a chunk of {x.shape[0]} rows that had {labels.size}.")
@@ -307,7 +308,7 @@ def _sums_of_chunk(common: _ChunkStep, begin: Begin, x: Any, own: Labels) -> Sum
         rows = _as_slice(drawn[first : first + _BLOCK])
         features = with_ones(x[rows]) if has_intercept else x[rows]
         features = features if directions is None else project(features, directions)
-        add_records(job, theta, deployed, features, labels[rows], None if weights is None else weights[rows], sums)
+        add_records(job, step, Records(features, labels[rows], None if weights is None else weights[rows]), sums)
     return sums
 
 

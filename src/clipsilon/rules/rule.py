@@ -15,6 +15,7 @@ Clip, noise and preconditioner may keep a state from step to step. `clipsilon.en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add
 from clipsilon.rules.outputs import Last, Output, Selected, summarise
 from clipsilon.rules.preconditioning import Plain, Preconditioner, precondition
 from clipsilon.rules.sampling import Full, Sampling, SinglePass, draw, expected_batch, longest_run
-from clipsilon.rules.schedules import Constant, Schedule, size
+from clipsilon.rules.schedules import Constant, Piecewise, Schedule, size
 
 
 class Update(NamedTuple):
@@ -137,18 +138,6 @@ class Rule:
         if steps > most:
             raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
 
-    def at(self, t: int) -> Rule:
-        """Return the rule with the constant step size, clip and noise that are in force in step t ≥ 1.
-
-        For the phases of a rule whose parts are `Piecewise`. Parts that keep a state are left as they are.
-        """
-        return replace(
-            self,
-            step=Constant(size(self.step, t)),
-            clip=Norm(size(self.clip.threshold, t)) if isinstance(self.clip, Scheduled) else self.clip,
-            noise=Gaussian(size(self.noise.std, t)) if isinstance(self.noise, ScheduledGaussian) else self.noise,
-        )
-
     def on(self, problem: Problem) -> Rule:
         """Return the rule with the numbers that its noise takes from the problem: sensitivity or number of records."""
         if isinstance(self.noise, Local):
@@ -162,3 +151,32 @@ class Rule:
         self.check_sampling(problem.records, steps)
         if hasattr(self.clip, "check_dimension"):
             self.clip.check_dimension(problem.dimension)
+
+
+def join_phases(phases: Sequence[tuple[Rule, int]]) -> Rule:
+    """Return one rule that runs several rules one after the other, so that all steps are accounted for as one run.
+
+    Parameters
+    ----------
+    phases : sequence of (Rule, int)
+        Rules that differ in step size, clip threshold and Gaussian noise only, each constant, and their numbers of
+        steps. The last one has no end.
+
+    Returns
+    -------
+    Rule
+        The first rule with piecewise constant parts; the first rule itself if there is one phase.
+    """
+    first = phases[0][0]
+    if len(phases) == 1:
+        return first
+    for rule, _ in phases:
+        constant = (type(rule.step), type(rule.clip), type(rule.noise)) == (Constant, Norm, Gaussian)
+        if not constant or replace(rule, step=first.step, clip=first.clip, noise=first.noise) != first:
+            raise ValueError(f"phases must differ in constant step, clip and noise only, got {rule.name}: {rule}.")
+    starts = np.cumsum([1, *(steps for _, steps in phases[:-1])])
+    step, clip, noise = (
+        Piecewise(starts, np.array([part(rule) for rule, _ in phases]))
+        for part in (lambda r: r.step.gamma, lambda r: r.clip.threshold, lambda r: r.noise.std)
+    )
+    return replace(first, step=step, clip=Scheduled(clip), noise=ScheduledGaussian(noise))
