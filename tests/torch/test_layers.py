@@ -194,7 +194,7 @@ def test_a_parameter_without_gradients_of_records_is_refused():
         def forward(self, x):
             return self.used(x).flatten()
 
-    with pytest.raises(RuntimeError, match="idle.weight: no gradient of each record was found; freeze"):
+    with pytest.raises(RuntimeError, match="idle.weight: no gradient per record was found; freeze"):
         Training("ghost", model=Idle().double()).run(1)
-    with pytest.raises(RuntimeError, match="no gradient of each record was found; freeze"):
+    with pytest.raises(RuntimeError, match="no gradient per record was found; freeze"):
         Training("hooks", model=Idle().double()).run(1)

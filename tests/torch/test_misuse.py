@@ -222,7 +222,7 @@ def interrupted(*args):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("where", ["keep", "_add_noise"])
+@pytest.mark.parametrize("where", ["add_to_error", "_add_noise"])
 def test_a_step_that_was_interrupted_is_not_gone_on_with(mode, where, monkeypatch, tmp_path):
     """Else the sums, or the error, would hold a batch twice or by half."""
     training = Training(mode, residual_cap=1.5, noise_multiplier=1.0).run(1)
@@ -265,13 +265,13 @@ class Twice(nn.Module):
 def test_a_backward_pass_that_was_interrupted_leaves_nothing(mode, call, late, monkeypatch):
     """Else the next batch would be added to half of this one, and its norms be too short."""
     plain, disturbed = (Training(mode, model=Twice().double(), algorithm="dpsgd") for _ in range(2))
-    hear, heard = disturbed.private.capture_backprops_hook, []
+    capture, captured = disturbed.private.capture_backprops_hook, []
 
     def interrupt(*args):
-        heard.append(args)
-        if late or len(heard) <= call:
-            hear(*args)
-        if len(heard) > call:
+        captured.append(args)
+        if late or len(captured) <= call:
+            capture(*args)
+        if len(captured) > call:
             raise MemoryError
 
     with monkeypatch.context() as patch:
@@ -281,6 +281,30 @@ def test_a_backward_pass_that_was_interrupted_leaves_nothing(mode, call, late, m
     for training in (plain, disturbed):
         training.step(records()[:5])
     assert torch.equal(disturbed.theta(), plain.theta())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("settings", KINDS, ids=str)
+@pytest.mark.parametrize("again", ["private", "model"])
+def test_a_backward_pass_of_an_earlier_call_is_refused(mode, settings, again):
+    """Its gradients would be multiplied with the inputs of the later call, and a long one be measured as a short one."""
+    model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Flatten(0)).double()
+    nn.init.zeros_(model[0].weight)
+    training = Training(mode, model=model, batch=1, lr=0.0, **settings)
+    x, y = records()[:]
+    training.step((1e-3 * x[:5], y[:5]))  # the first batch is checked more closely than later ones
+    before = training.error() if training.optimizer.error else None
+    scores = training.private(1e4 * x[:1])
+    training.optimizer.zero_grad()
+
+    def go_on():
+        getattr(training, again)(1e-3 * x[1:2])
+        training.criterion(scores, 1 - y[:1]).backward()
+
+    with pytest.raises(RuntimeError, match="called once, and only once|no gradient per record|Parameter tying"):
+        go_on()
+    assert training.engine.steps == 1
+    assert before is None or torch.equal(training.error(), before)
 
 
 class Rows(nn.Module):
@@ -305,7 +329,9 @@ def test_a_record_of_several_rows_is_refused(mode, workers, pieces):
     options = {"max_physical_batch_size": pieces, "optimizer": training.optimizer}
     loader = BatchMemoryManager(data_loader=training.loader, **options).__enter__() if pieces else training.loader
     before = training.theta()
-    with pytest.raises(RuntimeError, match="one row a record of one batch, .* got 10 rows where 5 records were drawn"):
+    with pytest.raises(
+        RuntimeError, match="one row per record of one batch, .* got 10 rows where 5 records were drawn"
+    ):
         training.run(1, ((x, y.flatten()) for x, y in loader))
     assert training.engine.steps == 0
     assert torch.equal(training.theta(), before)
@@ -358,7 +384,7 @@ def test_a_batch_left_out_makes_no_other_come_twice(poisson, tmp_path):
         resumed.engine.load_checkpoint(**parts)
         resumed.engine.save_checkpoint(**parts)
     assert torch.equal(torch.cat([batch[0] for batch in resumed.loader]), torch.cat(whole[3:]))
-    assert resumed.engine._batches.passes == 1
+    assert resumed.engine._training.state.passes == 1
 
 
 @pytest.mark.parametrize("poisson", [True, False])
@@ -397,8 +423,8 @@ def test_batches_that_workers_fetched_before_a_checkpoint_was_loaded_certify_not
     training.engine.save_checkpoint(**parts)
     for _ in range(6):
         training.step(next(batches))
-    assert training.engine._batches.fetched == 8
-    assert not training.engine._batches.are_strange
+    assert training.engine._training.state.current.drawn == 8
+    assert not training.engine._training.state.is_foreign
     training.engine.load_checkpoint(**parts)
     training.step(next(batches))
     with pytest.warns(PrivacyWarning, match="did not draw"):
@@ -412,9 +438,13 @@ def test_workers_fetch_ahead_of_steps(tmp_path):
     _, _, ahead = engine.make_private(module=model, optimizer=sgd, data_loader=loader, noise_multiplier=1.0)
     batches = iter(ahead)
     next(batches)
-    assert engine._batches.fetched > 1
-    engine._count(0)
-    assert engine._batches.taken == 1
+    state = engine._training.state
+    assert state.current.drawn > 1
+    with state.adding(0):
+        pass
+    state.end_piece()
+    state.count_step()
+    assert state.current.taken == 1
     batches._shutdown_workers()
 
 
@@ -449,8 +479,9 @@ def test_a_copied_model_is_a_plain_one_and_the_training_goes_on(mode, copied):
 def test_a_training_is_not_copied(mode, copied):
     """Two trainings would share their noise, and torch would be left with a broken class of optimisers."""
     training = Training(mode)
-    for thing in (training.optimizer, training.engine):
-        with pytest.raises(TypeError, match=r"Optimizer cannot be copied or pickled: use optimizer.state_dict\(\)"):
+    named = {"Optimizer": training.optimizer, "A private training": training.engine}
+    for name, thing in named.items():
+        with pytest.raises(TypeError, match=rf"{name} cannot be copied or pickled: use optimizer.state_dict\(\)"):
             copied(thing)
     assert training.run(1).engine.steps == 8
 
@@ -459,13 +490,13 @@ def test_a_sampler_of_its_own_is_not_thrown_away_in_silence():
     model = network()
     options = {"module": model, "optimizer": torch.optim.SGD(model.parameters()), "noise_multiplier": 1.0}
     some = DataLoader(records(), batch_size=5, sampler=SubsetRandomSampler(range(20)))
-    with pytest.raises(ValueError, match="must draw from all records alike, got SubsetRandomSampler"):
+    with pytest.raises(ValueError, match="must draw all records with equal probability, .* got SubsetRandomSampler"):
         PrivacyEngine().make_private(data_loader=some, **options)
 
 
 def test_a_criterion_of_one_number_is_refused():
     training = Training("ghost", criterion=nn.functional.binary_cross_entropy_with_logits)
-    with pytest.raises(ValueError, match="criterion must give one loss a record"):
+    with pytest.raises(ValueError, match="criterion must give one loss per record"):
         training.run(1)
 
 

@@ -101,7 +101,9 @@ def test_statements_say_whether_the_noise_had_a_seed(tmp_path):
     seeded, fresh = Training(noise_multiplier=1.0).run(1), Training(noise_multiplier=1.0, noise_generator=None)
     assert SEEDED in seeded.engine.statement().reasons
     assert "eeded" not in str(fresh.engine.statement(steps=1))
-    assert "who was drawn, which is to be secret" in str(fresh.engine.statement(steps=1))  # its loader has a generator
+    assert "which records were drawn, which must stay secret" in str(
+        fresh.engine.statement(steps=1)
+    )  # its loader has a generator
     path = {"path": tmp_path / "c"}
     seeded.engine.save_checkpoint(**path, module=seeded.private, optimizer=seeded.optimizer)
     fresh.engine.load_checkpoint(**path, module=fresh.private, optimizer=fresh.optimizer)
@@ -110,10 +112,10 @@ def test_statements_say_whether_the_noise_had_a_seed(tmp_path):
 
 def test_a_checkpoint_keeps_that_the_batches_had_a_generator(tmp_path):
     given, resumed = Training(noise_multiplier=1.0).run(1), Training(noise_multiplier=1.0, generator=None)
-    assert "who was drawn" not in str(resumed.engine.statement(steps=1))
+    assert "which records were drawn" not in str(resumed.engine.statement(steps=1))
     given.engine.save_checkpoint(path=tmp_path / "c", module=given.private, optimizer=given.optimizer)
     resumed.engine.load_checkpoint(path=tmp_path / "c", module=resumed.private, optimizer=resumed.optimizer)
-    assert "who was drawn" in str(resumed.engine.statement())
+    assert "which records were drawn" in str(resumed.engine.statement())
 
 
 def test_nothing_is_spent_before_the_first_step():
@@ -186,7 +188,7 @@ def test_noise_for_a_target(adjacency, how):
         assert 0.98 * 5 <= stated.certified <= 5
     else:
         assert stated.claimed == pytest.approx(5)
-    assert optimizer.noise_multiplier == pytest.approx(engine._rule.noise.std * 5)
+    assert optimizer.noise_multiplier == pytest.approx(engine._training.rule.noise.std * 5)
 
 
 def test_no_noise_certifies_nothing():

@@ -59,8 +59,8 @@ MODELS = {
     r"module must treat records one by one, got BatchNorm1d \(0\)": lambda: nn.Sequential(nn.BatchNorm1d(4)),
     r"module must treat records one by one, got BatchNorm1d": frozen_normalisation,
     r"module must treat records one by one, got InstanceNorm1d": lambda: nn.InstanceNorm1d(4, track_running_stats=True),
-    "module must be one that Opacus can follow, got: .*training mode": lambda: network().eval(),
-    "module must be one that Opacus can follow, got: .*LSTM": lambda: nn.LSTM(4, 1),
+    "module must be one that Opacus supports, got: .*training mode": lambda: network().eval(),
+    "module must be one that Opacus supports, got: .*LSTM": lambda: nn.LSTM(4, 1),
     "module must have parameters to train, got none": lambda: nn.ReLU(),
 }
 
@@ -99,7 +99,7 @@ def test_loaders():
 
 def test_optimisers():
     model = network()
-    with pytest.raises(ValueError, match="optimizer must be one of the module's parameters"):
+    with pytest.raises(ValueError, match="optimizer must hold parameters of the module only"):
         private(model, optimizer=torch.optim.SGD(network().parameters(), lr=0.1))
     with pytest.raises(ValueError, match="optimizer must have all of the module's parameters that require gradients"):
         private(model, optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
@@ -108,7 +108,7 @@ def test_optimisers():
         private(optimizer=0.1)
     with pytest.raises(ValueError, match="optimizer must be a plain torch optimiser, got HooksOptimizer"):
         private(model, optimizer=twice)
-    with pytest.raises(ValueError, match="optimizer must make its step of one gradient, got LBFGS"):
+    with pytest.raises(ValueError, match="optimizer must need one gradient per step, got LBFGS"):
         private(model, optimizer=torch.optim.LBFGS(model.parameters()))
 
 
@@ -132,7 +132,7 @@ def test_engines():
 def test_a_step_follows_every_backward_pass(mode):
     training = Training(mode)
     batch = training.loader.dataset[:]
-    with pytest.raises(RuntimeError, match="backward pass|no gradient of each record"):
+    with pytest.raises(RuntimeError, match="backward pass|no gradient per record"):
         training.optimizer.step()
     training.loss(batch).backward()
     with pytest.raises(RuntimeError, match=r"optimizer.step\(\) must follow every backward pass"):

@@ -8,8 +8,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import private_training as pt
-from clipsilon.torch import generators
-from clipsilon.torch.sampling import Batches, Collate
+from clipsilon.torch.batch_state import BatchState
+from clipsilon.torch.generators import make_generator
+from clipsilon.torch.processes import Processes
+from clipsilon.torch.sampling import CollateWithEmpty, PrivateBatchSampler
 from private_training import Training
 
 MODES = ("hooks", "ghost")
@@ -108,14 +110,14 @@ def test_a_resumed_training_is_the_uninterrupted_one(mode, poisson, before, tmp_
 
 def test_batches_fetched_ahead_are_not_taken():
     generator = torch.Generator().manual_seed(0)
-    batches = Batches(Training().engine._rule.sampling, 40, generator)
+    state = BatchState(fetches_ahead=True)
+    batches = PrivateBatchSampler(Training().engine._training.rule.sampling, 40, generator, state)
     drawn = iter(batches)
     fetched = [next(drawn) for _ in range(6)]
-    batches.taken = 2
-    state = batches.state_dict()
-    batches.load_state_dict(state)
+    state.current.taken = 2
+    batches.load_state_dict(batches.state_dict(), steps=2)
     assert [next(rest) for rest in [iter(batches)] for _ in range(4)] == fetched[2:]
-    assert batches.passes == 1
+    assert state.passes == 1
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -222,11 +224,11 @@ def test_a_made_up_record_leaves_nothing_in_a_loss():
 
 def test_empty_batches_keep_their_form():
     records = [{"x": torch.zeros(2), "pair": (torch.ones(3), 1)}]
-    empty = Collate(torch.utils.data.default_collate, records)([])
+    empty = CollateWithEmpty(torch.utils.data.default_collate, records)([])
     assert empty["x"].shape == (0, 2)
     assert [item.shape for item in empty["pair"]] == [(0, 3), (0,)]
     with pytest.raises(TypeError, match="batches of tensors"):
-        Collate(lambda batch: "text", records)([])
+        CollateWithEmpty(lambda batch: "text", records)([])
 
 
 def test_batches_of_a_pass():
@@ -241,9 +243,13 @@ def test_batches_of_a_pass():
 
 
 def test_processes_share_a_batch():
-    sampling = Training().engine._rule.sampling
-    both = [Batches(sampling, 40, torch.Generator().manual_seed(5), rank, 2) for rank in range(2)]
-    alone = list(Batches(sampling, 40, torch.Generator().manual_seed(5)))
+    sampling = Training().engine._training.rule.sampling
+
+    def batches(*processes):
+        return PrivateBatchSampler(sampling, 40, torch.Generator().manual_seed(5), BatchState(), *processes)
+
+    both = [batches(Processes(rank, 2)) for rank in range(2)]
+    alone = list(batches())
     for whole, first, second in zip(alone, *both, strict=True):
         assert sorted(first + second) == whole
         assert abs(len(first) - len(second)) <= 1
@@ -264,13 +270,13 @@ def test_fresh_generators_have_all_their_bits_from_the_operating_system(monkeypa
     monkeypatch.setattr("os.urandom", lambda size: words.tobytes() if size == words.nbytes else bytes(size))
     twister = np.random.MT19937()
     twister.state = {"bit_generator": "MT19937", "state": {"key": words, "pos": 624}}
-    drawn = torch.randint(2**62, (1000,), generator=generators.fresh("cpu")).numpy()
+    drawn = torch.randint(2**62, (1000,), generator=make_generator("cpu")).numpy()
     pairs = twister.random_raw(2000).reshape(1000, 2).astype(np.int64)
     assert (drawn == (pairs[:, 0] % 2**30 << 32) + pairs[:, 1]).all()
 
 
 def test_fresh_generators_differ():
-    states = {bytes(generators.fresh("cpu").get_state()[24:].tolist()) for _ in range(3)}
+    states = {bytes(make_generator("cpu").get_state()[24:].tolist()) for _ in range(3)}
     assert len(states) == 3
 
 

@@ -46,7 +46,7 @@ def path(mode, problem, batches, criterion, factor, settings):
     nn.init.constant_(model[0].weight, START)
     data = torch.utils.data.TensorDataset(features, labels)
     training = Training(mode, data, model, BATCH, criterion=criterion, **{"lr": 0.2, **settings})
-    training.engine._batches._draw = lambda: iter(batches)
+    training.engine._training.batches._draw = lambda: iter(batches)
     thetas, errors = [training.theta()], [torch.zeros(features.shape[1], dtype=torch.float64)]
     for batch in training.loader:
         training.optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Checkpoints of a private training: model, optimiser, error, accounting, and the state of both generators.
+"""Checkpoints of a private training: model, optimiser, error, accounting, and the states of both generators.
 
 Whoever reads one can undo the noise and see the error: keep it as private as the data.
 """
@@ -6,10 +6,12 @@ Whoever reads one can undo the noise and see the error: keep it as private as th
 from __future__ import annotations
 
 import pickle
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from clipsilon._core.storage import write_atomically
 from clipsilon.engine.checkpoint import CheckpointError
@@ -19,18 +21,18 @@ _FORMAT = "clipsilon-torch-3"
 
 
 def identity(rule: Rule, records: int) -> dict[str, Any]:
-    """What makes a training this training, as far as its checkpoint can tell."""
+    """Return what identifies a training, as far as its checkpoint can tell."""
     parts = {name: repr(getattr(rule, name)) for name in ("clip", "feedback", "sampling", "noise")}
     return {"algorithm": rule.name, **parts, "records": records}
 
 
-def save(path: Any, content: dict[str, Any]) -> None:
-    """Write a checkpoint, whole or not at all."""
+def save(path: str | PathLike[str], content: dict[str, Any]) -> None:
+    """Write a checkpoint atomically."""
     write_atomically(Path(path), lambda file: torch.save({"format": _FORMAT, **content}, file))
 
 
-def load(path: Any, expected: dict[str, Any]) -> dict[str, Any]:
-    """Read a checkpoint, and refuse one of another training."""
+def load(path: str | PathLike[str], expected: dict[str, Any]) -> dict[str, Any]:
+    """Read a checkpoint; raise CheckpointError if its `identity` is not the expected one."""
     try:
         content = torch.load(Path(path), weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
@@ -45,7 +47,17 @@ def load(path: Any, expected: dict[str, Any]) -> dict[str, Any]:
     return dict(content)
 
 
-def check_shapes(path: Any, saved: dict[str, Any], module: Any) -> None:
-    """Refuse the parameters of another model."""
+def check_shapes(path: str | PathLike[str], saved: dict[str, Tensor], module: nn.Module) -> None:
+    """Raise CheckpointError if the parameters are those of another model.
+
+    Parameters
+    ----------
+    path : path-like
+        The checkpoint's file, for the message.
+    saved : dict
+        The parameters in the checkpoint, by name.
+    module : nn.Module
+        The model that is to load them.
+    """
     if {name: t.shape for name, t in saved.items()} != {name: t.shape for name, t in module.state_dict().items()}:
         raise CheckpointError(f"{path} is of a model with other parameters.")

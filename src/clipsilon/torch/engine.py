@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from clipsilon._core import checks
 from clipsilon.privacy.calibration import calibrate
@@ -16,51 +20,77 @@ from clipsilon.privacy.statement import Statement, about_seed, account
 from clipsilon.privacy.warning import PrivacyWarning
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs
-from clipsilon.torch import checkpoint, generators, inputs
+from clipsilon.torch import checkpoint, inputs
+from clipsilon.torch.batch_state import BatchState
+from clipsilon.torch.generators import make_batch_generator, make_generator
 from clipsilon.torch.layers import register_conv1d
 from clipsilon.torch.losses import RecordCriterion
 from clipsilon.torch.models import GhostModel, HooksModel
 from clipsilon.torch.optimizer import GhostOptimizer, HooksOptimizer, PrivateOptimizer
-from clipsilon.torch.processes import unwrapped
-from clipsilon.torch.rules import Settings, multiplier, rule_of
-from clipsilon.torch.sampling import Batches, private_loader
+from clipsilon.torch.processes import unwrap_parallel
+from clipsilon.torch.rules import UpdateSettings, build_rule
+from clipsilon.torch.rules import noise_multiplier as noise_multiplier_of
+from clipsilon.torch.sampling import PrivateBatchSampler, make_private_loader
 
 _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
-
 _NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
-_COARSE = "Some parameters have fewer than 32 bits: that their sums and noise are rounded to those is not covered."
-_GUESSABLE = "The loader's generator was given: whoever knows its seed knows who was drawn, which is to be secret."
-_STRANGE = "Nothing can be certified: steps were made of batches that the loader of make_private did not draw."
+_COARSE = "Some parameters have fewer than 32 bits: rounding their sums and noise to this precision is not covered."
+_GUESSABLE = (
+    "The loader's generator was given: whoever knows its seed knows which records were drawn, which must stay secret."
+)
+_FOREIGN = "Nothing can be certified: steps were made of batches that the loader of make_private did not draw."
+
+
+@dataclass
+class _Training:
+    """What the engine states the privacy of."""
+
+    rule: Rule
+    records: int
+    batches: PrivateBatchSampler
+    state: BatchState
+    is_seeded: bool  # whether the noise can be drawn again
+    is_guessable: bool  # whether the batches can be drawn again
+    is_coarse: bool  # whether some parameters have fewer than 32 bits
 
 
 class PrivacyEngine:
-    """DP-SGD and DiceSGD for PyTorch models, used as Opacus's engine of the same name; one engine a training.
+    """Train PyTorch models by DP-SGD or DiceSGD; used as Opacus's engine of the same name, for one training.
 
-    Formal guarantee: `statement()` is `clipsilon.account` of the rule that runs, for the steps taken so far. It holds
-    if each record's loss depends on this record alone, every layer treats records one by one, and the model's first
-    parameters, the number of records and all settings were chosen without a look at the records. A record whose
-    gradient is not finite stops the training.
+    Parameters
+    ----------
+    adjacency : str, default "replace-one"
+        Which data sets are neighbours: "replace-one", "zero-out" or, for Poisson sampling, "add-remove", which is what
+        Opacus reports.
 
-    `adjacency` says which data sets are neighbours: "replace-one", "zero-out" or, for Poisson sampling, "add-remove",
-    which is what Opacus reports.
+    Formal guarantee
+    ----------------
+    `statement()` is `clipsilon.account` of the rule that runs, for the steps taken so far. It holds if each record's
+    loss depends on this record alone, every layer treats records one by one, and the model's first parameters, the
+    number of records and all settings were chosen independently of the records. A record whose gradient is not finite
+    stops the training.
     """
 
     def __init__(self, *, adjacency: str = "replace-one"):
         checks.choice("adjacency", adjacency, ADJACENCIES)
         self.adjacency = adjacency
-        self.steps = 0  # taken so far
         self._delta = 1e-5
-        self._rule: Rule | None = None
+        self._training: _Training | None = None
+
+    @property
+    def steps(self) -> int:
+        """The number of steps taken so far."""
+        return 0 if self._training is None else self._training.state.steps
 
     def make_private(
         self,
         *,
-        module: Any,
-        optimizer: Any,
-        data_loader: Any,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data_loader: DataLoader[Any],
         noise_multiplier: float,
-        criterion: Any = None,
+        criterion: Callable[..., Tensor] | None = None,
         algorithm: str = "dice",
         clip: float = 1.0,
         error_clip: float | None = None,
@@ -71,66 +101,117 @@ class PrivacyEngine:
         loss_reduction: str = "mean",
         noise_generator: torch.Generator | None = None,
     ) -> tuple[Any, ...]:
-        """The private (model, optimiser, loader), or with ghost clipping (model, optimiser, criterion, loader).
+        """Make a model, its optimiser and its loader private.
 
-        `algorithm` is "dice" (paper 3, Algorithm 2; with Adam as the optimiser, Algorithm 3) or "dpsgd". `clip`,
-        `error_clip` and `residual_cap` are C1, C2 (`clip` unless given) and C3 (no cap unless given); "dpsgd" has no
-        use for the last two. `clipping="automatic"` normalises to these lengths (Algorithm 4). The noise on the *sum*
-        of a batch has the deviation `noise_multiplier`·`clip`, and everything is divided by the loader's `batch_size`,
-        which counts the records of all processes. With `poisson_sampling=False` batches are disjoint and shuffled anew
-        in each pass; training for one pass is a single pass. `loss_reduction` says what the loss does over records in
-        hooks mode, "mean" or "sum". A `noise_generator`'s noise hides nothing from those who know its seed.
+        Parameters
+        ----------
+        module : nn.Module
+            The model, in training mode, which may be wrapped for several processes. It is trained in place.
+        optimizer : torch.optim.Optimizer
+            An optimiser of the model's parameters. It receives the private update as its gradient.
+        data_loader : DataLoader
+            A loader of a dataset with a length. Its `batch_size`, which counts the records of all processes, is the
+            expected batch size; sums over a batch are divided by it.
+        noise_multiplier : float
+            Standard deviation of the noise on the *sum* of a batch, in units of `clip`; at least 0.
+        criterion : callable, optional
+            The loss function, which ghost clipping needs.
+        algorithm : str, default "dice"
+            "dice" (paper 3, Algorithm 2; with Adam as the optimiser, Algorithm 3) or "dpsgd".
+        clip : float, default 1.0
+            C1, the bound on the norm of each record's gradient.
+        error_clip : float, optional
+            C2, the bound on the error that is fed back, at least `clip`; `clip` unless given. Not used by "dpsgd".
+        residual_cap : float, optional
+            C3, the bound on what a record adds to the error, at least `clip`; infinite unless given. Not used by
+            "dpsgd".
+        clipping : str, default "flat"
+            "flat", or "automatic" to normalise gradients and error to `clip` and `error_clip` (Algorithm 4).
+        poisson_sampling : bool, default True
+            Whether batches are drawn by Poisson sampling. Otherwise they are disjoint and shuffled anew in each pass;
+            training for one pass is a single pass.
+        grad_sample_mode : str, default "hooks"
+            "hooks" to compute each record's gradient, "ghost" to compute its norm only, by two backward passes.
+        loss_reduction : str, default "mean"
+            How the loss is reduced over records in hooks mode, "mean" or "sum".
+        noise_generator : torch.Generator, optional
+            Generator of the noise, for reproducible experiments: whoever knows its seed can undo the noise.
+
+        Returns
+        -------
+        tuple
+            The private model, optimiser and loader; with ghost clipping the private model, optimiser, criterion and
+            loader.
         """
-        inner, processes = unwrapped(module)
-        settings = Settings(noise_multiplier, algorithm, clip, error_clip, residual_cap, clipping, poisson_sampling)
+        inner, processes = unwrap_parallel(module)
+        settings = UpdateSettings(
+            noise_multiplier, algorithm, clip, error_clip, residual_cap, clipping, poisson_sampling
+        )
         rule, records = self._plan(settings, optimizer, data_loader)
         inputs.check_model(inner, grad_sample_mode)
         inputs.check_optimizer(optimizer, inner)
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         inputs.check_generator(noise_generator)
-        self._seeded = noise_generator is not None
-        noise = noise_generator or generators.fresh(next(inner.parameters()).device)
-        private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes)
-        loader = self._watch(private, records, data_loader)
-        return *_model_and_more(inner, private, criterion, loss_reduction), loader
-
-    def _watch(self, optimizer: PrivateOptimizer, records: int, data_loader: Any) -> Any:
-        """Count the optimiser's steps from here on, and draw its batches; returns the loader that does."""
-        self._rule, self._records, processes = optimizer.rule, records, optimizer.processes
-        self._coarse = any(p.dtype.itemsize < 4 for p in optimizer.trained)
-        self._guessable = data_loader.generator is not None
-        generator = generators.for_batches(data_loader, processes)
-        self._batches = Batches(self._rule.sampling, records, generator, *processes)
-        self._batches.on_pass = optimizer.begin_pass
-        if not data_loader.num_workers:  # else batches are fetched ahead, and the next one says nothing of the last
-            self._batches.on_batch = optimizer.begin_batch
-        optimizer.on_step = self._count
-        return private_loader(data_loader, self._batches)
+        state = BatchState(fetches_ahead=bool(data_loader.num_workers))
+        noise = noise_generator or make_generator(next(inner.parameters()).device)
+        private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
+        generator = make_batch_generator(data_loader, processes)
+        batches = PrivateBatchSampler(rule.sampling, records, generator, state, processes)
+        self._training = _Training(
+            rule,
+            records,
+            batches,
+            state,
+            is_seeded=noise_generator is not None,
+            is_guessable=data_loader.generator is not None,
+            is_coarse=any(p.dtype.itemsize < 4 for p in private.trained),
+        )
+        return *_model_and_criterion(inner, private, criterion, loss_reduction), make_private_loader(
+            data_loader, batches
+        )
 
     def make_private_with_epsilon(
         self, *, target_epsilon: float, target_delta: float, epochs: int, how: str = "certified", **settings: Any
     ) -> tuple[Any, ...]:
-        """`make_private` with the least noise that certifies (ε, δ) after so many epochs, or with the paper's.
+        """Call `make_private` with the noise that a target (ε, δ) needs.
 
-        `how` is "certified" or "paper"; `settings` are the arguments of `make_private` but for `noise_multiplier`.
+        Parameters
+        ----------
+        target_epsilon, target_delta : float
+            The privacy after all epochs; δ is between 0 and 1.
+        epochs : int
+            Number of passes over the data.
+        how : str, default "certified"
+            "certified" for the least noise that certifies the target, "paper" for the noise that the paper prescribes.
+        **settings
+            The arguments of `make_private` except `noise_multiplier`.
+
+        Returns
+        -------
+        tuple
+            As from `make_private`.
         """
         if "noise_multiplier" in settings:
             raise ValueError("noise_multiplier must be left out where target_epsilon is given.")
         epsilon = checks.positive("target_epsilon", target_epsilon)
         delta = checks.open_fraction("target_delta", target_delta)
-        chosen = {name: settings[name] for name in Settings._fields if name in settings}
-        rule, records = self._plan(Settings(1.0, **chosen), settings.get("optimizer"), settings.get("data_loader"))
+        chosen = {name: settings[name] for name in UpdateSettings._fields if name in settings}
+        loader = settings.get("data_loader")
+        rule, records = self._plan(UpdateSettings(1.0, **chosen), settings.get("optimizer"), loader)
         steps = checks.count("epochs", epochs) * -(-records // rule.sampling.batch)
         rule = calibrate(rule, epsilon, delta, records, steps, how, self.adjacency)
-        private = self.make_private(noise_multiplier=multiplier(rule), **settings)
+        private = self.make_private(noise_multiplier=noise_multiplier_of(rule), **settings)
         self._delta = delta
         return private
 
-    def _plan(self, settings: Settings, optimizer: Any, data_loader: Any) -> tuple[Rule, int]:
-        if self._rule is not None:
+    def _plan(
+        self, settings: UpdateSettings, optimizer: torch.optim.Optimizer, data_loader: DataLoader[Any]
+    ) -> tuple[Rule, int]:
+        """Return the rule and the number of records of a training with these settings."""
+        if self._training is not None:
             raise ValueError("A PrivacyEngine is for one training, and this one has been used: make another.")
         records, batch = inputs.records_and_batch(data_loader)
-        rule = rule_of(settings, type(optimizer).__name__, batch)
+        rule = build_rule(settings, type(optimizer).__name__, batch)
         rule.check_sampling(records, 1)
         if self.adjacency == "add-remove" and type(rule.sampling) is Epochs:
             raise ValueError(
@@ -139,93 +220,142 @@ class PrivacyEngine:
             )
         return rule, records
 
-    def _count(self, rows: int) -> None:
-        self._batches.take(rows)
-        self.steps += 1
-
     def statement(self, delta: float | None = None, steps: int | None = None) -> Statement:
-        """What is certified and what is claimed, for the steps taken so far or for a number of `steps`.
+        """State what is certified and what is claimed.
 
-        δ is the target's, or 1e-5, unless given.
+        Parameters
+        ----------
+        delta : float, optional
+            The δ at which ε is stated; the target's δ, or 1e-5, unless given.
+        steps : int, optional
+            State the privacy of this number of steps, drawn by the private loader, instead of the steps taken so far.
+
+        Returns
+        -------
+        Statement
+            With `certified` infinite if steps were made of batches that the private loader did not draw.
         """
-        rule = self._used()
+        training = self._used()
         if steps is None and self.steps == 0:
             raise ValueError("steps must be given before any step has been taken.")
-        taken = self._accountable() if steps is None else checks.count("steps", steps)
-        stated = account(rule, self._records, taken, self._delta if delta is None else delta, self.adjacency)
-        stated = about_seed(stated, self._seeded)
-        if steps is None and self._batches.are_strange:
-            warnings.warn(_STRANGE, PrivacyWarning, stacklevel=2)
-            return _nothing_certified(stated, _STRANGE)
-        besides = [_NOISE, *[_COARSE] * self._coarse, *[_GUESSABLE] * self._guessable]
+        counted = _accountable_steps(training) if steps is None else checks.count("steps", steps)
+        stated = account(
+            training.rule, training.records, counted, self._delta if delta is None else delta, self.adjacency
+        )
+        stated = about_seed(stated, training.is_seeded)
+        if steps is None and training.state.is_foreign:
+            warnings.warn(_FOREIGN, PrivacyWarning, stacklevel=2)
+            return _nothing_certified(stated, _FOREIGN)
+        besides = [_NOISE, *[_COARSE] * training.is_coarse, *[_GUESSABLE] * training.is_guessable]
         return replace(stated, reasons=(*stated.reasons, *besides))
 
     def get_epsilon(self, delta: float) -> float:
-        """The certified ε of the steps taken so far; 0 before the first."""
+        """Return the certified ε of the steps taken so far; 0 before the first one."""
         self._used()
         checks.open_fraction("delta", delta)
         return self.statement(delta).certified if self.steps else 0.0
 
-    def _used(self) -> Rule:
-        if self._rule is None:
+    def _used(self) -> _Training:
+        if self._training is None:
             raise ValueError("make_private must be called first: there is nothing to state.")
-        return self._rule
-
-    def _accountable(self) -> int:
-        """The steps taken; passes that were not finished count as if they had been, but for the last."""
-        if type(self._used().sampling) is not Epochs:
-            return self.steps
-        return max(self.steps, (self._batches.passes - 1) * len(self._batches) + 1)
+        return self._training
 
     def save_checkpoint(
-        self, *, path: Any, module: Any, optimizer: Any, checkpoint_dict: dict[str, Any] | None = None
+        self,
+        *,
+        path: str | PathLike[str],
+        module: nn.Module,
+        optimizer: PrivateOptimizer,
+        checkpoint_dict: dict[str, Any] | None = None,
     ) -> None:
         """Write the model, the optimiser with its error, the accounting and both generators to a file.
 
-        `checkpoint_dict` holds more to keep, such as a scheduler's state. Of several processes, the first one writes.
-        Keep the file as private as the data.
+        Keep the file as private as the data. With several processes, the first one writes it.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        module : nn.Module
+            The private model.
+        optimizer : PrivateOptimizer
+            The private optimiser.
+        checkpoint_dict : dict, optional
+            More to keep, such as a scheduler's state: tensors and plain values.
         """
+        training = self._used()
         content = {
-            "identity": checkpoint.identity(self._used(), self._records),
+            "identity": checkpoint.identity(training.rule, training.records),
             "module": module.state_dict(),
             "optimizer": optimizer.state_dict(),
             "steps": self.steps,
-            "batches": self._batches.state_dict(),
+            "batches": training.batches.state_dict(),
             "noise": optimizer.generator.get_state(),
-            "seeded": self._seeded,
-            "guessable": self._guessable,
+            "seeded": training.is_seeded,
+            "guessable": training.is_guessable,
             "more": checkpoint_dict or {},
         }
-        if optimizer.processes.leads:  # the others' noise is never drawn, and must not take its place
+        if optimizer.processes.is_first:  # the others never draw noise, and their generators must not be saved
             checkpoint.save(path, content)
 
-    def load_checkpoint(self, *, path: Any, module: Any, optimizer: Any) -> dict[str, Any]:
-        """Go on from a checkpoint of the same training, made private in the same way; returns `checkpoint_dict`.
+    def load_checkpoint(
+        self, *, path: str | PathLike[str], module: nn.Module, optimizer: PrivateOptimizer
+    ) -> dict[str, Any]:
+        """Resume from a checkpoint of the same training, made private in the same way.
 
-        The noise goes on, too: of two trainings that differ after the same checkpoint, only one may be released.
+        The noise resumes, too: of two trainings that continue from the same checkpoint, only one may be released.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        module : nn.Module
+            The private model.
+        optimizer : PrivateOptimizer
+            The private optimiser.
+
+        Returns
+        -------
+        dict
+            The `checkpoint_dict` that was saved.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is not a checkpoint, or is one of another training.
         """
-        content = checkpoint.load(path, checkpoint.identity(self._used(), self._records))
+        training = self._used()
+        content = checkpoint.load(path, checkpoint.identity(training.rule, training.records))
         checkpoint.check_shapes(path, content["module"], module)
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
-        self.steps = content["steps"]
-        self._batches.load_state_dict(content["batches"])
+        training.batches.load_state_dict(content["batches"], content["steps"])
         optimizer.generator.set_state(content["noise"])
-        self._seeded, self._guessable = content["seeded"], content["guessable"]
+        training.is_seeded, training.is_guessable = content["seeded"], content["guessable"]
         return dict(content["more"])
 
 
-def _model_and_more(inner: Any, optimizer: PrivateOptimizer, criterion: Any, loss_reduction: str) -> tuple[Any, ...]:
-    """The private model and its optimiser, and for ghost clipping the criterion."""
+def _accountable_steps(training: _Training) -> int:
+    """Return the steps to account for: unfinished passes count as finished ones, except for the last."""
+    if type(training.rule.sampling) is not Epochs:
+        return training.state.steps
+    return max(training.state.steps, (training.state.passes - 1) * len(training.batches) + 1)
+
+
+def _model_and_criterion(
+    inner: nn.Module, optimizer: PrivateOptimizer, criterion: Callable[..., Tensor] | None, loss_reduction: str
+) -> tuple[Any, ...]:
+    """Return the private model and its optimiser, and for ghost clipping the criterion."""
     register_conv1d(inner)
     if not isinstance(optimizer, GhostOptimizer):
         return HooksModel(inner, loss_reduction=loss_reduction), optimizer
+    assert criterion is not None  # check_criterion has refused it
     model = GhostModel(inner, optimizer)
     return model, optimizer, RecordCriterion(model, optimizer, criterion)
 
 
 def _nothing_certified(stated: Statement, reason: str) -> Statement:
-    """The statement of a training that is not the one accounted for."""
+    """Return the statement of a training that is not the one accounted for."""
     none = Certificate(None, (reason,))
     return replace(
         stated, certified=math.inf, claimed=None, claim_holds=None, reasons=(reason,), certificate=none, notes=(reason,)

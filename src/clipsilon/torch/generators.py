@@ -1,4 +1,7 @@
-"""Generators that the operating system fills: all of the state, since PyTorch seeds its CPU generator with 32 bits."""
+"""Random generators seeded by the operating system.
+
+PyTorch seeds its CPU generator with 32 bits only; here all of its state is random.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import os
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from clipsilon.torch.processes import Processes
 
-_WORDS = slice(24, 24 + 8 * 624)  # of the Mersenne Twister in PyTorch's state, 32 bits in 64 each, behind its position
+# The words of the Mersenne Twister in PyTorch's state: 32 bits stored in 64 each, after the position.
+_WORDS = slice(24, 24 + 8 * 624)
 
 
-def fresh(device: Any) -> torch.Generator:
-    """A generator that nobody can know, and that `torch.manual_seed` does not touch."""
+def make_generator(device: torch.device | str) -> torch.Generator:
+    """Return a generator with an unpredictable state, which `torch.manual_seed` does not affect."""
     generator = torch.Generator(device)
     generator.seed()
     if generator.device.type == "cpu":
@@ -24,11 +29,14 @@ def fresh(device: Any) -> torch.Generator:
     return generator
 
 
-def for_batches(data_loader: Any, processes: Processes) -> torch.Generator:
-    """A generator for the batches, the same in all processes; the loader's own, if any, decides on its seed."""
+def make_batch_generator(data_loader: DataLoader[Any], processes: Processes) -> torch.Generator:
+    """Return a generator for drawing batches, in the same state in all processes.
+
+    It is seeded from the loader's own generator, if there is one.
+    """
     if data_loader.generator is None:
-        generator = fresh("cpu")
+        generator = make_generator("cpu")
     else:
         generator = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=data_loader.generator)))
-    generator.set_state(processes.agree(generator.get_state()))
+    generator.set_state(processes.broadcast(generator.get_state()))
     return generator

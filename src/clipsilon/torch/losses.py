@@ -1,36 +1,46 @@
-"""A criterion for ghost clipping: one loss a record, whose `backward` makes both passes."""
+"""A criterion for ghost clipping: one loss per record, whose `backward` makes both passes."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from clipsilon.torch.models import GhostModel
 from clipsilon.torch.optimizer import GhostOptimizer
-from clipsilon.torch.tensors import factor, finite
+from clipsilon.torch.tensors import clip_factor, require_finite
 
 
 class RecordLosses:
-    """The losses of a batch's records; in a training loop it stands for their mean."""
+    """The losses of a batch's records; in a training loop it stands for their mean.
+
+    Parameters
+    ----------
+    model : GhostModel
+        The private model that the losses were computed by.
+    optimizer : GhostOptimizer
+        The optimiser that the sums are for.
+    losses : Tensor
+        One loss per record.
+    """
 
     def __init__(self, model: GhostModel, optimizer: GhostOptimizer, losses: Tensor):
         self.model, self.optimizer, self.losses = model, optimizer, losses
 
     def detach(self) -> Tensor:
-        """The mean, for people; it is not private."""
+        """Return the mean loss, for monitoring; it is not private."""
         return self.losses.detach().mean()
 
     def item(self) -> float:
-        """The mean as a number, for people; it is not private."""
+        """Return the mean loss as a number, for monitoring; it is not private."""
         return float(self.detach())
 
     def __add__(self, other: RecordLosses) -> RecordLosses:
         if not isinstance(other, RecordLosses):
             raise TypeError(
                 "Only losses of the private criterion can be added to one another, since anything else, such as a "
-                f"penalty, would get round the clipping, got {type(other).__name__}; there is weight_decay."
+                f"penalty, would evade the clipping, got {type(other).__name__}; use the optimiser's weight_decay."
             )
         return RecordLosses(self.model, self.optimizer, self.losses + other.losses)
 
@@ -45,50 +55,72 @@ class RecordLosses:
         return self * (1 / number)
 
     def backward(self) -> None:
-        """Σ g_i and the norms of the g_i by one pass, Σ clip(g_i) by another."""
+        """Compute Σ g_i and the norms of the g_i in one pass, and Σ clip(g_i) in another."""
         rule, optimizer = self.optimizer.rule, self.optimizer
         optimizer.before_first_pass()
         self.model.check_uses(self.losses)
         self.model.first_pass(self.losses.sum())
-        norms = finite(self.model.norms(len(self.losses)))
-        clipped = factor(rule.clip, norms)
-        weights = factor(rule.feedback.cap, norms) / clipped if optimizer.caps else None
-        with optimizer.undivided():
-            optimizer.between_passes(len(norms))
-            self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), weights)
+        norms = require_finite(self.model.norms(len(self.losses)))
+        clipped = clip_factor(rule.clip, norms)
+        capped = clip_factor(rule.feedback.cap, norms) / clipped if optimizer.keeps_capped_gradients else None
+        with optimizer.batch_state.adding(len(norms)) as is_first:
+            optimizer.between_passes(is_first)
+            self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), capped)
             self.model.check_sums(clipped * norms)
             optimizer.after_second_pass()
 
 
 class RecordCriterion:
-    """A criterion that gives `RecordLosses`; a loss with several terms a record is reduced as the criterion says.
+    """A criterion that returns `RecordLosses`.
 
-    As with Opacus, `shape` is that of the scores before they were flattened, for criteria that take the tokens of all
-    records in one row: (records, length, …).
+    A loss with several terms per record is reduced as the criterion's `reduction` says.
+
+    Parameters
+    ----------
+    model : GhostModel
+        The private model.
+    optimizer : GhostOptimizer
+        Its optimiser.
+    criterion : callable
+        Maps scores and targets to one loss per record, or has a `reduction` that can be set to "none".
     """
 
-    def __init__(self, model: GhostModel, optimizer: GhostOptimizer, criterion: Any):
+    def __init__(self, model: GhostModel, optimizer: GhostOptimizer, criterion: Callable[..., Tensor]):
         self.model, self.optimizer = model, optimizer
         self.reduction = getattr(criterion, "reduction", "mean")
         self.criterion = copy.copy(criterion)
         if hasattr(criterion, "reduction"):
-            self.criterion.reduction = "none"
+            self.criterion.reduction = "none"  # type: ignore[attr-defined]
 
-    def __call__(self, scores: Any, targets: Any, *, shape: Any = None) -> RecordLosses:
-        """The losses of a batch."""
+    def __call__(self, scores: Tensor, targets: Tensor, *, shape: Sequence[int] | None = None) -> RecordLosses:
+        """Return the losses of a batch.
+
+        Parameters
+        ----------
+        scores, targets : Tensor
+            The arguments of the criterion.
+        shape : sequence of int, optional
+            The shape of the scores before they were flattened, (records, length, …), for criteria that take the tokens
+            of all records in one row, as in Opacus.
+
+        Returns
+        -------
+        RecordLosses
+            One loss per record.
+        """
         losses = self.criterion(scores, targets)
         if not losses.dim():
-            raise ValueError("criterion must give one loss a record, or have a `reduction`, got one number for all.")
+            raise ValueError("criterion must give one loss per record, or have a `reduction`, got one number for all.")
         if shape is not None:
             losses, targets = losses.view(shape[0], shape[1]), targets.view(shape[0], shape[1])
-        return RecordLosses(self.model, self.optimizer, self._reduced(losses, targets))
+        return RecordLosses(self.model, self.optimizer, self._reduce(losses, targets))
 
-    def _reduced(self, losses: Tensor, targets: Any) -> Tensor:
+    def _reduce(self, losses: Tensor, targets: Tensor) -> Tensor:
         if losses.dim() < 2:
             return losses
-        terms: Any = losses.flatten(1).shape[1]
+        terms: int | Tensor = losses.flatten(1).shape[1]
         ignored = getattr(self.criterion, "ignore_index", None)
         if ignored is not None and targets.shape == losses.shape:
             terms = (targets != ignored).flatten(1).sum(1).clamp(min=1)
         total = losses.flatten(1).sum(1)
-        return total if self.reduction in ("sum", "batchmean") else total / terms  # a batch's mean is over records
+        return total if self.reduction in ("sum", "batchmean") else total / terms  # "batchmean" averages over records

@@ -1,12 +1,12 @@
-"""Models whose layers tell records apart: Opacus's, with hooks of ours where Opacus's warn or cost too much.
+"""Models that compute per-sample gradients or their norms: Opacus's, with hooks of our own.
 
-Opacus hears of backpropagated gradients by full backward hooks, which warn where a layer's input needs no gradient and
-fire after the layer's own backward step. A hook on the layer's output hears the same, and before it.
+Opacus receives backpropagated gradients by full backward hooks, which warn where a layer's input needs no gradient and
+run after the layer's own backward step. A hook on the layer's output receives the same gradient, and earlier.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap
 from typing import Any, ClassVar
 
 import torch
@@ -17,19 +17,33 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
-from clipsilon.torch.layers import known, matrix_norms, sums, without_padding
-from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW
+from clipsilon.torch.layer_check import LayerCheck
+from clipsilon.torch.layers import gradient_sums, mask_padding, matrix_norms
+from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
 from clipsilon.torch.tensors import joint_norm
+
+_ONE_CALL = "The private model must be called once, and only once, before each backward pass."
 
 
 class _Hooked:
     """What both kinds of models share: hooks on outputs, and batches without records."""
 
-    LEFT_OUT: ClassVar[tuple[str, ...]] = ()  # attributes that belong to the training, and not to its model
+    NOT_COPIED: ClassVar[tuple[str, ...]] = ()  # attributes that belong to the training, and not to its model
 
     def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
-        """Listen to every layer that has parameters to train."""
+        """Hook every layer that has parameters to train; Opacus calls this.
+
+        Parameters
+        ----------
+        loss_reduction : str
+            Not used here: Opacus keeps it as an attribute.
+        batch_first : bool
+            Whether the records are the first dimension of every layer's input.
+        force_functorch : bool
+            Not used: a layer is run by functorch where Opacus has no rule for it.
+        """
         self._module.autograd_grad_sample_hooks = self.autograd_grad_sample_hooks = []
         for module in self.iterate_submodules(self._module):
             if type(module) in (DPRNN, DPLSTM, DPGRU):
@@ -39,43 +53,64 @@ class _Hooked:
             self.autograd_grad_sample_hooks.append(module.register_forward_hook(self.capture_activations_hook))
         self.enable_hooks()
 
-    def capture_activations_hook(self: Any, module: Any, forward_input: Any, forward_output: Any) -> None:
-        """Keep a layer's input, and wait for the gradient of its output."""
+    def capture_activations_hook(
+        self: Any, module: nn.Module, forward_input: tuple[Tensor, ...], forward_output: Tensor | tuple[Tensor, ...]
+    ) -> None:
+        """Keep a layer's input until the gradient of its output arrives.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer that was called.
+        forward_input, forward_output : Tensor or tuple of Tensor
+            Its input and its output, of which the first is followed.
+        """
         before = len(getattr(module, "activations", ()))
-        laid_out = [_laid_out(item) for item in forward_input]
-        super().capture_activations_hook(module, laid_out, forward_output)  # type: ignore[misc]
+        super().capture_activations_hook(module, [_contiguous(x) for x in forward_input], forward_output)  # type: ignore[misc]
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
-            output.register_hook(lambda gradient: self.hear(module, gradient))
-            self.take_note(module, forward_input, output)
+            activation = module.activations[-1]
+            output.register_hook(lambda gradient: self.on_output_gradient(module, activation, gradient))
+            self.on_layer_call(module, forward_input, output)
 
-    def take_note(self: Any, module: Any, forward_input: Any, output: Tensor) -> None:
-        """Take note of a layer's use, if it matters."""
+    def on_layer_call(self: Any, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
+        """Take note of a layer's call, where a subclass needs it."""
 
-    def hear(self: Any, module: Any, gradient: Tensor) -> None:
-        """Take in the gradient of a layer's output."""
-        if not module.activations:
-            raise RuntimeError("The private model must be called once, and only once, before each backward pass.")
-        gradient = without_padding(module, module.activations[-1][0], gradient)
+    def on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
+        """Pass the gradient of a layer's output on to Opacus, with the input that it belongs to.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer.
+        activation : list of Tensor
+            The input that was kept when the layer was called. It must be the last one that is kept: the gradient of an
+            earlier call would otherwise be multiplied with the input of a later one, and its norm be wrong.
+        gradient : Tensor
+            The gradient of the output.
+        """
+        if not module.activations or module.activations[-1] is not activation:
+            raise RuntimeError(_ONE_CALL)
+        gradient = mask_padding(module, activation[0], gradient)
         self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
 
     def __getstate__(self: Any) -> dict[str, Any]:
-        """What copies take over: a model to evaluate, and nothing of the training, of which there is one."""
-        return {**self.__dict__, "hooks_enabled": False, **dict.fromkeys(self.LEFT_OUT)}
+        """Return what copies keep: a model to evaluate, without the training it belongs to."""
+        return {**self.__dict__, "hooks_enabled": False, **dict.fromkeys(self.NOT_COPIED)}
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """The model; a batch without records goes through it as one made-up record, of which nothing comes out.
+        """Call the model; replace a batch without records by one placeholder record, and drop its output.
 
         (Many models cannot take an empty batch.)
         """
-        self._forget()
+        self._clear_activations()
         if not _is_empty((args, kwargs)):
             return self._module(*args, **kwargs)
-        args, kwargs = tree_map(_made_up, (args, kwargs))
-        return tree_map(_nothing, self._module(*args, **kwargs))
+        args, kwargs = tree_map(_placeholder, (args, kwargs))
+        return tree_map(_without_placeholder, self._module(*args, **kwargs))
 
-    def _forget(self: Any) -> None:
-        """Forget a call that no backward pass has followed, or that an error ended: Opacus would add to its sums."""
+    def _clear_activations(self: Any) -> None:
+        """Forget a call without a backward pass, or one that an error ended: Opacus would add to its sums."""
         for module in self.iterate_submodules(self._module):
             getattr(module, "activations", []).clear()
             module.__dict__.pop("max_batch_len", None)
@@ -84,8 +119,8 @@ class _Hooked:
             p.__dict__.pop("_current_grad_sample", None)
 
 
-def _laid_out(item: Any) -> Any:
-    """Row numbers that were expanded and not copied, which Opacus's embeddings cannot take, as a copy."""
+def _contiguous(item: Any) -> Any:
+    """Copy indices that were expanded, which Opacus's embeddings cannot take."""
     return item.contiguous() if isinstance(item, Tensor) and not item.is_floating_point() else item
 
 
@@ -94,87 +129,97 @@ def _is_empty(inputs: Any) -> bool:
     return bool(tensors) and len(tensors[0]) == 0
 
 
-def _made_up(leaf: Any) -> Any:
+def _placeholder(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor) or not leaf.dim() or len(leaf):
         return leaf
-    return leaf.new_ones((1, *leaf.shape[1:]))  # not zeros, at which lengths and logarithms have no gradient
+    return leaf.new_ones((1, *leaf.shape[1:]))  # not zeros, at which norms and logarithms have no gradient
 
 
-def _nothing(leaf: Any) -> Any:
+def _without_placeholder(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return leaf
     return leaf[:0] if leaf.dim() else 0 * leaf
 
 
 class HooksModel(_Hooked, GradSampleModule):
-    """A model that leaves the gradient of each record in `p.grad_sample`."""
+    """A model whose backward pass leaves the gradient of each record in `p.grad_sample`."""
 
 
 class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
-    """A model that leaves the norm of each record's gradient in `p._norm_sample`, and caps what the error keeps.
+    """A model whose backward passes leave the norm of each record's gradient in `p._norm_sample`, and then the sums.
 
-    In the first batch that has records it also sees to it that all of a parameter's gradient comes from its layer: what
-    comes from elsewhere would not be measured, and so not be clipped.
+    In the first batch that has records, `LayerCheck` sees to it that all of a parameter's gradient comes from its
+    layer.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The model to train.
+    optimizer : GhostOptimizer
+        Its optimiser.
     """
 
-    LEFT_OUT = ("optimizer", "ends", "weights", "from_layers", "strays", "_numbers")
+    NOT_COPIED = ("optimizer", "layer_check", "_ends", "_cap_weights", "_numbers")
     NORM_SAMPLERS: ClassVar[Any] = ChainMap(
         {nn.Linear: matrix_norms}, GradSampleModuleFastGradientClipping.NORM_SAMPLERS
     )
 
-    def __init__(self, module: Any, optimizer: Any):
+    def __init__(self, module: nn.Module, optimizer: GhostOptimizer):
         super().__init__(module, loss_reduction="sum")
         self.optimizer = optimizer
-        self.ends: list[GradientEdge] = []  # outputs of the layers that no gradient goes beyond
-        self.weights: Tensor | None = None  # what the second pass multiplies each gradient by, for the error
-        self.from_layers: dict[Any, Tensor] = {}  # sums as layers make them, until autograd has made them, too
-        self.strays: dict[Any, Tensor] = {}  # norms of what autograd has added besides
-        self.unchecked = True  # whether it is still to be seen that gradients come from layers alone
+        self.layer_check: LayerCheck | None = LayerCheck(module)  # None once the first batch has passed
+        self._ends: list[GradientEdge] = []  # outputs of the layers beyond which no gradient is needed
+        self._cap_weights: Tensor | None = None  # factors of the gradients that the second pass adds to the error
         self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
 
-    def take_note(self, module: Any, forward_input: Any, output: Tensor) -> None:
-        """Take note of a layer's input, and of a layer that no gradient goes beyond."""
-        if len(forward_input) != 1:  # Opacus measures what the first input does
+    def on_layer_call(self, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
+        """Keep a layer's input where the second pass needs it, and note the layers where the first pass can end.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer that was called.
+        forward_input : tuple of Tensor
+            Its inputs. There must be one, since Opacus measures the effect of the first one only.
+        output : Tensor
+            Its output.
+        """
+        if len(forward_input) != 1:
             raise ValueError(f"ghost mode needs layers of one input, got {type(module).__name__}; hooks mode takes it.")
-        if not forward_input[0].requires_grad and not self.optimizer.keeps_whole:
-            self.ends.append(get_gradient_edge(output))  # as it is before anything overwrites it
+        if not forward_input[0].requires_grad and not self.optimizer.keeps_full_gradients:
+            self._ends.append(get_gradient_edge(output))  # now, before an in-place operation changes the output
         inputs = module.__dict__.setdefault("ghost_inputs", [])
-        if self.optimizer.caps and inputs:
+        if self.optimizer.keeps_capped_gradients and inputs:
             raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
-        if self.optimizer.caps or self.unchecked:
+        if self.optimizer.keeps_capped_gradients or self.layer_check is not None:
             inputs.append(module.activations[-1][0])
 
-    def _forget(self) -> None:
-        super()._forget()
-        self.ends = []
+    def _clear_activations(self) -> None:
+        super()._clear_activations()
+        self._ends = []
         for module in self.iterate_submodules(self._module):
             module.__dict__.pop("ghost_inputs", None)
 
     def check_uses(self, losses: Tensor) -> None:
-        """Refuse parameters that the losses depend on otherwise than by their layer, even if nothing comes of it yet.
-
-        What a layer that Opacus has no rule for does with its parameters is its own matter: `check_sums` sees to those.
-        """
-        uses = _uses(losses) if self.unchecked else Counter()
-        for module in filter(known, self.iterate_submodules(self._module)):
-            calls = len(getattr(module, "ghost_inputs", ()))
-            for p in module.parameters(recurse=False):
-                if calls and uses[p] > calls:
-                    raise RuntimeError(self._used_outside(p))
+        """Refuse parameters that the losses use outside of their layers; only in the first batch."""
+        if self.layer_check is not None:
+            self.layer_check.check_uses(losses, self.iterate_submodules(self._module))
 
     def first_pass(self, total: Tensor) -> None:
-        """Backpropagate for the norms; gradients of parameters are left out where the error does not need them."""
-        if self.optimizer.keeps_whole:
+        """Backpropagate for the norms; sum full gradients only where the error keeps them."""
+        if self.optimizer.keeps_full_gradients:
             total.backward(retain_graph=True)
-        elif self.ends:
-            torch.autograd.grad(total, self.ends, retain_graph=True, allow_unused=True)
-        self.ends = []
+        elif self._ends:
+            torch.autograd.grad(total, self._ends, retain_graph=True, allow_unused=True)
+        self._ends = []
 
-    def second_pass(self, total: Tensor, weights: Tensor | None) -> None:
-        """Backpropagate for the sums; with weights, capped gradients are kept as well."""
-        self.weights = weights
-        compared = self.optimizer.trained if self.unchecked else []
-        comparisons = [p.register_post_accumulate_grad_hook(self._compare) for p in compared]
+    def second_pass(self, total: Tensor, cap_weights: Tensor | None) -> None:
+        """Backpropagate for the clipped sums; with weights, add capped gradients to the error as well."""
+        self._cap_weights = cap_weights
+        comparisons: list[RemovableHandle] = []
+        if self.layer_check is not None:
+            compare = self.layer_check.compare
+            comparisons = [p.register_post_accumulate_grad_hook(compare) for p in self.optimizer.trained]
         self.disable_hooks()
         try:
             total.backward()
@@ -183,69 +228,46 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             for comparison in comparisons:
                 comparison.remove()
 
-    def hear(self, module: Any, gradient: Tensor) -> None:
-        """Take in the gradient of a layer's output: norms in the first pass, sums in the second, where needed."""
+    def on_output_gradient(self, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
+        """Take the gradient of a layer's output: for its norms in the first pass, for sums in the second.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer.
+        activation : list of Tensor
+            The input that was kept when the layer was called.
+        gradient : Tensor
+            The gradient of the output.
+        """
         if self.hooks_enabled:
-            super().hear(module, gradient)
+            super().on_output_gradient(module, activation, gradient)
             return
         inputs = getattr(module, "ghost_inputs", ())
-        if inputs:  # calls are heard of in reverse order
-            self._add_up(module, inputs.pop(), gradient.detach())
+        if inputs:  # the gradients of several calls arrive in reverse order
+            self._add_sums(module, inputs.pop(), gradient.detach())
 
-    def _add_up(self, module: Any, x: Tensor, gradient: Tensor) -> None:
-        if self.unchecked:
-            for p, total in sums(module, x, gradient).items():
-                before = self.from_layers.get(p, p.grad)  # the sums of a resumed training begin with an error
-                self.from_layers[p] = total if before is None else before + total
-        if self.weights is not None:
-            for p, total in sums(module, x, gradient, self.weights).items():
-                self.optimizer.keep(self._numbers[p], total)
-
-    def _compare(self, p: Tensor) -> None:
-        """Called as soon as a sum is made, so that no copies of all sums are kept."""
-        self.strays[p] = (p.grad - self.from_layers.pop(p)).norm()
+    def _add_sums(self, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
+        if self.layer_check is not None:
+            self.layer_check.add(module, x, gradient)
+        if self._cap_weights is not None:
+            for p, total in gradient_sums(module, x, gradient, self._cap_weights).items():
+                self.optimizer.add_to_error(self._numbers[p], total)
 
     def norms(self, records: int) -> Tensor:
-        """The norm of each record's gradient."""
+        """Return the norm of each record's gradient."""
         for p in self.optimizer.trained:
             if p._norm_sample is None or len(p._norm_sample) != max(records, 1):
-                raise RuntimeError(self._complaint(p, records))
+                raise RuntimeError(self._norm_complaint(p, records))
         return joint_norm(p._norm_sample for p in self.optimizer.trained)
 
-    def _complaint(self, p: Tensor, records: int) -> str:
+    def _norm_complaint(self, p: Tensor, records: int) -> str:
+        name = next(str(name) for name, other in self._module.named_parameters() if other is p)
         if p._norm_sample is None:
-            return f"{self._name(p)}: {NO_GRADIENT}"
-        return f"{self._name(p)} saw a batch of {len(p._norm_sample)} where there are {records} records: {ONE_ROW}"
-
-    def _name(self, p: Tensor) -> str:
-        return next(str(name) for name, other in self._module.named_parameters() if other is p)
+            return f"{name}: {NO_GRADIENT}"
+        return f"{name} saw a batch of {len(p._norm_sample)} where there are {records} records: {ONE_ROW}"
 
     def check_sums(self, clipped_norms: Tensor) -> None:
-        """Refuse first sums to which more has been added than layers have, up to rounding."""
-        scale = float(clipped_norms.sum()) if self.unchecked else 0.0
-        if scale == 0:
-            return
-        for p, stray in self.strays.items():
-            if float(stray) > scale * torch.finfo(p.dtype).eps ** 0.5:
-                raise RuntimeError(self._used_outside(p))
-        self.unchecked = False
-
-    def _used_outside(self, p: Tensor) -> str:
-        return (
-            f"{self._name(p)} is used outside of its layer, where its gradients are not clipped; hooks mode leaves "
-            "these out."
-        )
-
-
-def _uses(losses: Tensor) -> Counter[Tensor]:
-    """How often the graph of the losses takes up each parameter."""
-    found: Counter[Tensor] = Counter()
-    waiting, seen = [losses.grad_fn], {losses.grad_fn}
-    while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if hasattr(node, "variable"):
-                found[node.variable] += 1
-            elif node is not None and node not in seen:
-                seen.add(node)
-                waiting.append(node)
-    return found
+        """Refuse sums to which more was added than the layers have; only in the first batch with records."""
+        if self.layer_check is not None and self.layer_check.check_sums(clipped_norms):
+            self.layer_check = None

@@ -1,33 +1,33 @@
-"""Several processes: who this one is, and sums over all of them."""
+"""Distributed training: the rank of this process, and sums over all processes."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
 class Processes(NamedTuple):
-    """The number of this process, and how many there are."""
+    """The rank of this process, and the number of processes."""
 
     rank: int = 0
     world: int = 1
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that adds the noise and carries the error into a step."""
+    def is_first(self) -> bool:
+        """Whether this process adds the noise and carries the error into a step."""
         return self.rank == 0
 
-    def add_up(self, total: Tensor) -> None:
-        """Replace a tensor by its sum over all processes, the same on each."""
+    def all_reduce(self, total: Tensor) -> None:
+        """Replace a tensor by its sum over all processes, the same in each."""
         if self.world > 1:
             torch.distributed.all_reduce(total)
 
-    def agree(self, state: Tensor) -> Tensor:
-        """The first process's state."""
+    def broadcast(self, state: Tensor) -> Tensor:
+        """Return the first process's tensor."""
         if self.world == 1:
             return state
         shared = [state]
@@ -35,10 +35,10 @@ class Processes(NamedTuple):
         return shared[0]
 
 
-def unwrapped(module: Any) -> tuple[Any, Processes]:
-    """A model that was made parallel, alone, and its processes.
+def unwrap_parallel(module: nn.Module) -> tuple[nn.Module, Processes]:
+    """Return the model inside a data-parallel wrapper, if there is one, and its processes.
 
-    Gradients are added up at the step, not while they are computed: before clipping, a sum over processes has no use.
+    Gradients are summed over processes at the step and not during the backward pass: they must be clipped first.
     """
     if isinstance(module, DistributedDataParallel | DifferentiallyPrivateDistributedDataParallel):
         return module.module, Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())

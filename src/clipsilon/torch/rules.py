@@ -1,8 +1,8 @@
-"""From the engine's settings to the `Rule` that runs, and that is accounted for."""
+"""From the engine's settings to the `Rule` that runs and is accounted for."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from clipsilon._core import checks
 from clipsilon.rules.clipping import Norm, Normalise, Unclipped
@@ -16,8 +16,24 @@ ALGORITHMS = {"dpsgd": "DPSGD", "dice": "DiceSGD"}
 CLIPPINGS = {"flat": Norm, "automatic": Normalise}
 
 
-class Settings(NamedTuple):
-    """What a user chooses of the update; `PrivacyEngine.make_private` says what it means."""
+class UpdateSettings(NamedTuple):
+    """The user's choices for the update; the fields are arguments of `PrivacyEngine.make_private`.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise on the sum of a batch, in units of `clip`.
+    algorithm : str, default "dice"
+        "dice" or "dpsgd".
+    clip : float, default 1.0
+        C1, the bound on each record's gradient.
+    error_clip, residual_cap : float, optional
+        C2, which is `clip` unless given, and C3, which is infinite unless given. Not used by "dpsgd".
+    clipping : str, default "flat"
+        "flat", or "automatic" to normalise gradients.
+    poisson_sampling : bool, default True
+        Poisson batches, or else disjoint ones.
+    """
 
     noise_multiplier: float
     algorithm: str = "dice"
@@ -28,27 +44,42 @@ class Settings(NamedTuple):
     poisson_sampling: bool = True
 
 
-def rule_of(settings: Settings, optimizer: str, batch: int) -> Rule:
-    """The rule of a training. Its step is the optimiser's own matter, on which privacy does not depend."""
+def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
+    """Return the rule of a training. Its step size is a placeholder: privacy does not depend on the optimiser.
+
+    Parameters
+    ----------
+    settings : UpdateSettings
+        The user's choices.
+    optimizer : str
+        Name of the optimiser, for the rule's name.
+    batch : int
+        Expected batch size B.
+
+    Returns
+    -------
+    Rule
+        With noise of standard deviation `noise_multiplier`·`clip`/B on the mean.
+    """
     name = checks.choice("algorithm", settings.algorithm, ALGORITHMS)
-    cut = checks.choice("clipping", settings.clipping, CLIPPINGS)
+    kind = checks.choice("clipping", settings.clipping, CLIPPINGS)
     clip = checks.positive("clip", settings.clip)
     return Rule(
-        f"{'Auto' if cut is Normalise else ''}{name} with {optimizer}",
+        f"{'Auto' if kind is Normalise else ''}{name} with {optimizer}",
         Constant(1.0),
-        cut(clip),
+        kind(clip),
         Poisson(batch) if checks.flag("poisson_sampling", settings.poisson_sampling) else Epochs(batch),
         Gaussian(checks.nonnegative("noise_multiplier", settings.noise_multiplier) * clip / batch),
-        NoFeedback() if settings.algorithm == "dpsgd" else _feedback(settings, cut, clip),
+        NoFeedback() if settings.algorithm == "dpsgd" else _build_feedback(settings, kind, clip),
     )
 
 
-def multiplier(rule: Rule) -> float:
-    """The noise on the sum of a batch, in units of `clip`."""
+def noise_multiplier(rule: Rule) -> float:
+    """Return the standard deviation of the noise on the sum of a batch, in units of `clip`."""
     return float(rule.noise.std * rule.sampling.batch / rule.clip.bound())
 
 
-def _feedback(settings: Settings, cut: Any, clip: float) -> ErrorFeedback:
+def _build_feedback(settings: UpdateSettings, kind: type[Norm] | type[Normalise], clip: float) -> ErrorFeedback:
     error_clip = clip if settings.error_clip is None else checks.positive("error_clip", settings.error_clip)
     cap = settings.residual_cap
     if error_clip < clip:
@@ -56,9 +87,9 @@ def _feedback(settings: Settings, cut: Any, clip: float) -> ErrorFeedback:
             f"error_clip must be at least clip ({clip}), else the error is not fed back, got {error_clip}."
         )
     if cap is None:
-        return ErrorFeedback(cut(error_clip), Unclipped())
-    if cut is Normalise:
+        return ErrorFeedback(kind(error_clip), Unclipped())
+    if kind is Normalise:
         raise ValueError(f"residual_cap must be None for automatic clipping, which has no cap, got {cap!r}.")
     if checks.positive("residual_cap", cap) < clip:
         raise ValueError(f"residual_cap must be at least clip ({clip}), got {cap}.")
-    return ErrorFeedback(cut(error_clip), Norm(float(cap)))
+    return ErrorFeedback(kind(error_clip), Norm(float(cap)))

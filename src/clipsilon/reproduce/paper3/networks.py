@@ -57,19 +57,19 @@ def certified_multiplier(scale: Scale, **update: Any) -> float:
 
 
 def _calibrated(scale: Scale, how: str, **update: Any) -> float:
-    from clipsilon.torch.rules import Settings, multiplier, rule_of
+    from clipsilon.torch.rules import UpdateSettings, build_rule, noise_multiplier
 
-    rule = rule_of(Settings(1.0, **update), scale.optimizer, scale.batch)
-    return multiplier(calibrate(rule, scale.epsilon, scale.delta, scale.records, scale.steps, how))
+    rule = build_rule(UpdateSettings(1.0, **update), scale.optimizer, scale.batch)
+    return noise_multiplier(calibrate(rule, scale.epsilon, scale.delta, scale.records, scale.steps, how))
 
 
 def privacy(scale: Scale, plan: Any) -> tuple[str, str]:
     """The claimed and the certified ε of a training, as tables show them."""
-    from clipsilon.torch.rules import Settings, rule_of
+    from clipsilon.torch.rules import UpdateSettings, build_rule
 
     if plan.algorithm == "sgd":
         return "none", "∞"
-    rule = rule_of(Settings(**plan.settings()), plan.optimizer, plan.batch)
+    rule = build_rule(UpdateSettings(**plan.settings()), plan.optimizer, plan.batch)
     statement = account(rule, scale.records, plan.steps, scale.delta)
     return shown(statement.claimed), shown(statement.certified)
 
