@@ -1,11 +1,11 @@
-"""DP-SGD and DiceSGD of PyTorch models against Opacus's own DP-SGD: time a step, and peak tensor memory.
+"""DP-SGD and DiceSGD of PyTorch models compared with Opacus's own DP-SGD: time per step, and peak tensor memory.
 
     python benchmarks/ghost.py [--quick]
 
-By ghost clipping (norms only) and by hooks (a gradient for every record), each against Opacus in the same mode. A CNN,
-a ViT and a GPT-2 (of `transformers`), randomly initialised, float32, one thread. Contenders take turns step by step.
-Opacus is given what GPT-2's Conv1D needs, which it does not know by itself. Memory is that of all tensors together,
-from the making of the model to the end of its second step.
+Ghost clipping (norms only) and hooks (a gradient for every record) are each compared with Opacus in the same mode, on a
+CNN, a ViT and a GPT-2 (of `transformers`), randomly initialised, in float32 and with one thread. Contenders take turns
+step by step. Opacus, which has no rules for GPT-2's Conv1D, is given ours. Memory is the total of all tensors, from the
+creation of the model to the end of its second step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 class Block(nn.Module):
-    """A transformer's block, of layers that Opacus knows."""
+    """A transformer block, of layers that Opacus has rules for."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -51,7 +51,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attention and a perceptron, each added to its input."""
+        """Return the tokens after attention and a perceptron, each with a residual connection."""
         n, length, width = x.shape
         parts = self.mix(self.before(x)).view(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(*parts).transpose(1, 2).reshape(n, length, width)
@@ -60,7 +60,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches of 4 × 4 of a picture of 32 × 32."""
+    """A vision transformer on 4 × 4 pixel patches of 32 × 32 images."""
 
     def __init__(self, width: int = 128, depth: int = 4):
         super().__init__()
@@ -69,14 +69,14 @@ class ViT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of ten classes."""
+        """Return the scores of ten classes."""
         patches = x.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5).reshape(len(x), 64, 48)
         places = self.places(torch.arange(64).repeat(len(x), 1))
         return self.head(self.norm(self.blocks(self.patches(patches) + places).mean(1)))
 
 
-class Words(nn.Module):
-    """GPT-2 with position ids of each record's own, which per-sample gradients need."""
+class GPT2(nn.Module):
+    """GPT-2 with a row of position ids per record, which per-sample gradients need."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,39 +88,54 @@ class Words(nn.Module):
         self.model = GPT2LMHeadModel(config)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Scores of the next word at every place."""
+        """Return the scores of the next word at every place."""
         places = torch.arange(ids.shape[1]).repeat(len(ids), 1)
         return self.model(input_ids=ids, position_ids=places, use_cache=False).logits
 
 
 def cnn() -> nn.Module:
-    """Three convolutions."""
+    """Return a network of three convolutions."""
     first = [nn.Conv2d(3, 32, 3, padding=1), nn.GroupNorm(8, 32), nn.ReLU(), nn.MaxPool2d(2)]
     second = [nn.Conv2d(32, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU(), nn.MaxPool2d(2)]
     third = [nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()]
     return nn.Sequential(*first, *second, *third, nn.Linear(1024, 10))
 
 
-def pictures() -> tuple[Tensor, Tensor]:
-    """A batch of random pictures."""
+def image_batch() -> tuple[Tensor, Tensor]:
+    """Return a batch of random images and labels."""
     return torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
 
 
-def sentences() -> tuple[Tensor, Tensor]:
-    """A batch of random sentences and the words that follow."""
+def sentence_batch() -> tuple[Tensor, Tensor]:
+    """Return a batch of random sentences and the words that follow."""
     words = torch.randint(1000, (16, 65))
     return words[:, :-1].contiguous(), words[:, 1:].contiguous()
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tensor]]]] = {
-    "CNN": (cnn, pictures),
-    "ViT": (ViT, pictures),
-    "GPT-2": (Words, sentences),
+    "CNN": (cnn, image_batch),
+    "ViT": (ViT, image_batch),
+    "GPT-2": (GPT2, sentence_batch),
 }
 
 
-def made_private(name: str, mode: str, parts: dict[str, Any]) -> tuple[nn.Module, Any, Callable[..., Tensor]]:
-    """Model, optimiser and criterion, by Opacus or by us."""
+def make_private(name: str, mode: str, parts: dict[str, Any]) -> tuple[nn.Module, Any, Callable[..., Tensor]]:
+    """Make a model private by Opacus or by one of our rules.
+
+    Parameters
+    ----------
+    name : str
+        "Opacus" or a key of `RULES`.
+    mode : str
+        "ghost" or "hooks".
+    parts : dict
+        Model, optimiser and loader.
+
+    Returns
+    -------
+    tuple
+        The private model, optimiser and criterion.
+    """
     settings: dict[str, Any] = {"noise_multiplier": 1.0, "grad_sample_mode": mode}
     criterion = nn.CrossEntropyLoss()
     settings |= {"criterion": criterion} if mode == "ghost" else {}
@@ -131,13 +146,30 @@ def made_private(name: str, mode: str, parts: dict[str, Any]) -> tuple[nn.Module
     return made[0], made[1], made[2] if mode == "ghost" else lambda scores, targets, shape: criterion(scores, targets)
 
 
-def contender(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
-    """A function that takes one step of training."""
+def make_step(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
+    """Return a function that takes one training step.
+
+    Parameters
+    ----------
+    name : str
+        "Opacus" or a key of `RULES`.
+    mode : str
+        "ghost" or "hooks".
+    make : callable
+        Creates the model.
+    batch : tuple of Tensor
+        Inputs and targets of every step.
+
+    Returns
+    -------
+    callable
+        Without arguments.
+    """
     model = make()
     register_conv1d(model)
     loader = DataLoader(TensorDataset(*batch), batch_size=len(batch[0]))
     parts = {"module": model, "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3), "data_loader": loader}
-    private, optimizer, criterion = made_private(name, mode, parts)
+    private, optimizer, criterion = make_private(name, mode, parts)
 
     def step() -> None:
         scores = private(batch[0])
@@ -149,11 +181,26 @@ def contender(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[
     return step
 
 
-def peak(name: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> int:
-    """The most bytes that all tensors of a training by ghost clipping took together."""
+def peak_memory(name: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> int:
+    """Return the peak memory, in bytes, of all tensors in two steps with ghost clipping.
+
+    Parameters
+    ----------
+    name : str
+        "Opacus" or a key of `RULES`.
+    make : callable
+        Creates the model.
+    batch : tuple of Tensor
+        Inputs and targets of both steps.
+
+    Returns
+    -------
+    int
+        Includes the model itself.
+    """
     gc.collect()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step = contender(name, "ghost", make, batch)
+        step = make_step(name, "ghost", make, batch)
         step()
         step()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -164,21 +211,45 @@ def peak(name: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor])
     return most
 
 
-def times(rows: list[Row], model: str, mode: str, batch: tuple[Tensor, Tensor], repeats: int) -> None:
-    """A step of each rule beside one of Opacus."""
-    steps = {name: contender(name, mode, MODELS[model][0], batch) for name in ["Opacus", *RULES]}
+def measure_times(rows: list[Row], model: str, mode: str, batch: tuple[Tensor, Tensor], repeats: int) -> None:
+    """Time a step of each rule and one of Opacus, and append their ratios.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    model : str
+        A key of `MODELS`.
+    mode : str
+        "ghost" or "hooks".
+    batch : tuple of Tensor
+        Inputs and targets of every step.
+    repeats : int
+        Steps per contender.
+    """
+    steps = {name: make_step(name, mode, MODELS[model][0], batch) for name in ["Opacus", *RULES]}
     found = turns({name: lambda step=step: seconds(step) for name, step in steps.items()}, repeats)
     for name in RULES:
         least = LIMITS.get(name) if mode == "ghost" else None
-        about, how = f"{name}, {model}, {mode}", f"time a step, 1 thread, {repeats} turns"
+        about, how = f"{name}, {model}, {mode}", f"time per step, 1 thread, {repeats} turns"
         rows.append(ahead(TOPIC, about, f"Opacus's DP-SGD, {mode}", ratio(found, "Opacus", name), how, least))
 
 
-def memories(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) -> None:
-    """Peak memory; wanted is no more than one copy of the parameters above Opacus's."""
+def measure_memory(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) -> None:
+    """Append the ratios of peak memory; the limit is one copy of the parameters more than Opacus.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    model : str
+        A key of `MODELS`.
+    batch : tuple of Tensor
+        Inputs and targets of every step.
+    """
     make = MODELS[model][0]
     copy = sum(p.numel() * p.element_size() for p in make().parameters())
-    peaks = {name: peak(name, make, batch) for name in ["Opacus", *RULES]}
+    peaks = {name: peak_memory(name, make, batch) for name in ["Opacus", *RULES]}
     least = peaks["Opacus"] / (peaks["Opacus"] + 1.01 * copy)
     for name in RULES:
         found = peaks["Opacus"] / peaks[name]
@@ -186,18 +257,18 @@ def memories(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) -> None:
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """All models, both ways."""
+    """Measure all models in both modes."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     for model, (_, data) in MODELS.items():
         if model == "GPT-2" and importlib.util.find_spec("transformers") is None:
-            rows.append(Row("peer", TOPIC, model, "Opacus", None, "not run: it needs the package transformers"))
+            rows.append(Row("peer", TOPIC, model, "Opacus", None, "not run: needs the package transformers"))
             continue
         batch = data()
         for mode in ("ghost", "hooks"):
-            times(rows, model, mode, batch, 3 if quick else 60)
-        memories(rows, model, batch)
+            measure_times(rows, model, mode, batch, 3 if quick else 60)
+        measure_memory(rows, model, batch)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,14 @@ from clipsilon.torch import PrivacyEngine  # noqa: E402
 from clipsilon.torch.examples import images  # noqa: E402
 from clipsilon.torch.examples.images import Images  # noqa: E402
 from clipsilon.torch.examples.models import MODELS, Shape, image_model  # noqa: E402
-from clipsilon.torch.examples.training import Plan, _schedule, accuracy, prepared, stops, train_images  # noqa: E402
+from clipsilon.torch.examples.training import (  # noqa: E402
+    TrainingConfig,
+    _schedule,
+    accuracy,
+    prepare_training,
+    train_images,
+    train_with_pauses,
+)
 
 torch.set_num_threads(1)
 
@@ -80,7 +87,7 @@ def test_first_parameters_depend_on_the_seed_alone():
 def test_a_model_that_is_not_there():
     with pytest.raises(ValueError, match="model must be one of 'CNN', 'ViT', got 'MLP'."):
         image_model("MLP", SMALL, 0)
-    with pytest.raises(ValueError, match="images must have a side that 4 divides, got 9."):
+    with pytest.raises(ValueError, match="images must have a side that is a multiple of 4, got 9."):
         image_model("CNN", Shape(1, 9, 10), 0)
 
 
@@ -130,7 +137,7 @@ def cifar_rows(count, classes, seed):
 
 
 def write_python(folder, classes):
-    """Tiny files in the Python form: pickles of protocol 2, with keys of bytes, as Python 2 wrote them."""
+    """Tiny files in the Python format: pickles of protocol 2, with keys of bytes, as Python 2 wrote them."""
     names = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"] if classes == 10 else ["train", "test"]
     rows = [cifar_rows(4, classes, seed) for seed in range(len(names))]
     for name, (pixels, labels) in zip(names, rows, strict=True):
@@ -186,7 +193,7 @@ def test_cifar_with_other_content(tmp_path):
         images.cifar(tmp_path)
     write_python(tmp_path, 10)
     (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": 1}, protocol=2))
-    with pytest.raises(ValueError, match="test_batch must be a file of CIFAR's Python form"):
+    with pytest.raises(ValueError, match="test_batch must be a file of CIFAR's Python format"):
         images.cifar(tmp_path)
 
 
@@ -198,30 +205,34 @@ class Evil:
 def test_a_pickle_cannot_run_anything(tmp_path, capfd):
     write_python(tmp_path, 10)
     (tmp_path / "test_batch").write_bytes(pickle.dumps(Evil(), protocol=2))
-    with pytest.raises(ValueError, match="test_batch must be a file of CIFAR's Python form, got .*system in it."):
+    with pytest.raises(ValueError, match="test_batch must be a file of CIFAR's Python format, got .*system in it."):
         images.cifar(tmp_path)
     assert "pickled code ran" not in capfd.readouterr().out
 
 
 def test_training_learns_and_repeats_itself(digits):
-    plan = Plan("dice", 3.0, 240, 12, seed=5, clip=0.1, noise_multiplier=0.5)
-    first, again = (train_images(plan, image_model("CNN", SMALL, 0), digits) for _ in range(2))
-    other = train_images(plan._replace(seed=6), image_model("CNN", SMALL, 0), digits)
+    config = TrainingConfig("dice", 3.0, 240, 12, seed=5, clip=0.1, noise_multiplier=0.5)
+    first, again = (train_images(config, image_model("CNN", SMALL, 0), digits) for _ in range(2))
+    other = train_images(config._replace(seed=6), image_model("CNN", SMALL, 0), digits)
     assert first == again
     assert first != other
     assert first > 0.5  # chance finds 0.1
 
 
 def test_training_without_privacy(digits):
-    assert train_images(Plan("sgd", 3e-3, 240, 24, optimizer="Adam"), image_model("CNN", SMALL, 0), digits) > 0.8
+    assert (
+        train_images(TrainingConfig("sgd", 3e-3, 240, 24, optimizer="Adam"), image_model("CNN", SMALL, 0), digits) > 0.8
+    )
 
 
 def test_stops_are_where_they_should_be(digits):
     some = Images((digits.train[0][:50], digits.train[1][:50]), digits.test, 10)
-    plan = Plan("dpsgd", 0.1, 20, 7)
-    training = prepared(plan, image_model("CNN", SMALL, 0).eval(), TensorDataset(*some.train))
+    config = TrainingConfig("dpsgd", 0.1, 20, 7)
+    training = prepare_training(config, image_model("CNN", SMALL, 0).eval(), TensorDataset(*some.train))
     seen = []
-    for number in stops(training, 7, 3, lambda training, batch: training.criterion(training.model(batch[0]), batch[1])):
+    for number in train_with_pauses(
+        training, 7, 3, lambda training, batch: training.criterion(training.model(batch[0]), batch[1])
+    ):
         seen.append(number)
         assert not training.model.training
     assert seen == [3, 6, 7]
@@ -241,10 +252,12 @@ def test_accuracy_counts():
     assert accuracy(model, scores, torch.tensor([0, 1, 1, 0])) == 0.75
 
 
-def test_a_plan_gives_the_engine_what_it_takes():
-    assert "error_clip" not in Plan("dpsgd", 1.0, 10, 1).settings()
-    assert Plan("dice", 1.0, 10, 1, clip=0.1, residual_cap=0.2).settings()["residual_cap"] == 0.2
+def test_a_config_gives_the_engine_what_it_takes():
+    assert "error_clip" not in TrainingConfig("dpsgd", 1.0, 10, 1).settings()
+    assert TrainingConfig("dice", 1.0, 10, 1, clip=0.1, residual_cap=0.2).settings()["residual_cap"] == 0.2
     with pytest.raises(ValueError, match="optimizer must be one of 'SGD', 'Adam', 'AdamW', got 'LBFGS'."):
-        prepared(
-            Plan("sgd", 1.0, 10, 1, optimizer="LBFGS"), image_model("CNN", SMALL, 0), TensorDataset(torch.zeros(1))
+        prepare_training(
+            TrainingConfig("sgd", 1.0, 10, 1, optimizer="LBFGS"),
+            image_model("CNN", SMALL, 0),
+            TensorDataset(torch.zeros(1)),
         )

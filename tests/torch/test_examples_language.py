@@ -11,7 +11,7 @@ for package in ("opacus", "transformers", "sacrebleu", "rouge_score"):
 from opacus.validators import ModuleValidator  # noqa: E402
 
 from clipsilon.torch.examples import gpt2, language  # noqa: E402
-from clipsilon.torch.examples.training import Plan  # noqa: E402
+from clipsilon.torch.examples.training import TrainingConfig  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -58,7 +58,7 @@ def test_e2e_files(tmp_path):
     path.write_text(text, encoding="utf-8")
     found = language.read_e2e(path)
     assert found[0] == ("name[Aromi], food[Indian]", 'Aromi serves Indian food, and is "kind". £20.')
-    assert language.by_meaning([*found, language.Record("name[Zizzi]", "Go to Zizzi.")])["name[Zizzi]"] == [
+    assert language.group_by_meaning([*found, language.Record("name[Zizzi]", "Go to Zizzi.")])["name[Zizzi]"] == [
         "Zizzi.",
         "Go to Zizzi.",
     ]
@@ -80,7 +80,7 @@ def test_tokens_and_back(words, records):
 
 def test_rows_learn_the_sentence_only(words, records):
     record = records[0]
-    rows = gpt2.texts([record], words, 45)
+    rows = gpt2.encode_records([record], words, 45)
     meaning, sentence = words.encode(record.meaning), words.encode(record.sentence)
     learned = rows.targets[0] != gpt2.IGNORED
     assert rows.targets[0][learned].tolist() == [*sentence, words.end]
@@ -88,7 +88,7 @@ def test_rows_learn_the_sentence_only(words, records):
     assert rows.inputs[0, : len(meaning) + 1].tolist() == [*meaning, words.mark]
     shifted = rows.inputs[0, len(meaning) + 1 : len(meaning) + 1 + len(sentence)]
     assert shifted.tolist() == sentence
-    short = gpt2.texts([record], words, len(meaning) + 3)
+    short = gpt2.encode_records([record], words, len(meaning) + 3)
     assert short.targets[0][short.targets[0] != gpt2.IGNORED].tolist() == sentence[:3]
 
 
@@ -101,19 +101,21 @@ def test_gpt2_is_small_and_opacus_takes_it(words):
 
 
 def test_scores_look_back_only(words, records):
-    rows = gpt2.texts(records[:3], words, 45)
+    rows = gpt2.encode_records(records[:3], words, 45)
     model = gpt2.new_gpt2(words.size, 45, seed=0).eval()
     changed = rows.inputs.clone()
     changed[:, 20:] = words.mark
     with torch.no_grad():
-        torch.testing.assert_close(gpt2.scores(model, rows.inputs)[:, :20], gpt2.scores(model, changed)[:, :20])
+        torch.testing.assert_close(
+            gpt2.next_token_scores(model, rows.inputs)[:, :20], gpt2.next_token_scores(model, changed)[:, :20]
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["dpsgd", "dice"])
 def test_ghost_and_hooks_agree_on_gpt2(words, records, algorithm):
     from clipsilon.torch import PrivacyEngine
 
-    rows = gpt2.texts(records[:12], words, 30)
+    rows = gpt2.encode_records(records[:12], words, 30)
     criterion = torch.nn.CrossEntropyLoss()
 
     def stepped(mode):
@@ -133,7 +135,7 @@ def test_ghost_and_hooks_agree_on_gpt2(words, records, algorithm):
         )
         for inputs, targets in made[-1]:
             made[1].zero_grad()
-            found = gpt2.scores(made[0], inputs)
+            found = gpt2.next_token_scores(made[0], inputs)
             if mode == "ghost":
                 loss = made[2](found.flatten(0, 1), targets.flatten(), shape=found.shape)
             else:  # a mean over records of means over tokens
@@ -149,9 +151,9 @@ def test_ghost_and_hooks_agree_on_gpt2(words, records, algorithm):
 
 def test_training_lowers_the_loss_and_writes(words, records):
     length = 45
-    rows = gpt2.texts(records, words, length)
-    plan = Plan("dice", 1e-2, 50, 12, optimizer="AdamW", noise_multiplier=0.1, warm_up=2)
-    model, curve = gpt2.train_gpt2(plan, gpt2.new_gpt2(words.size, length, 0), rows, rows, 6)
+    rows = gpt2.encode_records(records, words, length)
+    config = TrainingConfig("dice", 1e-2, 50, 12, optimizer="AdamW", noise_multiplier=0.1, warm_up=2)
+    model, curve = gpt2.train_gpt2(config, gpt2.new_gpt2(words.size, length, 0), rows, rows, 6)
     assert [done for done, _ in curve] == [0, 6, 12]
     assert curve[-1][1] < 0.8 * curve[0][1]
     assert curve[-1][1] == pytest.approx(gpt2.test_loss(model, rows))
@@ -182,13 +184,15 @@ def test_a_pretrained_gpt2_from_a_folder(tmp_path, words, records):
     )
     saved = GPT2LMHeadModel(config).eval()
     saved.save_pretrained(tmp_path)
-    model = gpt2.own_gpt2(tmp_path).eval()
+    model = gpt2.load_gpt2(tmp_path).eval()
     assert model.lm_head.weight is not model.transformer.wte.weight
-    rows = gpt2.texts(records[:5], words, 45)
+    rows = gpt2.encode_records(records[:5], words, 45)
     with torch.no_grad():
-        torch.testing.assert_close(gpt2.scores(model, rows.inputs), gpt2.scores(saved, rows.inputs))
-    plan = Plan("dice", 1e-2, 3, 1, noise_multiplier=0.1)
-    _, curve = gpt2.train_gpt2(plan, model, rows, rows, 1)
+        torch.testing.assert_close(
+            gpt2.next_token_scores(model, rows.inputs), gpt2.next_token_scores(saved, rows.inputs)
+        )
+    config = TrainingConfig("dice", 1e-2, 3, 1, noise_multiplier=0.1)
+    _, curve = gpt2.train_gpt2(config, model, rows, rows, 1)
     assert curve[1][1] != curve[0][1]
 
 

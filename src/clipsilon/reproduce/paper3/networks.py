@@ -35,9 +35,9 @@ class Scale(NamedTuple):
 
     def plan(self, algorithm: str, step: float, seed: int, **more: Any) -> Any:
         """A training's plan at this size."""
-        from clipsilon.torch.examples.training import Plan
+        from clipsilon.torch.examples.training import TrainingConfig
 
-        return Plan(
+        return TrainingConfig(
             algorithm, step, self.batch, self.steps, seed, optimizer=self.optimizer, warm_up=self.warm_up, **more
         )
 
@@ -114,11 +114,11 @@ def pretrained(name: str, steps: int) -> dict[str, Any]:
     """A model's parameters, but for its head's, after training on printed digits, which are public."""
     from clipsilon.torch.examples.images import Images, printed_digits
     from clipsilon.torch.examples.models import image_model
-    from clipsilon.torch.examples.training import Plan, train_images
+    from clipsilon.torch.examples.training import TrainingConfig, train_images
 
     data = _images("digits")
     model = image_model(name, data.shape, seed=0)
-    plan = Plan("sgd", 3e-3, 200, steps, optimizer="Adam", warm_up=steps // 10)
+    plan = TrainingConfig("sgd", 3e-3, 200, steps, optimizer="Adam", warm_up=steps // 10)
     train_images(plan, model, Images(printed_digits(), data.test, data.classes))
     return {key: value.numpy() for key, value in model.state_dict().items() if not key.startswith("head.")}
 

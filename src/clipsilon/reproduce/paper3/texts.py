@@ -46,10 +46,10 @@ def write(source: str, folder: str | None, records: int, plan: Any, described: i
     from clipsilon.torch.examples import gpt2, language
 
     train, test, tokens, length = _texts(source, folder, records if source == "restaurants" else 0)
-    model = gpt2.own_gpt2(folder) if folder else gpt2.new_gpt2(tokens.size, length, plan.seed)
-    rows = [gpt2.texts(part, tokens, length) for part in (train, test)]
+    model = gpt2.load_gpt2(folder) if folder else gpt2.new_gpt2(tokens.size, length, plan.seed)
+    rows = [gpt2.encode_records(part, tokens, length) for part in (train, test)]
     model, curve = gpt2.train_gpt2(plan, model, rows[0], rows[1], max(1, plan.steps // POINTS))
-    known = language.by_meaning(test)
+    known = language.group_by_meaning(test)
     meanings = list(known)[:described]
     expected = [known[each] if source != "restaurants" else language.references(each) for each in meanings]
     written = gpt2.describe(model, tokens, meanings, length)

@@ -1,1 +1,1 @@
-"""Paper 3's experiments at a size that runs anywhere: data, models and one training loop."""
+"""Data, models and one training loop for paper 3's experiments, at a size that runs on any computer."""

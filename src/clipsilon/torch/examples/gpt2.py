@@ -1,6 +1,7 @@
-"""A GPT-2 that turns a restaurant's meaning into a sentence: small and new, or the user's own pretrained one.
+"""A GPT-2 that turns a restaurant's meaning into a sentence: a small new one, or the user's pretrained one.
 
-A record is one row of tokens: the meaning, a mark, the sentence, an end. Only the sentence and its end are learned.
+A record is one row of tokens: the meaning, a separator, the sentence, an end token. The loss covers the sentence and
+the end token only.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from torch.utils.data import TensorDataset
 
 from clipsilon._core import checks
 from clipsilon.torch.examples.language import Record
-from clipsilon.torch.examples.training import Plan, Training, prepared, stops
+from clipsilon.torch.examples.training import Training, TrainingConfig, prepare_training, train_with_pauses
 
-IGNORED = -100  # the target of a token that is not learned, as PyTorch's losses have it
+IGNORED = -100  # the target of tokens that the loss does not cover, as in PyTorch
 
 
 class Tokens(Protocol):
-    """Text as numbers and back."""
+    """A tokenizer: its vocabulary size, its separator of meaning and sentence, and its end token."""
 
-    size: int  # of the vocabulary
-    mark: int  # between a meaning and its sentence
+    size: int
+    mark: int
     end: int
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
 
 
 class Words:
-    """Every word is a token, and so is a full stop; brackets and commas are left out.
+    """Tokens for words and full stops; brackets and commas are left out.
 
-    The vocabulary is public: give it public texts.
+    The vocabulary is released with the model: build it from public texts.
     """
 
     def __init__(self, texts: Sequence[str]):
@@ -49,11 +50,11 @@ class Words:
         self.end, self.mark, self.size = 0, 1, len(self._words)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         return [self._numbers.get(word, 2) for word in _words(text)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
         return " ".join(self._words[token] for token in tokens).replace(" .", ".")
 
 
@@ -62,7 +63,7 @@ def _words(text: str) -> list[str]:
 
 
 class Pieces:
-    """The tokens of a pretrained GPT-2, from the user's folder."""
+    """Tokens of a pretrained GPT-2, from the user's folder."""
 
     def __init__(self, folder: str | PathLike[str]):
         from transformers import AutoTokenizer
@@ -72,16 +73,33 @@ class Pieces:
         self.mark = self.encode("\n")[0]
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         return list(self._tokenizer.encode(text))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
         return str(self._tokenizer.decode(tokens))
 
 
 def new_gpt2(vocabulary: int, length: int, seed: int, width: int = 32, depth: int = 2) -> nn.Module:
-    """A small GPT-2 with parameters at random, which depend on the seed alone; 33 thousand for our restaurants."""
+    """Return a small, randomly initialised GPT-2; 33,000 parameters for the synthetic restaurants.
+
+    Parameters
+    ----------
+    vocabulary : int
+        Number of tokens in the vocabulary.
+    length : int
+        Longest row, in tokens.
+    seed : int
+        Seed of the initial parameters.
+    width, depth : int
+        Entries per token, and number of attention blocks.
+
+    Returns
+    -------
+    nn.Module
+        A `GPT2LMHeadModel` without dropout and with untied embeddings.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -104,8 +122,8 @@ def new_gpt2(vocabulary: int, length: int, seed: int, width: int = 32, depth: in
     return model
 
 
-def own_gpt2(folder: str | PathLike[str]) -> nn.Module:
-    """A pretrained GPT-2 from the user's folder, its last layer untied from the first: Opacus takes each once."""
+def load_gpt2(folder: str | PathLike[str]) -> nn.Module:
+    """Load a pretrained GPT-2 from a folder and untie its last layer from the first: ghost clipping needs it."""
     from transformers import GPT2LMHeadModel
 
     model: Any = GPT2LMHeadModel.from_pretrained(Path(folder), local_files_only=True)
@@ -114,15 +132,30 @@ def own_gpt2(folder: str | PathLike[str]) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-class Texts(NamedTuple):
-    """Records as rows of tokens and of targets, (records, length); rows that are too short end in `end`."""
+class TokenRows(NamedTuple):
+    """Records as rows of tokens and of targets, (records, length); short rows are filled up with the end token."""
 
     inputs: Tensor
     targets: Tensor
 
 
-def texts(records: Sequence[Record], tokens: Tokens, length: int) -> Texts:
-    """Records as rows; what does not fit is cut off."""
+def encode_records(records: Sequence[Record], tokens: Tokens, length: int) -> TokenRows:
+    """Encode records as rows of tokens.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        Meanings and sentences.
+    tokens : Tokens
+        The tokenizer.
+    length : int
+        Length of the rows; longer records are truncated.
+
+    Returns
+    -------
+    TokenRows
+        Tokens, and the token that follows each, or `IGNORED` where the loss does not cover it.
+    """
     inputs = torch.full((len(records), length), tokens.end)
     targets = torch.full((len(records), length), IGNORED)
     for number, record in enumerate(records):
@@ -130,52 +163,92 @@ def texts(records: Sequence[Record], tokens: Tokens, length: int) -> Texts:
         row = torch.tensor([*meaning, *tokens.encode(record.sentence), tokens.end][: length + 1])
         inputs[number, : len(row) - 1] = row[:-1]
         targets[number, len(meaning) - 1 : len(row) - 1] = row[len(meaning) :]
-    return Texts(inputs, targets)
+    return TokenRows(inputs, targets)
 
 
-def scores(model: Any, inputs: Tensor) -> Tensor:
-    """The scores of the next token, at each place; each record has its own row of places, as ghost clipping needs."""
+def next_token_scores(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Return the scores of the next token at each place.
+
+    Each record has its own row of position ids, as ghost clipping needs.
+    """
     places = torch.arange(inputs.shape[1], device=inputs.device).repeat(len(inputs), 1)
     found: Tensor = model(input_ids=inputs, position_ids=places, attention_mask=torch.ones_like(inputs)).logits
     return found
 
 
 def train_gpt2(
-    plan: Plan, model: nn.Module, train: Texts, test: Texts, every: int
-) -> tuple[Any, list[tuple[int, float]]]:
-    """The trained model, and its test loss at every so many steps, from 0."""
-    training = prepared(plan, model, TensorDataset(*train))
+    config: TrainingConfig, model: nn.Module, train: TokenRows, test: TokenRows, every: int
+) -> tuple[nn.Module, list[tuple[int, float]]]:
+    """Train a GPT-2 and record its test loss.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        The settings.
+    model : nn.Module
+        The model, which is trained in place.
+    train, test : TokenRows
+        Records to train on and to test on.
+    every : int
+        Steps between two measurements of the test loss.
+
+    Returns
+    -------
+    tuple
+        The trained model, in evaluation mode, and pairs of steps taken and test loss, from step 0.
+    """
+    training = prepare_training(config, model, TensorDataset(*train))
     losses = [(0, test_loss(training.model.eval(), test))]
-    losses += [(done, test_loss(training.model, test)) for done in stops(training, plan.steps, every, _loss)]
+    pauses = train_with_pauses(training, config.steps, every, _loss)
+    losses += [(done, test_loss(training.model, test)) for done in pauses]
     return training.model.eval(), losses
 
 
 def _loss(training: Training, batch: list[Tensor]) -> Any:
     inputs, targets = batch
-    found = scores(training.model, inputs)
-    shape = {} if isinstance(training.criterion, nn.Module) else {"shape": found.shape}  # private: a loss a record
+    found = next_token_scores(training.model, inputs)
+    shape = {} if isinstance(training.criterion, nn.Module) else {"shape": found.shape}  # private: one loss per record
     return training.criterion(found.flatten(0, 1), targets.flatten(), **shape)
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def test_loss(model: Any, test: Texts) -> float:
-    """The mean loss of a learned token, in nats."""
+def test_loss(model: nn.Module, test: TokenRows) -> float:
+    """Return the mean loss per token that the loss covers, in nats."""
     total = nn.CrossEntropyLoss(reduction="sum", ignore_index=IGNORED)
     pieces = zip(test.inputs.split(500), test.targets.split(500), strict=True)
-    summed = sum(float(total(scores(model, inputs).flatten(0, 1), targets.flatten())) for inputs, targets in pieces)
+    summed = sum(
+        float(total(next_token_scores(model, inputs).flatten(0, 1), targets.flatten())) for inputs, targets in pieces
+    )
     return summed / int((test.targets != IGNORED).sum())
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def describe(model: Any, tokens: Tokens, meanings: Sequence[str], length: int) -> list[str]:
-    """A sentence for each meaning: always the likeliest next token."""
+def describe(model: nn.Module, tokens: Tokens, meanings: Sequence[str], length: int) -> list[str]:
+    """Generate a sentence for each meaning by greedy decoding.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, in evaluation mode.
+    tokens : Tokens
+        Its tokenizer.
+    meanings : sequence of str
+        Meaning representations.
+    length : int
+        Longest row, in tokens.
+
+    Returns
+    -------
+    list of str
+        One sentence per meaning.
+    """
     starts = [[*tokens.encode(meaning), tokens.mark][:length] for meaning in meanings]
     rows = torch.full((len(starts), length + 1), tokens.end)
     for row, start in zip(rows, starts, strict=True):
         row[: len(start)] = torch.tensor(start)
     first = torch.tensor([len(start) for start in starts])
     for place in range(int(first.min()), length + 1):
-        likeliest = scores(model, rows[:, :place])[:, -1].argmax(1)
+        likeliest = next_token_scores(model, rows[:, :place])[:, -1].argmax(1)
         rows[:, place] = torch.where(place >= first, likeliest, rows[:, place])
     return [_until_end(tokens, row[len(start) :].tolist()) for row, start in zip(rows, starts, strict=True)]
 

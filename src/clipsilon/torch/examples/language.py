@@ -1,7 +1,7 @@
-"""Restaurants described in a sentence: the E2E challenge's records, from the user's file or made up in its style.
+"""Descriptions of restaurants: records of the E2E challenge, from the user's file, or synthetic ones in its style.
 
-A record is a meaning representation, `name[Aromi], food[Indian], area[riverside]`, and a sentence that says so. Nothing
-is shipped or downloaded: the generator below has words of its own.
+A record is a meaning representation, `name[Aromi], food[Indian], area[riverside]`, and a sentence that expresses it.
+Nothing is shipped or downloaded: the generator below has its own vocabulary.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RATINGS = ("low", "average", "excellent")
 AREAS = ("riverside", "city centre")
 
 _KEYS = ("name", "eatType", "food", "priceRange", "customer rating", "area")
-_TOLD = (1.0, 1.0, 1.0, 0.6, 0.6, 0.6)  # how often a restaurant has them
-_TURNS = 3
+_FREQUENCIES = (1.0, 1.0, 1.0, 0.6, 0.6, 0.6)  # how often a restaurant has each key
+_PHRASINGS = 3
 
 
 class Record(NamedTuple):
@@ -36,39 +36,42 @@ class Record(NamedTuple):
 
 
 def restaurants(count: int, seed: int = 0) -> list[Record]:
-    """Made-up restaurants, each described by one of several turns of phrase; the same for the same seed."""
+    """Return synthetic restaurants, each described in one of three phrasings; they depend on the seed alone."""
     rng = np.random.default_rng(checks.integer("seed", seed, least=0))
     choices = (NAMES, KINDS, FOODS, PRICES, RATINGS, AREAS)
     shape = checks.count("count", count), len(choices)
     drawn = rng.integers([len(each) for each in choices], size=shape)
-    told = rng.random(shape) < _TOLD
-    turns = rng.integers(_TURNS, size=count)
+    present = rng.random(shape) < _FREQUENCIES
+    phrasings = rng.integers(_PHRASINGS, size=count)
     return [
-        _restaurant({key: each[k] for key, each, k, tell in zip(_KEYS, choices, row, tells, strict=True) if tell}, turn)
-        for row, tells, turn in zip(drawn, told, turns, strict=True)
+        _restaurant(
+            {key: each[k] for key, each, k, has in zip(_KEYS, choices, row, keys, strict=True) if has}, phrasing
+        )
+        for row, keys, phrasing in zip(drawn, present, phrasings, strict=True)
     ]
 
 
-def _restaurant(said: dict[str, str], turn: int) -> Record:
-    return Record(", ".join(f"{key}[{value}]" for key, value in said.items()), _sentence(said, turn))
+def _restaurant(attributes: dict[str, str], phrasing: int) -> Record:
+    meaning = ", ".join(f"{key}[{value}]" for key, value in attributes.items())
+    return Record(meaning, _sentence(attributes, phrasing))
 
 
-def _sentence(said: dict[str, str], turn: int) -> str:
-    """One of three turns of phrase for what is said."""
-    name, kind, food = said["name"], said["eatType"], said["food"]
+def _sentence(attributes: dict[str, str], phrasing: int) -> str:
+    """Return one of three sentences that express the attributes."""
+    name, kind, food = attributes["name"], attributes["eatType"], attributes["food"]
     opening = (
         f"{name} is a {kind} that serves {food} food",
         f"the {kind} {name} offers {food} dishes",
         f"for {food} food there is a {kind} called {name}",
-    )[turn]
-    place = f" in the {said['area']}" if "area" in said else ""
-    price = f" at {said['priceRange']} prices" if "priceRange" in said else ""
-    rating = f" and has a {said['customer rating']} customer rating" if "customer rating" in said else ""
+    )[phrasing]
+    place = f" in the {attributes['area']}" if "area" in attributes else ""
+    price = f" at {attributes['priceRange']} prices" if "priceRange" in attributes else ""
+    rating = f" and has a {attributes['customer rating']} customer rating" if "customer rating" in attributes else ""
     return f"{opening}{place}{price}{rating}."
 
 
 def read_e2e(path: str | PathLike[str]) -> list[Record]:
-    """The records of a file of the E2E challenge: CSV with the columns `mr` and `ref`."""
+    """Read the records of a file of the E2E challenge: CSV with the columns `mr` and `ref`."""
     with Path(path).open(encoding="utf-8", newline="") as file:
         table = csv.DictReader(file)
         if not {"mr", "ref"} <= set(table.fieldnames or ()):
@@ -79,8 +82,8 @@ def read_e2e(path: str | PathLike[str]) -> list[Record]:
     return records
 
 
-def by_meaning(records: Iterable[Record]) -> dict[str, list[str]]:
-    """All sentences of each meaning: what a description is compared with."""
+def group_by_meaning(records: Iterable[Record]) -> dict[str, list[str]]:
+    """Return all sentences of each meaning, with which a description is compared."""
     found: dict[str, list[str]] = {}
     for record in records:
         found.setdefault(record.meaning, []).append(record.sentence)
@@ -88,13 +91,13 @@ def by_meaning(records: Iterable[Record]) -> dict[str, list[str]]:
 
 
 def references(meaning: str) -> list[str]:
-    """All sentences that the generator has for a meaning."""
-    said = dict(part.removesuffix("]").split("[") for part in meaning.split(", "))
-    return [_sentence(said, turn) for turn in range(_TURNS)]
+    """Return all sentences that the generator has for a meaning."""
+    attributes = dict(part.removesuffix("]").split("[") for part in meaning.split(", "))
+    return [_sentence(attributes, phrasing) for phrasing in range(_PHRASINGS)]
 
 
 def bleu(written: Sequence[str], expected: Sequence[Sequence[str]]) -> float:
-    """Corpus BLEU of sacrebleu, in per cent, where each text may have several references."""
+    """Return sacrebleu's corpus BLEU in per cent; each text may have several references."""
     from sacrebleu.metrics import BLEU
 
     most = max(map(len, expected))
@@ -103,7 +106,7 @@ def bleu(written: Sequence[str], expected: Sequence[Sequence[str]]) -> float:
 
 
 def rouge_l(written: Sequence[str], expected: Sequence[Sequence[str]]) -> float:
-    """Mean ROUGE-L F1 of rouge-score, in per cent, each text against its best reference."""
+    """Return rouge-score's mean ROUGE-L F1 in per cent, each text compared with its best reference."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"])

@@ -1,13 +1,13 @@
 """Small models for square images: a convolutional network and a vision transformer.
 
-Every layer treats records one by one, and every layer's input has one row a record, as ghost clipping needs: positions
-are rows of an embedding, looked up for each record, and not one parameter for all.
+Every layer treats records one by one, and every layer's input has one row per record, as ghost clipping needs:
+positions are looked up in an embedding for each record, instead of being one parameter that all records share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +16,25 @@ from clipsilon._core import checks
 
 
 class Shape(NamedTuple):
-    """What a model must know of its images."""
+    """The size of images and the number of their classes.
+
+    Parameters
+    ----------
+    channels : int
+        Colour channels: 1 or 3.
+    size : int
+        Pixels per side; a multiple of 4.
+    classes : int
+        Number of classes.
+    """
 
     channels: int
-    size: int  # pixels a side
+    size: int
     classes: int
 
 
 def cnn(shape: Shape, width: int = 16) -> nn.Module:
-    """Two convolutions, each halving the side, and two linear layers; 14 thousand parameters on digits."""
+    """Return a network of two convolutions, each halving the side, and two linear layers; 14,000 weights on digits."""
     side = shape.size // 4
     return nn.Sequential(
         nn.Conv2d(shape.channels, width, 3, padding=1),
@@ -41,12 +51,29 @@ def cnn(shape: Shape, width: int = 16) -> nn.Module:
 
 
 def vit(shape: Shape, width: int = 32, depth: int = 2, heads: int = 4) -> nn.Module:
-    """A vision transformer of 4 × 4 patches, averaged over patches; 18 thousand parameters on digits."""
+    """Return a vision transformer of 4 × 4 patches, averaged over patches; 18,000 parameters on digits.
+
+    Parameters
+    ----------
+    shape : Shape
+        Size of the images and number of classes.
+    width : int, default 32
+        Entries per token; a multiple of `heads`.
+    depth : int, default 2
+        Number of attention blocks.
+    heads : int, default 4
+        Attention heads per block.
+
+    Returns
+    -------
+    nn.Module
+        With parameters from PyTorch's global generator.
+    """
     return ViT(shape, width, depth, heads)
 
 
 class ViT(nn.Module):
-    """Patches, their positions, blocks of attention, and a linear layer on the mean."""
+    """Patches, their positions, attention blocks, and a linear layer on the mean over patches; see `vit`."""
 
     def __init__(self, shape: Shape, width: int, depth: int, heads: int):
         super().__init__()
@@ -58,7 +85,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, shape.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The scores of all classes."""
+        """Return the scores of all classes, (records, classes)."""
         tokens = self.patches(images).flatten(2).mT
         places = torch.arange(16, device=images.device).repeat(len(images), 1)
         scores: Tensor = self.head(self.norm(self.blocks(tokens + self.positions(places))).mean(1))
@@ -66,7 +93,7 @@ class ViT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each added to what came in."""
+    """Attention and two linear layers, each with a residual connection."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -76,7 +103,7 @@ class Block(nn.Module):
         self.layers = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens of the same shape."""
+        """Return tokens of the same shape."""
         tokens = tokens + self._attention(self.before_attention(tokens))
         return tokens + self.layers(self.before_layers(tokens))
 
@@ -93,10 +120,25 @@ MODELS: dict[str, Callable[[Shape], nn.Module]] = {"CNN": cnn, "ViT": vit}
 
 
 def image_model(name: str, shape: Shape, seed: int) -> nn.Module:
-    """A model by its name; its first parameters depend on the seed alone."""
-    make: Any = checks.choice("model", name, MODELS)
+    """Return a model by its name; its initial parameters depend on the seed alone.
+
+    Parameters
+    ----------
+    name : str
+        "CNN" or "ViT".
+    shape : Shape
+        Size of the images and number of classes.
+    seed : int
+        Seed of the initial parameters; PyTorch's global generator is left as it was.
+
+    Returns
+    -------
+    nn.Module
+        The model, in training mode.
+    """
+    make = checks.choice("model", name, MODELS)
     if shape.size % 4:
-        raise ValueError(f"images must have a side that 4 divides, got {shape.size}.")
+        raise ValueError(f"images must have a side that is a multiple of 4, got {shape.size}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: nn.Module = make(shape)

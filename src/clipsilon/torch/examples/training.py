@@ -1,4 +1,4 @@
-"""One training loop for all of paper 3's experiments: SGD on shuffled batches, DPSGD-GC and DiceSGD on Poisson's."""
+"""One training loop for all of paper 3's experiments: SGD on shuffled batches, DPSGD-GC and DiceSGD on Poisson ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,28 @@ from clipsilon.torch.examples.images import Images
 OPTIMIZERS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 
 
-class Plan(NamedTuple):
-    """What decides a training, but for its data and its model; `PrivacyEngine.make_private` says what most mean."""
+class TrainingConfig(NamedTuple):
+    """The settings of a training; with data and a model they determine its result.
 
-    algorithm: str  # "sgd" (neither clipped nor noisy), "dpsgd" or "dice"
+    Parameters
+    ----------
+    algorithm : str
+        "sgd", which neither clips nor adds noise, "dpsgd" or "dice".
+    step : float
+        Step size, the optimiser's `lr`.
+    batch, steps : int
+        Expected batch size and number of steps.
+    seed : int, default 0
+        Seed of batches and noise.
+    optimizer : str, default "SGD"
+        "SGD", "Adam" or "AdamW".
+    clip, error_clip, residual_cap, clipping, noise_multiplier
+        As in `PrivacyEngine.make_private`.
+    warm_up : int, default 0
+        Steps in which the step size grows linearly; after them it decreases to zero. With 0 it is constant.
+    """
+
+    algorithm: str
     step: float
     batch: int
     steps: int
@@ -31,34 +49,49 @@ class Plan(NamedTuple):
     residual_cap: float | None = None
     clipping: str = "flat"
     noise_multiplier: float = 0.0
-    warm_up: int = 0  # steps in which the step size grows; after them it falls to zero. 0: it is constant
+    warm_up: int = 0
 
     def settings(self) -> dict[str, Any]:
-        """The settings of the update, for the engine and for its rule."""
+        """Return the settings of the update, for the engine and for its rule."""
         feedback = {"error_clip": self.error_clip, "residual_cap": self.residual_cap}
         shared = {name: getattr(self, name) for name in ("algorithm", "clip", "clipping", "noise_multiplier")}
         return shared | (feedback if self.algorithm == "dice" else {})
 
 
 class Training(NamedTuple):
-    """A training that is ready: the loop below needs no more."""
+    """What the training loop needs; model, optimiser, criterion and loader are private ones unless it is plain SGD."""
 
-    model: Any
-    optimizer: Any
-    criterion: Any
-    loader: Any
-    schedule: Any
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    criterion: Callable[..., Any]
+    loader: DataLoader[Any]
+    schedule: torch.optim.lr_scheduler.LRScheduler
 
 
-def prepared(plan: Plan, model: nn.Module, records: TensorDataset) -> Training:
-    """The model, made private unless the plan says "sgd"; the seed decides on batches and noise."""
-    make: Any = checks.choice("optimizer", plan.optimizer, OPTIMIZERS)
+def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDataset) -> Training:
+    """Make the model private, unless the algorithm is "sgd", and seed batches and noise.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        The settings.
+    model : nn.Module
+        The model, which is trained in place.
+    records : TensorDataset
+        Inputs and targets.
+
+    Returns
+    -------
+    Training
+        For `train_with_pauses`.
+    """
+    make = checks.choice("optimizer", config.optimizer, OPTIMIZERS)
     model.train()
-    optimizer, criterion = make(model.parameters(), lr=plan.step), nn.CrossEntropyLoss()
-    batches = torch.Generator().manual_seed(2 * plan.seed)
-    loader: Any = DataLoader(records, batch_size=plan.batch, shuffle=True, generator=batches)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _schedule(plan.warm_up, plan.steps))
-    if plan.algorithm == "sgd":
+    optimizer, criterion = make(model.parameters(), lr=config.step), nn.CrossEntropyLoss()
+    batches = torch.Generator().manual_seed(2 * config.seed)
+    loader = DataLoader(records, batch_size=config.batch, shuffle=True, generator=batches)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _schedule(config.warm_up, config.steps))
+    if config.algorithm == "sgd":
         return Training(model, optimizer, criterion, loader, schedule)
     model, optimizer, criterion, loader = PrivacyEngine().make_private(
         module=model,
@@ -66,16 +99,32 @@ def prepared(plan: Plan, model: nn.Module, records: TensorDataset) -> Training:
         criterion=criterion,
         data_loader=loader,
         grad_sample_mode="ghost",
-        noise_generator=torch.Generator().manual_seed(2 * plan.seed + 1),
-        **plan.settings(),
+        noise_generator=torch.Generator().manual_seed(2 * config.seed + 1),
+        **config.settings(),
     )
     return Training(model, optimizer, criterion, loader, schedule)
 
 
-def stops(training: Training, steps: int, every: int, loss: Callable[[Training, Any], Any]) -> Iterator[int]:
-    """Train for so many steps, and stop at every so many, and at the last, to let the model be looked at.
+def train_with_pauses(
+    training: Training, steps: int, every: int, loss: Callable[[Training, list[Tensor]], Any]
+) -> Iterator[int]:
+    """Train, and pause regularly with the model in evaluation mode.
 
-    `loss` makes the loss of a batch; what is given at a stop is the number of steps taken.
+    Parameters
+    ----------
+    training : Training
+        From `prepare_training`.
+    steps : int
+        Number of steps.
+    every : int
+        Steps between pauses; there is also a pause after the last step.
+    loss : callable
+        Computes the loss of a batch.
+
+    Yields
+    ------
+    int
+        The number of steps taken so far.
     """
     batches = chain.from_iterable(repeat(training.loader))
     training.model.train()
@@ -91,16 +140,31 @@ def stops(training: Training, steps: int, every: int, loss: Callable[[Training, 
 
 
 def _schedule(warm_up: int, steps: int) -> Callable[[int], float]:
-    """Linear up, then linear down."""
+    """Return the factor of the step size after a number of steps: linear up, then linear down."""
     if warm_up == 0:
         return lambda done: 1.0
     return lambda done: min((done + 1) / warm_up, max(0.0, (steps - done) / (steps - warm_up)))
 
 
-def train_images(plan: Plan, model: nn.Module, data: Images) -> float:
-    """Train, and return the test accuracy."""
-    training = prepared(plan, model, TensorDataset(*data.train))
-    for _ in stops(training, plan.steps, plan.steps, _image_loss):
+def train_images(config: TrainingConfig, model: nn.Module, data: Images) -> float:
+    """Train a model of images, and return its test accuracy.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        The settings.
+    model : nn.Module
+        The model, which is trained in place.
+    data : Images
+        Images to train on and to test on.
+
+    Returns
+    -------
+    float
+        Fraction of test images that are classified correctly.
+    """
+    training = prepare_training(config, model, TensorDataset(*data.train))
+    for _ in train_with_pauses(training, config.steps, config.steps, _image_loss):
         pass
     return float(accuracy(training.model.eval(), *data.test))
 
@@ -111,7 +175,20 @@ def _image_loss(training: Training, batch: list[Tensor]) -> Any:
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def accuracy(model: Any, images: Tensor, labels: Tensor) -> float:
-    """The share of images whose label the model finds."""
+def accuracy(model: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) -> float:
+    """Return the fraction of images that the model classifies correctly.
+
+    Parameters
+    ----------
+    model : callable
+        Maps images to scores, (records, classes).
+    images, labels : Tensor
+        Images, and the number of the class of each.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+    """
     pieces = zip(images.split(1000), labels.split(1000), strict=True)
     return sum(int((model(some).argmax(1) == right).sum()) for some, right in pieces) / len(labels)
