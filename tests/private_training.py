@@ -27,7 +27,7 @@ def network(seed=1):
 
 
 class Training:
-    """A model, made private, and its loop."""
+    """A small model, made private, and its training loop."""
 
     def __init__(
         self, mode="hooks", data=None, model=None, batch=5, optimizer=torch.optim.SGD, lr=0.1, wrap=None, **settings
@@ -71,7 +71,7 @@ class Training:
         return flat(self.optimizer.error)
 
     def update(self):
-        """v + noise of the last step."""
+        """Return v + noise of the last step."""
         return flat(p.grad for p in self.optimizer.trained)
 
 
@@ -88,15 +88,15 @@ SETTINGS = [
 ]
 
 
-def trained(mode, wrap, settings):
+def train(mode, wrap, settings):
     training = Training(mode, wrap=wrap, optimizer=torch.optim.Adam, noise_multiplier=0.3, **settings).run(2)
     error = training.error() if training.optimizer.error else torch.zeros(0)
     return {"theta": training.theta(), "error": error, "steps": training.engine.steps}
 
 
-def one_of_many(rank, world, folder):
-    """What each of several processes runs; the results go to a file."""
+def run_process(rank, world, folder):
+    """Run all settings in one of several processes, and write the results to a file."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
-    results = [trained(mode, PARALLEL[wrap], settings) for mode, wrap, settings in SETTINGS]
+    results = [train(mode, PARALLEL[wrap], settings) for mode, wrap, settings in SETTINGS]
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -36,7 +36,7 @@ def digits():
     return images.digits()
 
 
-def test_digits_are_what_they_are(digits):
+def test_digits(digits):
     assert digits.train[0].shape == (1437, 1, 8, 8)
     assert digits.test[0].shape == (360, 1, 8, 8)
     assert digits.shape == SMALL
@@ -61,7 +61,7 @@ def test_printed_digits_depend_on_the_seed_alone():
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("shape", [SMALL, Shape(3, 32, 100)])
-def test_a_model_gives_scores_and_opacus_takes_it(name, shape):
+def test_a_model_returns_scores_and_opacus_supports_it(name, shape):
     model = image_model(name, shape, seed=0)
     x = torch.randn(5, shape.channels, shape.size, shape.size, generator=torch.Generator().manual_seed(0))
     assert model(x).shape == (5, shape.classes)
@@ -84,15 +84,15 @@ def test_first_parameters_depend_on_the_seed_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_model_that_is_not_there():
+def test_unknown_models():
     with pytest.raises(ValueError, match="model must be one of 'CNN', 'ViT', got 'MLP'."):
         image_model("MLP", SMALL, 0)
     with pytest.raises(ValueError, match="images must have a side that is a multiple of 4, got 9."):
         image_model("CNN", Shape(1, 9, 10), 0)
 
 
-def one_step(model, x, y, mode, **update):
-    """Parameters and error after three steps in float64, without noise."""
+def train_one_pass(model, x, y, mode, **update):
+    """Return parameters and error after one pass in float64, without noise."""
     model = copy.deepcopy(model)
     loader = torch.utils.data.DataLoader(TensorDataset(x, y), batch_size=8, generator=torch.Generator().manual_seed(0))
     optimizer, criterion = torch.optim.SGD(model.parameters(), lr=0.5), torch.nn.CrossEntropyLoss()
@@ -124,7 +124,7 @@ def test_ghost_and_hooks_agree_on_the_models(name, update):
     x = torch.randn(20, 1, 8, 8, generator=generator, dtype=torch.float64)
     y = torch.randint(10, (20,), generator=generator)
     model = image_model(name, SMALL, 0).double()
-    ghost, hooks = one_step(model, x, y, "ghost", **update), one_step(model, x, y, "hooks", **update)
+    ghost, hooks = train_one_pass(model, x, y, "ghost", **update), train_one_pass(model, x, y, "hooks", **update)
     for one, other in zip((*ghost[0], *ghost[1]), (*hooks[0], *hooks[1]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
     moved = max(float((p - q.detach()).abs().max()) for p, q in zip(ghost[0], model.parameters(), strict=True))
@@ -164,7 +164,7 @@ def write_binary(folder, classes):
 
 @pytest.mark.parametrize("write", [write_python, write_binary])
 @pytest.mark.parametrize("classes", [10, 100])
-def test_cifar_in_both_forms(tmp_path, monkeypatch, write, classes):
+def test_cifar_in_both_formats(tmp_path, monkeypatch, write, classes):
     rows = write(tmp_path, classes)
     monkeypatch.setenv(images.FOLDER, str(tmp_path))
     found = images.cifar()
@@ -178,12 +178,12 @@ def test_cifar_in_both_forms(tmp_path, monkeypatch, write, classes):
     assert found.train[0][0, 1, 0, 0] == pytest.approx(pixels[0, 1024] / 127.5 - 1, abs=1e-6)
 
 
-def test_cifar_that_is_not_there(tmp_path):
+def test_missing_cifar(tmp_path):
     with pytest.raises(ValueError, match="folder must hold the files of CIFAR-10 or CIFAR-100"):
         images.cifar(tmp_path)
 
 
-def test_cifar_with_other_content(tmp_path):
+def test_malformed_cifar(tmp_path):
     write_binary(tmp_path, 10)
     (tmp_path / "test_batch.bin").write_bytes(b"123")
     with pytest.raises(ValueError, match="test_batch.bin must hold rows of 3073 bytes, got 3 bytes in all."):
@@ -202,7 +202,7 @@ class Evil:
         return os.system, ("echo pickled code ran",)
 
 
-def test_a_pickle_cannot_run_anything(tmp_path, capfd):
+def test_a_pickle_cannot_run_code(tmp_path, capfd):
     write_python(tmp_path, 10)
     (tmp_path / "test_batch").write_bytes(pickle.dumps(Evil(), protocol=2))
     with pytest.raises(ValueError, match="test_batch must be a file of CIFAR's Python format, got .*system in it."):
@@ -210,7 +210,7 @@ def test_a_pickle_cannot_run_anything(tmp_path, capfd):
     assert "pickled code ran" not in capfd.readouterr().out
 
 
-def test_training_learns_and_repeats_itself(digits):
+def test_training_learns_and_is_reproducible(digits):
     config = TrainingConfig("dice", 3.0, 240, 12, seed=5, clip=0.1, noise_multiplier=0.5)
     first, again = (train_images(config, image_model("CNN", SMALL, 0), digits) for _ in range(2))
     other = train_images(config._replace(seed=6), image_model("CNN", SMALL, 0), digits)
@@ -225,7 +225,7 @@ def test_training_without_privacy(digits):
     )
 
 
-def test_stops_are_where_they_should_be(digits):
+def test_pauses(digits):
     some = Images((digits.train[0][:50], digits.train[1][:50]), digits.test, 10)
     config = TrainingConfig("dpsgd", 0.1, 20, 7)
     training = prepare_training(config, image_model("CNN", SMALL, 0).eval(), TensorDataset(*some.train))
@@ -244,7 +244,7 @@ def test_the_step_size_rises_and_falls():
     assert [_schedule(0, 6)(done) for done in range(6)] == [1.0] * 6
 
 
-def test_accuracy_counts():
+def test_accuracy():
     def model(x):
         return x
 
@@ -252,7 +252,7 @@ def test_accuracy_counts():
     assert accuracy(model, scores, torch.tensor([0, 1, 1, 0])) == 0.75
 
 
-def test_a_config_gives_the_engine_what_it_takes():
+def test_a_config_has_the_engine_s_settings():
     assert "error_clip" not in TrainingConfig("dpsgd", 1.0, 10, 1).settings()
     assert TrainingConfig("dice", 1.0, 10, 1, clip=0.1, residual_cap=0.2).settings()["residual_cap"] == 0.2
     with pytest.raises(ValueError, match="optimizer must be one of 'SGD', 'Adam', 'AdamW', got 'LBFGS'."):

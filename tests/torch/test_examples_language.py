@@ -1,4 +1,4 @@
-"""Restaurants, their tokens, a small GPT-2, and the marks of what it writes."""
+"""Restaurants, their tokens, a small GPT-2, and scores of its sentences."""
 
 import re
 
@@ -33,7 +33,7 @@ def test_the_generator_is_deterministic(records):
         language.restaurants(0)
 
 
-def test_a_sentence_says_what_is_meant_and_no_more(records):
+def test_a_sentence_expresses_its_meaning_and_no_more(records):
     for meaning, sentence in records:
         said = dict(re.findall(r"([\w ]+)\[([^\]]+)\]", meaning))
         assert {"name", "eatType", "food"} <= {key.strip() for key in said}
@@ -44,7 +44,7 @@ def test_a_sentence_says_what_is_meant_and_no_more(records):
         assert sentence in language.references(meaning)
 
 
-def test_meanings_and_turns_vary(records):
+def test_meanings_and_phrasings_vary(records):
     assert len({record.meaning for record in records}) > 200
     openings = {re.sub(r"[A-Z]\w+", "X", record.sentence.split(" ")[0]) for record in records}
     assert openings == {"X", "the", "for"}
@@ -92,7 +92,7 @@ def test_rows_learn_the_sentence_only(words, records):
     assert short.targets[0][short.targets[0] != gpt2.IGNORED].tolist() == sentence[:3]
 
 
-def test_gpt2_is_small_and_opacus_takes_it(words):
+def test_gpt2_is_small_and_opacus_supports_it(words):
     model = gpt2.new_gpt2(words.size, 45, seed=0)
     assert 10_000 < sum(p.numel() for p in model.parameters()) < 50_000
     assert ModuleValidator.validate(model) == []
@@ -163,7 +163,7 @@ def test_training_lowers_the_loss_and_writes(words, records):
 
 
 def test_describing_takes_the_likeliest_token_of_each_row(words):
-    """A made-up model that always says the token after the last one, and ends."""
+    """A stub model that always predicts the token after the last one, and then the end."""
 
     class Counts(torch.nn.Module):
         def forward(self, input_ids, **_):

@@ -1,4 +1,4 @@
-"""Ghost clipping and hooks agree on layers of every kind, the capped error included."""
+"""Ghost clipping and hooks agree on layers of every kind, including the capped error."""
 
 import copy
 
@@ -55,12 +55,12 @@ class Scaled(nn.Module):
         return x * self.scale**2
 
 
-def with_a_layer_of_its_own():
+def with_custom_layer():
     return nn.Sequential(nn.Flatten(), Scaled(), nn.Linear(16, 3))
 
 
 class Whole(nn.Module):
-    """A parameter beside the layers, which makes the model one layer to Opacus."""
+    """A parameter on the model itself, which makes the model one layer for Opacus."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +74,7 @@ PICTURES, WORDS = torch.randn(20, 1, 4, 4, dtype=torch.float64), torch.randint(0
 KINDS = {
     "convolutions": (convolutions, PICTURES),
     "tokens": (Tokens, WORDS),
-    "own": (with_a_layer_of_its_own, PICTURES),
+    "own": (with_custom_layer, PICTURES),
     "whole": (Whole, PICTURES),
 }
 
@@ -117,7 +117,7 @@ def test_a_layer_used_twice_has_no_cap_in_ghost_mode():
 
 
 class Outside(nn.Module):
-    """A weight that is used once more; with a gate of zero, that adds nothing to the first gradients."""
+    """Uses a layer's weight once more; with a gate of zero, that adds nothing to the first gradients."""
 
     def __init__(self, layer, gate, calls=1):
         super().__init__()
@@ -150,7 +150,7 @@ def test_a_weight_used_outside_of_its_layer_is_refused(layer, gate, settings):
         Training("ghost", model=copy.deepcopy(model), **settings).run(1)
     resumed = Training("ghost", model=copy.deepcopy(model), **settings)
     state = resumed.optimizer.state_dict()
-    state["error"] = [torch.randn_like(e) for e in state["error"]]  # with which the sums begin
+    state["error"] = [torch.randn_like(e) for e in state["error"]]  # the sums begin with it
     resumed.optimizer.load_state_dict(state)
     with pytest.raises(RuntimeError, match="layer.weight is used outside of its layer"):
         resumed.run(1)
@@ -169,7 +169,7 @@ def test_a_weight_of_a_layer_used_twice_and_outside_is_refused(layer, gate, sett
     torch.testing.assert_close(*ends)
 
 
-def test_an_input_without_a_row_a_record_is_refused():
+def test_an_input_without_one_row_per_record_is_refused():
     class Places(nn.Module):
         def __init__(self):
             super().__init__()
@@ -185,7 +185,7 @@ def test_an_input_without_a_row_a_record_is_refused():
         Training("hooks", model=Places().double()).run(1)
 
 
-def test_a_parameter_without_gradients_of_records_is_refused():
+def test_a_parameter_without_per_sample_gradients_is_refused():
     class Idle(nn.Module):
         def __init__(self):
             super().__init__()

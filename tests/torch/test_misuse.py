@@ -1,4 +1,4 @@
-"""Trainings that go wrong: what would break the guarantee in silence is refused aloud."""
+"""Misuse that would silently break the guarantee is refused with an error."""
 
 import copy
 import pickle
@@ -103,7 +103,7 @@ def test_a_record_without_a_finite_gradient_is_not_released(mode, value):
 
 
 class Difference(nn.Module):
-    """A record is two rows, and what counts is their difference: a sum in which large parts cancel."""
+    """Scores the difference of a record's two rows: a sum in which large terms cancel."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ class Difference(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_rounding_hides_no_gradient_from_ghost_clipping(dtype):
-    """Rows against rows, the squared norm is off by ε·(Σ‖x_t‖‖g_t‖)², which may be all of it."""
+    """Computed from products of rows, the squared norm is off by ε·(Σ‖x_t‖‖g_t‖)², which may be all of it."""
     generator = torch.Generator().manual_seed(0)
     far = torch.finfo(dtype).eps ** -0.5
     rows = 1000 * far * torch.randn(50, 1, 3, generator=generator, dtype=dtype)
@@ -135,7 +135,7 @@ def test_rounding_hides_no_gradient_from_ghost_clipping(dtype):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_automatic_clipping_of_gradients_too_short_to_measure(mode):
-    """Squares of such numbers are lost to rounding, and so is the length that is divided by."""
+    """Squares of such numbers are lost to rounding, and thus the norm to divide by."""
     x, y = torch.full((40, 4), 1.0), torch.zeros(40)
     model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Flatten(0))
     nn.init.zeros_(model[0].weight)
@@ -148,7 +148,7 @@ def test_automatic_clipping_of_gradients_too_short_to_measure(mode):
 
 
 class Gate(nn.Module):
-    """A layer that Opacus has no rule for, with a second input that Opacus does not look at."""
+    """A layer that Opacus has no rule for, with a second input that Opacus ignores."""
 
     def __init__(self):
         super().__init__()
@@ -185,8 +185,8 @@ def test_a_layer_whose_output_is_overwritten_is_measured(settings):
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
 
 
-def test_rows_of_rows():
-    """A layer's input may have more than one row a record, in any number of directions."""
+def test_inputs_with_several_rows_per_record():
+    """A layer's input may have several rows per record, in any number of dimensions."""
     x = torch.randn(12, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     data = (
         TensorDataset(x.flatten(1, 2), torch.arange(12).double() % 2),
@@ -210,7 +210,7 @@ def test_rows_of_rows():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_model_that_is_not_training_is_refused(mode):
+def test_a_model_in_evaluation_mode_is_refused(mode):
     training = Training(mode)
     training.private.eval()
     with pytest.raises(RuntimeError, match="training mode"):
@@ -223,8 +223,8 @@ def interrupted(*args):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("where", ["add_to_error", "_add_noise"])
-def test_a_step_that_was_interrupted_is_not_gone_on_with(mode, where, monkeypatch, tmp_path):
-    """Else the sums, or the error, would hold a batch twice or by half."""
+def test_an_interrupted_step_cannot_be_continued(mode, where, monkeypatch, tmp_path):
+    """The sums or the error would otherwise hold a batch twice or in part."""
     training = Training(mode, residual_cap=1.5, noise_multiplier=1.0).run(1)
     with monkeypatch.context() as patch:
         patch.setattr(training.optimizer, where, interrupted)
@@ -236,7 +236,7 @@ def test_a_step_that_was_interrupted_is_not_gone_on_with(mode, where, monkeypatc
         training.engine.save_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
 
 
-def test_a_backward_pass_that_failed_before_any_sum_can_be_made_again(monkeypatch):
+def test_a_backward_pass_that_failed_before_any_sum_can_be_repeated(monkeypatch):
     plain, disturbed = Training("ghost"), Training("ghost")
     plain.step(records()[:])
     with monkeypatch.context() as patch:
@@ -248,7 +248,7 @@ def test_a_backward_pass_that_failed_before_any_sum_can_be_made_again(monkeypatc
 
 
 class Twice(nn.Module):
-    """A layer that is used twice, whose gradients Opacus adds up along the backward pass."""
+    """A layer that is used twice, whose gradients Opacus sums during the backward pass."""
 
     def __init__(self):
         super().__init__()
@@ -262,8 +262,8 @@ class Twice(nn.Module):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("call", [0, 1, 2])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_backward_pass_that_was_interrupted_leaves_nothing(mode, call, late, monkeypatch):
-    """Else the next batch would be added to half of this one, and its norms be too short."""
+def test_an_interrupted_backward_pass_leaves_nothing(mode, call, late, monkeypatch):
+    """The next batch would otherwise be added to half of this one, and its norms would be too short."""
     plain, disturbed = (Training(mode, model=Twice().double(), algorithm="dpsgd") for _ in range(2))
     capture, captured = disturbed.private.capture_backprops_hook, []
 
@@ -287,7 +287,7 @@ def test_a_backward_pass_that_was_interrupted_leaves_nothing(mode, call, late, m
 @pytest.mark.parametrize("settings", KINDS, ids=str)
 @pytest.mark.parametrize("again", ["private", "model"])
 def test_a_backward_pass_of_an_earlier_call_is_refused(mode, settings, again):
-    """Its gradients would be multiplied with the inputs of the later call, and a long one be measured as a short one."""
+    """Its gradients would be multiplied by the inputs of the later call, and their norms be wrong."""
     model = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Flatten(0)).double()
     nn.init.zeros_(model[0].weight)
     training = Training(mode, model=model, batch=1, lr=0.0, **settings)
@@ -297,12 +297,12 @@ def test_a_backward_pass_of_an_earlier_call_is_refused(mode, settings, again):
     scores = training.private(1e4 * x[:1])
     training.optimizer.zero_grad()
 
-    def go_on():
+    def continue_with_another_call():
         getattr(training, again)(1e-3 * x[1:2])
         training.criterion(scores, 1 - y[:1]).backward()
 
     with pytest.raises(RuntimeError, match="called once, and only once|no gradient per record|Parameter tying"):
-        go_on()
+        continue_with_another_call()
     assert training.engine.steps == 1
     assert before is None or torch.equal(training.error(), before)
 
@@ -322,7 +322,7 @@ class Rows(nn.Module):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("pieces", [None, 3])
 def test_a_record_of_several_rows_is_refused(mode, workers, pieces):
-    """Each row would be clipped alone, and the record move the sum by as many clips."""
+    """Each row would be clipped alone, so that one record could move the sum by several clips."""
     x, y = records()[:]
     data = TensorDataset(x, y[:, None].expand(-1, 2))
     training = Training(mode, data, Rows().double(), workers=workers, poisson_sampling=False, noise_multiplier=1.0)
@@ -346,8 +346,8 @@ def test_two_batches_in_one_step_are_refused(workers):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_workers_hand_on_batches_of_all_sizes(mode):
-    """Small batches, the empty one among them: what was fetched ahead is compared in its order."""
+def test_workers_deliver_batches_of_all_sizes(mode):
+    """Batches that were fetched ahead, including empty ones, are compared with the steps in order."""
     training = Training(mode, batch=1, workers=1, noise_multiplier=1.0)
     sizes = [len(batch[0]) for batch in Training(mode, batch=1).loader]
     assert min(sizes) == 0
@@ -357,7 +357,7 @@ def test_workers_hand_on_batches_of_all_sizes(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("left_out", [{0}, {1}, {0, 1}])
-def test_pieces_left_out_mix_no_batches(mode, left_out):
+def test_leaving_out_pieces_does_not_mix_batches(mode, left_out):
     training = Training(mode, batch=8, poisson_sampling=False)
     options = {"data_loader": training.loader, "max_physical_batch_size": 4, "optimizer": training.optimizer}
     with BatchMemoryManager(**options) as loader:
@@ -368,7 +368,7 @@ def test_pieces_left_out_mix_no_batches(mode, left_out):
 
 
 @pytest.mark.parametrize("poisson", [True, False])
-def test_a_batch_left_out_makes_no_other_come_twice(poisson, tmp_path):
+def test_leaving_out_a_batch_repeats_no_other(poisson, tmp_path):
     training = Training(poisson_sampling=poisson)
     whole = [batch[0] for batch in Training(poisson_sampling=poisson).loader]
     for number, batch in enumerate(training.loader):
@@ -380,7 +380,7 @@ def test_a_batch_left_out_makes_no_other_come_twice(poisson, tmp_path):
     training.engine.save_checkpoint(**parts)
     resumed = Training(poisson_sampling=poisson)
     parts |= {"module": resumed.private, "optimizer": resumed.optimizer}
-    for _ in range(2):  # and once more, at once: a position that was loaded can be saved
+    for _ in range(2):  # twice: a position that was just loaded can be saved
         resumed.engine.load_checkpoint(**parts)
         resumed.engine.save_checkpoint(**parts)
     assert torch.equal(torch.cat([batch[0] for batch in resumed.loader]), torch.cat(whole[3:]))
@@ -389,7 +389,7 @@ def test_a_batch_left_out_makes_no_other_come_twice(poisson, tmp_path):
 
 @pytest.mark.parametrize("poisson", [True, False])
 def test_a_pass_does_not_go_on_after_a_checkpoint_was_loaded(poisson, tmp_path):
-    """Its batches would be drawn once more, and certified as fresh ones."""
+    """Its batches would be drawn again, and be certified as independent ones."""
     training, whole = Training(poisson_sampling=poisson), Training(poisson_sampling=poisson)
     parts = {"path": tmp_path / "c", "module": training.private, "optimizer": training.optimizer}
     batches = iter(training.loader)
@@ -405,7 +405,7 @@ def test_a_pass_does_not_go_on_after_a_checkpoint_was_loaded(poisson, tmp_path):
 
 
 def test_a_pass_does_not_go_on_after_another_was_begun():
-    """A checkpoint knows of one position only: it would resume with batches that were taken."""
+    """A checkpoint holds one position only: it would resume with batches that were taken."""
     training = Training()
     first, second = iter(training.loader), iter(training.loader)
     next(first), next(second)
@@ -415,7 +415,7 @@ def test_a_pass_does_not_go_on_after_another_was_begun():
 
 
 def test_batches_that_workers_fetched_before_a_checkpoint_was_loaded_certify_nothing(tmp_path):
-    """Where all of a pass was fetched ahead, the loader cannot refuse to hand it on."""
+    """Where all of a pass was fetched ahead, the sampler can no longer refuse it."""
     training = Training(noise_multiplier=1.0, workers=1)
     parts = {"path": tmp_path / "c", "module": training.private, "optimizer": training.optimizer}
     batches = iter(training.loader)
@@ -432,7 +432,7 @@ def test_batches_that_workers_fetched_before_a_checkpoint_was_loaded_certify_not
 
 
 def test_workers_fetch_ahead_of_steps(tmp_path):
-    """Then the batches that were fetched tell nothing of those that were used, and steps are counted."""
+    """The number of batches fetched is then not the number used, so the steps are counted."""
     model, loader = network(), DataLoader(records(), batch_size=5, num_workers=1, prefetch_factor=3)
     engine, sgd = PrivacyEngine(), torch.optim.SGD(model.parameters(), lr=0.1)
     _, _, ahead = engine.make_private(module=model, optimizer=sgd, data_loader=loader, noise_multiplier=1.0)
@@ -449,7 +449,7 @@ def test_workers_fetch_ahead_of_steps(tmp_path):
 
 
 def test_the_first_process_writes_the_checkpoint(tmp_path):
-    """The others' noise was never drawn: from their file, the first would draw its own once more."""
+    """The others never draw noise: resumed from their file, the first one would repeat its noise."""
     training = Training(noise_multiplier=1.0).run(1)
     parts = {"module": training.private, "optimizer": training.optimizer}
     training.optimizer.processes = Processes(1, 2)
@@ -463,7 +463,7 @@ def pickled(thing):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
-def test_a_copied_model_is_a_plain_one_and_the_training_goes_on(mode, copied):
+def test_a_copied_model_is_a_plain_one_and_does_not_disturb_the_training(mode, copied):
     plain, training = Training(mode, residual_cap=1.5).run(1), Training(mode, residual_cap=1.5).run(1)
     x, y = records()[:]
     for model in (training.model, training.private):
@@ -477,7 +477,7 @@ def test_a_copied_model_is_a_plain_one_and_the_training_goes_on(mode, copied):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
 def test_a_training_is_not_copied(mode, copied):
-    """Two trainings would share their noise, and torch would be left with a broken class of optimisers."""
+    """Two trainings would share their noise, and torch's optimiser class would be left broken."""
     training = Training(mode)
     named = {"Optimizer": training.optimizer, "A private training": training.engine}
     for name, thing in named.items():
@@ -486,7 +486,7 @@ def test_a_training_is_not_copied(mode, copied):
     assert training.run(1).engine.steps == 8
 
 
-def test_a_sampler_of_its_own_is_not_thrown_away_in_silence():
+def test_a_custom_sampler_is_not_silently_replaced():
     model = network()
     options = {"module": model, "optimizer": torch.optim.SGD(model.parameters()), "noise_multiplier": 1.0}
     some = DataLoader(records(), batch_size=5, sampler=SubsetRandomSampler(range(20)))
@@ -500,10 +500,10 @@ def test_a_criterion_of_one_number_is_refused():
         training.run(1)
 
 
-def test_statements_tell_of_coarse_numbers():
+def test_statements_mention_coarse_parameters():
     x, y = records()[:]
     model = nn.Sequential(nn.Linear(4, 1, dtype=torch.bfloat16), nn.Flatten(0))
     coarse = Training("ghost", TensorDataset(x.bfloat16(), y.bfloat16()), model, noise_multiplier=1.0)
-    for training, told in ((coarse, True), (Training(noise_multiplier=1.0), False)):
+    for training, mentioned in ((coarse, True), (Training(noise_multiplier=1.0), False)):
         reasons = training.engine.statement(steps=1).reasons
-        assert any("fewer than 32 bits" in reason for reason in reasons) is told
+        assert any("fewer than 32 bits" in reason for reason in reasons) is mentioned

@@ -1,4 +1,4 @@
-"""What the noise hides is what the statement counts on: its scale, and how much one record can change."""
+"""The noise has the scale that the statement assumes, and one record changes no more than it assumes."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from private_training import Training, flat, network, records
 MODES = ("hooks", "ghost")
 
 
-def quiet(mode, **settings):
+def training_without_gradients(mode, **settings):
     """A training whose gradients are zero, so that updates are noise."""
     data = TensorDataset(torch.zeros(40, 100, dtype=torch.float64), torch.zeros(40, dtype=torch.float64))
     model = nn.Sequential(nn.Linear(100, 200, bias=False), nn.Linear(200, 1, bias=False), nn.Flatten(0)).double()
@@ -28,7 +28,7 @@ def quiet(mode, **settings):
 def test_noise_has_the_deviation_of_the_rule(mode, algorithm):
     """20,200 normal numbers: their mean square is off by 5.5·√(2/20200) with probability 4e-8, as is a correlation
     by 5.5/√20200; sixteen such tests raise a false alarm with probability 6e-7."""
-    training = quiet(mode, algorithm=algorithm, clip=0.7, noise_multiplier=1.3, batch=8)
+    training = training_without_gradients(mode, algorithm=algorithm, clip=0.7, noise_multiplier=1.3, batch=8)
     updates = []
     for batch in list(training.loader)[:2]:
         training.step(batch)
@@ -59,14 +59,14 @@ def test_a_record_changes_the_sum_by_no_more_than_twice_the_clip(mode, settings)
         updates.append(training.update())
     change = float((updates[0] - updates[1]).norm())
     assert 0.15 / 4 < change <= 2 * 0.3 / 4 * (1 + 1e-12)
-    training.step([column[7:8] for column in data[:]])  # the record alone, which is long
+    training.step([column[7:8] for column in data[:]])  # the record alone, whose gradient is long
     assert float(training.update().norm()) == pytest.approx(0.3 / 4, rel=1e-9)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("passes", [1, 3])
 def test_the_certificate_covers_what_a_run_reveals(mode, passes):
-    """Without movement the updates of neighbours differ by what one record does: their energy is at most (μ·s)².
+    """While θ stays put, updates of neighbours differ by one record's part: their energy is at most (μ·s)².
 
     Batches are the same, and so are all other records' gradients.
     """
@@ -140,8 +140,8 @@ def test_unfinished_passes_count_as_participations():
     assert training.engine.statement().certified == cs.account(rule, 40, 3 * 8, 1e-5).certified
 
 
-def test_a_look_at_a_batch_is_no_pass(tmp_path):
-    """A pass takes part from its first step on, also in a training that goes on from before that step."""
+def test_looking_at_a_batch_is_not_a_pass(tmp_path):
+    """A pass counts from its first step on, also in a training that is resumed from before that step."""
     settings = {"poisson_sampling": False, "algorithm": "dpsgd", "noise_multiplier": 2.0}
     plain, looked, resumed = (Training(**settings) for _ in range(3))
     next(iter(looked.loader))
@@ -157,7 +157,7 @@ def test_a_look_at_a_batch_is_no_pass(tmp_path):
 
 
 def test_with_workers_a_pass_counts_from_its_first_batch():
-    """Since a step may be made of a batch of the pass before, which was fetched ahead."""
+    """A step may be made of a batch of the previous pass, which was fetched ahead."""
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0, workers=1)
     for batch in [next(iter(training.loader)) for _ in range(2)]:
         training.step(batch)
@@ -195,7 +195,7 @@ def test_no_noise_certifies_nothing():
     assert Training().run(1).engine.get_epsilon(1e-5) == math.inf
 
 
-def test_nothing_unclipped_is_left_in_reach_by_ghost_clipping():
+def test_ghost_clipping_leaves_no_unclipped_gradients():
     training = Training("ghost", noise_multiplier=1.0)
     training.loss(training.loader.dataset[:]).backward()
     assert all(p.grad is None for p in training.model.parameters())

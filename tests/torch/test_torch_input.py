@@ -1,4 +1,4 @@
-"""Wrong input to clipsilon.torch gets one clear sentence, before anything changes."""
+"""Invalid input to clipsilon.torch raises one clear sentence, before anything changes."""
 
 import subprocess
 import sys
@@ -81,7 +81,7 @@ def test_models(message):
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_module_that_is_none():
+def test_a_module_of_another_type():
     with pytest.raises(TypeError, match="module must be a Module"):
         private("model", optimizer=torch.optim.SGD([torch.zeros(1)], lr=0.1))
 
@@ -139,7 +139,7 @@ def test_a_step_follows_every_backward_pass(mode):
         training.loss(batch).backward() or training.optimizer.step()
 
 
-def test_a_batch_that_the_error_has_kept_cannot_be_forgotten():
+def test_a_batch_that_is_in_the_error_cannot_be_forgotten():
     training = Training("ghost")
     training.loss(training.loader.dataset[:]).backward()
     with pytest.raises(RuntimeError, match="step\\(\\) must come before optimizer.zero_grad"):
@@ -212,30 +212,30 @@ def test_clipsilon_alone_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
-def test_a_seed_is_no_generator():
+def test_a_seed_is_not_a_generator():
     with pytest.raises(TypeError, match="^noise_generator must be a Generator, got <class 'int'>"):
         private(noise_generator=5)
 
 
-def test_disjoint_batches_of_neighbours_that_differ_in_number_are_refused_at_once():
-    """And not by the statement, after the training."""
+def test_disjoint_batches_with_add_remove_neighbours_are_refused_at_once():
+    """Not only by the statement, after the training."""
     message = "^poisson_sampling must be True for adjacency='add-remove', .* got False"
     with pytest.raises(ValueError, match=message):
         private(engine=PrivacyEngine(adjacency="add-remove"), poisson_sampling=False)
 
 
 def test_class_weights_with_a_mean_mix_records():
-    """Their mean is divided by the weights of all labels of the batch, so that a label moves every gradient."""
+    """Their mean is divided by the weights of all labels of the batch, so that one label changes every gradient."""
     for kind in (nn.CrossEntropyLoss, nn.NLLLoss):
         with pytest.raises(ValueError, match=r"^criterion must not divide .* got .*reduction='sum' and loss_reduction"):
             private(criterion=kind(weight=torch.ones(2)))
         private(criterion=kind(weight=torch.ones(2), reduction="sum"), loss_reduction="sum")
         private(criterion=kind())
-        private(criterion=kind(weight=torch.ones(2)), grad_sample_mode="ghost")  # one loss a record
+        private(criterion=kind(weight=torch.ones(2)), grad_sample_mode="ghost")  # one loss per record
 
 
 @pytest.mark.parametrize("name", ["target_epsilon", "target_delta"])
-def test_targets_are_called_by_their_names(name):
+def test_messages_name_the_target(name):
     model = network()
     settings = {"target_epsilon": 1.0, "target_delta": 1e-5, "epochs": 1, name: -1}
     parts = {
@@ -246,18 +246,18 @@ def test_targets_are_called_by_their_names(name):
         PrivacyEngine().make_private_with_epsilon(module=model, **parts, **settings)
 
 
-def test_another_loader_is_noticed():
-    """The statement would be about Poisson batches that nobody drew."""
+def test_another_loader_is_detected():
+    """The statement would be about Poisson batches that were not drawn."""
     training = Training(noise_multiplier=1.0)
     training.step(training.loader.dataset[:5])
     with pytest.warns(PrivacyWarning, match="batches that the loader of make_private did not draw"):
         stated = training.engine.statement()
     assert stated.certified == stated.epsilon(1e-5) == float("inf")
-    assert training.engine.statement(steps=1).certified < float("inf")  # what would hold of its own batches
+    assert training.engine.statement(steps=1).certified < float("inf")  # of batches that it would draw
     assert stated.notes == (stated.reasons[-1],)
 
 
-def test_a_checkpoint_keeps_that_another_loader_was_used(tmp_path):
+def test_a_checkpoint_remembers_that_another_loader_was_used(tmp_path):
     training, resumed = Training(noise_multiplier=1.0), Training(noise_multiplier=1.0)
     training.step(training.loader.dataset[:5])
     training.engine.save_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
@@ -266,7 +266,7 @@ def test_a_checkpoint_keeps_that_another_loader_was_used(tmp_path):
         assert resumed.run(1).engine.statement().certified == float("inf")
 
 
-def test_the_loader_itself_raises_no_doubt():
+def test_the_private_loader_is_not_foreign():
     training = Training()
     training.run(2)
     assert training.engine.statement().notes == ()

@@ -1,4 +1,4 @@
-"""A private training in the loop: pieces, processes, checkpoints, schedulers, frozen and mixed parameters."""
+"""Private training loops: pieces, processes, checkpoints, schedulers, frozen and mixed parameters."""
 
 import numpy as np
 import pytest
@@ -40,14 +40,14 @@ def test_pieces_of_a_batch_are_the_batch(mode, settings):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_in_pieces_cannot_be_left(mode):
-    """Else pieces of two batches would make one update, in which a record might count twice."""
+    """Pieces of two batches would otherwise make one update, in which a record might count twice."""
     training = Training(mode)
     options = {"data_loader": training.loader, "max_physical_batch_size": 1, "optimizer": training.optimizer}
     with BatchMemoryManager(**options) as loader:
         batches = iter(loader)
         while training.engine.steps < 1:
             training.step(next(batches))
-        next(batches)  # fetched, and left
+        next(batches)  # fetched, and left out
         training.run(1, loader)
         assert training.engine.steps == 9
         for batch in loader:
@@ -59,10 +59,10 @@ def test_a_batch_in_pieces_cannot_be_left(mode):
 
 
 def test_processes_are_one_process(tmp_path):
-    torch.multiprocessing.spawn(pt.one_of_many, (2, str(tmp_path)), nprocs=2)
+    torch.multiprocessing.spawn(pt.run_process, (2, str(tmp_path)), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     for (mode, _, settings), one, other in zip(pt.SETTINGS, first, second, strict=True):
-        alone = pt.trained(mode, None, settings)
+        alone = pt.train(mode, None, settings)
         assert alone["steps"] == one["steps"] == 16
         for name in ("theta", "error"):
             torch.testing.assert_close(one[name], other[name], **EXACT)
@@ -75,7 +75,7 @@ def scheduled(mode, poisson):
     return training, torch.optim.lr_scheduler.StepLR(training.optimizer, step_size=3, gamma=0.7)
 
 
-def go_on(training, scheduler, steps):
+def train(training, scheduler, steps):
     while steps:
         for batch in training.loader:
             training.step(batch)
@@ -90,9 +90,9 @@ def go_on(training, scheduler, steps):
 @pytest.mark.parametrize("before", [5, 8, 11])  # within a pass of 8, at its end, within the next
 def test_a_resumed_training_is_the_uninterrupted_one(mode, poisson, before, tmp_path):
     whole, scheduler = scheduled(mode, poisson)
-    go_on(whole, scheduler, 20)
+    train(whole, scheduler, 20)
     begun, scheduler = scheduled(mode, poisson)
-    go_on(begun, scheduler, before)
+    train(begun, scheduler, before)
     parts = {"path": tmp_path / "c", "module": begun.private, "optimizer": begun.optimizer}
     begun.engine.save_checkpoint(**parts, checkpoint_dict={"scheduler": scheduler.state_dict()})
     resumed, scheduler = scheduled(mode, poisson)
@@ -100,7 +100,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(mode, poisson, before, tmp_
         resumed.model[0].weight.zero_()
     parts |= {"module": resumed.private, "optimizer": resumed.optimizer}
     scheduler.load_state_dict(resumed.engine.load_checkpoint(**parts)["scheduler"])
-    go_on(resumed, scheduler, 20 - before)
+    train(resumed, scheduler, 20 - before)
     torch.testing.assert_close(resumed.theta(), whole.theta(), **EXACT)
     torch.testing.assert_close(resumed.error(), whole.error(), **EXACT)
     assert whole.error().abs().max() > 0
@@ -185,8 +185,8 @@ def test_an_empty_batch_releases_the_error_alone(mode):
     torch.testing.assert_close(training.theta(), theta - 0.1 * recalled)
 
 
-class Directions(nn.Module):
-    """A model of directions, which a record of zeros has none of."""
+class Normalised(nn.Module):
+    """Normalises its features, which is not possible for a record of zeros."""
 
     def __init__(self):
         super().__init__()
@@ -197,14 +197,14 @@ class Directions(nn.Module):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_made_up_record_has_a_gradient(mode):
-    training = Training(mode, model=Directions().double(), algorithm="dpsgd")
+def test_a_placeholder_record_has_a_gradient(mode):
+    training = Training(mode, model=Normalised().double(), algorithm="dpsgd")
     training.step(training.loader.collate_fn([]))
     assert not training.update().any()
 
 
-class WithItsLoss(nn.Module):
-    """As models of `transformers` are: the loss is made inside."""
+class ModelWithLoss(nn.Module):
+    """A model that computes its loss, like those of `transformers`."""
 
     def __init__(self):
         super().__init__()
@@ -214,8 +214,8 @@ class WithItsLoss(nn.Module):
         return {"loss": nn.functional.binary_cross_entropy_with_logits(self.layer(x).flatten(), y)}
 
 
-def test_a_made_up_record_leaves_nothing_in_a_loss():
-    training = Training("hooks", model=WithItsLoss().double(), algorithm="dpsgd")
+def test_a_placeholder_record_adds_nothing_to_a_loss():
+    training = Training("hooks", model=ModelWithLoss().double(), algorithm="dpsgd")
     for batch, empty in ((training.loader.dataset[:], False), (training.loader.collate_fn([]), True)):
         training.private(*batch)["loss"].backward()
         training.optimizer.step()
@@ -281,7 +281,7 @@ def test_fresh_generators_differ():
 
 
 def test_losses_in_parts():
-    """Weighted sums of losses are the loss of weighted sums; a penalty, which would escape the clip, is refused."""
+    """Weighted sums of losses are the loss of weighted sums; a penalty, which would evade the clip, is refused."""
     ends = []
     for combine in (lambda loss: loss, lambda loss: (3 * loss + loss) / 4):
         training = Training("ghost", lr=1.0, clip=0.3)
@@ -311,7 +311,7 @@ def test_a_call_without_a_backward_pass_is_forgotten(mode):
 
 
 def test_losses_with_several_terms():
-    """A loss of several terms a record counts as their mean, or sum, as the criterion says."""
+    """Several terms per record are reduced to their mean or sum, as the criterion says."""
     x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for reduction in ("mean", "sum"):
         model = nn.Linear(3, 2).double()
@@ -326,7 +326,7 @@ def test_losses_with_several_terms():
 
 
 def test_a_mean_over_the_batch_is_not_divided_by_terms():
-    """KLDivLoss has it: the sum over a record's classes, and the mean over records, as in hooks mode."""
+    """KLDivLoss sums over a record's classes and averages over records, as in hooks mode."""
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(6, 3, dtype=torch.float64, generator=generator) for _ in range(2))
     updates = []
@@ -339,7 +339,7 @@ def test_a_mean_over_the_batch_is_not_divided_by_terms():
 
 
 def test_flattened_tokens():
-    """Tokens of all records in one row, as Opacus has it, with some to ignore."""
+    """Tokens of all records in one row, as in Opacus, with some to ignore."""
     generator = torch.Generator().manual_seed(0)
     targets = torch.randint(5, (4, 3), generator=generator)
     targets[0, 1:] = -100

@@ -14,7 +14,7 @@ from private_training import Training
 
 STEPS, BATCH, CLIP, START = 200, 4, 0.4, 0.3
 STEP = {"step": cs.schedules.Constant(0.2), "noise_std": 0.0, "batch": BATCH, "sampling": "poisson"}
-ADAM = partial(torch.optim.Adam, eps=1e-15)  # paper 3 has ε₁ under the root: both are made too small to tell
+ADAM = partial(torch.optim.Adam, eps=1e-15)  # paper 3 has ε₁ under the root: both are negligible here
 
 RULES = {
     "dpsgd": (cs.DPSGD(clip=CLIP, **STEP), {"algorithm": "dpsgd", "clip": CLIP}),
@@ -40,7 +40,7 @@ CAPPED = (
 
 
 def path(mode, problem, batches, criterion, factor, settings):
-    """θ_t and e_t of a torch training on given batches."""
+    """Return θ_t and e_t of a torch training on given batches."""
     features, labels = torch.tensor(problem.features), torch.tensor(problem.labels)
     model = nn.Sequential(nn.Linear(features.shape[1], 1, bias=False), nn.Flatten(0)).double()
     nn.init.constant_(model[0].weight, START)
