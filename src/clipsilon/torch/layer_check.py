@@ -45,7 +45,15 @@ class LayerCheck:
                     raise RuntimeError(self._used_outside(p))
 
     def add(self, layer: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        """Add a call of a layer, with the gradient of its output, to the layers' sums."""
+        """Add a call of a layer to the layers' sums.
+
+        Parameters
+        ----------
+        layer : nn.Module
+            The layer.
+        x, gradient : Tensor
+            Its input, and the gradient of its output.
+        """
         for p, total in gradient_sums(layer, x, gradient).items():
             before = self._from_layers.get(p, p.grad)  # the sums of a resumed training begin with an error
             self._from_layers[p] = total if before is None else before + total

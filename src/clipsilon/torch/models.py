@@ -74,7 +74,17 @@ class _Hooked:
             self.on_layer_call(module, forward_input, output)
 
     def on_layer_call(self: Any, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
-        """Take note of a layer's call, where a subclass needs it."""
+        """Do nothing; subclasses may take note of a layer's call.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer that was called.
+        forward_input : tuple of Tensor
+            Its inputs.
+        output : Tensor
+            Its output.
+        """
 
     def on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
         """Pass the gradient of a layer's output on to Opacus, with the input that it belongs to.

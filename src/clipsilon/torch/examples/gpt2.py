@@ -24,7 +24,17 @@ IGNORED = -100  # the target of tokens that the loss does not cover, as in PyTor
 
 
 class Tokens(Protocol):
-    """A tokenizer: its vocabulary size, its separator of meaning and sentence, and its end token."""
+    """A tokenizer.
+
+    Attributes
+    ----------
+    size : int
+        Number of tokens in the vocabulary.
+    mark : int
+        The token that separates a meaning from its sentence.
+    end : int
+        The token that ends a sentence.
+    """
 
     size: int
     mark: int

@@ -73,7 +73,17 @@ def vit(shape: Shape, width: int = 32, depth: int = 2, heads: int = 4) -> nn.Mod
 
 
 class ViT(nn.Module):
-    """Patches, their positions, attention blocks, and a linear layer on the mean over patches; see `vit`."""
+    """Patches, their positions, attention blocks, and a linear layer on the mean over patches.
+
+    Parameters
+    ----------
+    shape : Shape
+        Size of the images and number of classes.
+    width : int
+        Entries per token; a multiple of `heads`.
+    depth, heads : int
+        Number of attention blocks, and of heads per block.
+    """
 
     def __init__(self, shape: Shape, width: int, depth: int, heads: int):
         super().__init__()

@@ -59,7 +59,15 @@ class TrainingConfig(NamedTuple):
 
 
 class Training(NamedTuple):
-    """What the training loop needs; model, optimiser, criterion and loader are private ones unless it is plain SGD."""
+    """What the training loop needs.
+
+    Parameters
+    ----------
+    model, optimizer, criterion, loader
+        The private ones, or the plain ones if the algorithm is "sgd".
+    schedule : LRScheduler
+        Sets the step size after each step.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
