@@ -206,6 +206,27 @@ def test_a_step_without_a_batch_is_foreign(ahead):
     assert state.is_foreign  # for good
 
 
+def test_foreign_steps_are_not_compared_with_batches():
+    state = BatchState()
+    step(state, 99)
+    state.begin_pass()
+    state.draw(5)
+    step(state, 6)  # nothing is certified anyway
+    assert (state.is_foreign, state.steps) == (True, 2)
+
+
+def test_batches_of_the_last_pass_are_forgotten():
+    state = BatchState(fetches_ahead=True)
+    state.begin_pass()
+    state.draw(99)
+    state.begin_pass()
+    state.draw(5)
+    add(state, 6)
+    state.end_piece()
+    with pytest.raises(RuntimeError, match="got 6 rows where 5 records were drawn"):
+        state.count_step()
+
+
 @pytest.mark.parametrize(("ahead", "begun"), [(False, 0), (True, 1)])
 def test_a_pass_counts_from_its_first_step_or_with_workers_from_its_start(ahead, begun):
     state = BatchState(fetches_ahead=ahead)
