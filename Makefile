@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 DOCS_READY := $(VENV)/docs-ready
 
-.PHONY: demo test check verify docs bench quality format clean
+.PHONY: demo test check verify docs bench quality measures format clean
 
 demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in clipsilon-demo/
 	$(BIN)/clipsilon demo
@@ -27,6 +27,9 @@ bench: $(READY)  ## peers side by side, as ratios, on docs/peers.md; twenty minu
 
 quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
 	$(BIN)/python benchmarks/quality.py
+
+measures:  ## size, interface and documentation of the source in figures (ARGS="--list" names the places)
+	$(PYTHON) tools/measures.py $(ARGS)
 
 docs: $(DOCS_READY)  ## the documentation, with every name and the gallery's pictures, in docs/_build/html
 	$(BIN)/python -m sphinx -E -a -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
