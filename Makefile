@@ -1,7 +1,9 @@
-# Each target sets up its own virtual environment on a fresh machine: Python 3.11, make and a C compiler are enough.
+# Each target sets up its own virtual environment on a fresh machine: Python 3.11 to 3.13, make and a C compiler are
+# enough. Another Python gets an environment of its own: make test PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3
 VENV := .venv
+EXTRAS := test,language
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 DOCS_READY := $(VENV)/docs-ready
@@ -22,7 +24,7 @@ check: $(READY)  ## lint, format, types
 verify: $(DOCS_READY)  ## the heavier statistical checks, and the documentation's build
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
-bench: $(READY)  ## peers side by side, as ratios, on docs/peers.md; twenty minutes (PARTS="engine audit": these only)
+bench: $(READY)  ## ratios to other libraries, written to docs/peers.md; twenty minutes (PARTS="engine audit": these alone)
 	$(BIN)/python benchmarks/table.py $(PARTS)
 
 quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
@@ -35,18 +37,18 @@ docs: $(DOCS_READY)  ## the documentation, with every name and the gallery's pic
 	$(BIN)/python -m sphinx -E -a -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "Open docs/_build/html/index.html in a browser; it needs no server and no internet."
 
-format: $(READY)
+format: $(READY)  ## mend what the linter and the formatter can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 $(DOCS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),docs]'
 	touch $@
 
-clean:
+clean:  ## delete the environment and what the targets wrote
 	rm -rf $(VENV) clipsilon-demo docs/_build docs/gallery_pages
