@@ -3,9 +3,9 @@
 from importlib.util import find_spec
 
 MISSING = [name for name in ("torch", "opacus") if find_spec(name) is None]
-collect_ignore = ["tests/torch", "src/clipsilon/torch"] if MISSING else []
+collect_ignore = ["tests/torch", "tests/private_training.py", "src/clipsilon/torch"] if MISSING else []
 
 
 def pytest_report_header() -> str | None:
     """Say at the top of the report what is left out."""
-    return f"not installed: {', '.join(MISSING)}; {' and '.join(collect_ignore)} are left out" if MISSING else None
+    return f"not installed: {', '.join(MISSING)}; left out: {', '.join(collect_ignore)}" if MISSING else None

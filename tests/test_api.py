@@ -6,6 +6,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -15,9 +16,10 @@ import clipsilon as cs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted((DOCS / "api").glob("*.md"))
+OPTIONAL = ["torch"] if find_spec("torch") and find_spec("opacus") else []
+PAGES = [page for page in sorted((DOCS / "api").glob("*.md")) if page.stem != "torch" or OPTIONAL]
 # Modules that are public without `import clipsilon` loading them, or without being listed there.
-BESIDE = ["_core.parts", "estimators", "report.charts", "reproduce", "torch"]
+BESIDE = ["_core.parts", "estimators", "report.charts", "reproduce", *OPTIONAL]
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LISTED = re.compile(r"^   ~(clipsilon\.[\w.]+)$|^\.\. py:data:: (clipsilon\.[\w.]+)$", re.MULTILINE)
 DIRECTIVE = re.compile(r"^\.\. auto\w+:: (clipsilon[\w.]*)", re.MULTILINE)

@@ -84,8 +84,7 @@ def test_without_pytorch_they_are_listed_and_say_what_they_need():
     ],
 )
 def test_what_is_missing_is_named(monkeypatch, name, missing, extra):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == missing else found(each))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda each: None if each == missing else object())
     message = rf"{name} needs {missing}: run pip install 'clipsilon\[{extra}\]'."
     with pytest.raises(ValueError, match=message):
         runner.check_extras([KNOWN[name]])
