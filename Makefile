@@ -10,34 +10,34 @@ DOCS_READY := $(VENV)/docs-ready
 
 .PHONY: demo test check verify docs bench quality measures format clean
 
-demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, a figure, a page in clipsilon-demo/
+demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, and a figure and a page in clipsilon-demo/
 	$(BIN)/clipsilon demo
 
-test: $(READY)  ## the test suite
+test: $(READY)  ## run the test suite
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-check: $(READY)  ## lint, format, types
+check: $(READY)  ## check lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-verify: $(DOCS_READY)  ## the heavier statistical checks, and the documentation's build
+verify: $(DOCS_READY)  ## run the heavier statistical checks, and build the documentation
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
-bench: $(READY)  ## ratios to other libraries, written to docs/peers.md; twenty minutes (PARTS="engine audit": these alone)
+bench: $(READY)  ## compare with other libraries in docs/peers.md; twenty minutes (PARTS="engine audit" runs these two)
 	$(BIN)/python benchmarks/table.py $(PARTS)
 
-quality: $(READY)  ## the estimators' defaults against tuned peers; half an hour
+quality: $(READY)  ## compare the estimators' defaults with tuned peers; half an hour
 	$(BIN)/python benchmarks/quality.py
 
-measures:  ## size, interface and documentation of the source in figures (ARGS="--list" names the places)
+measures:  ## print size, interface and documentation of the source in figures (ARGS=--list names the places)
 	$(PYTHON) tools/measures.py $(ARGS)
 
-docs: $(DOCS_READY)  ## the documentation, with every name and the gallery's pictures, in docs/_build/html
+docs: $(DOCS_READY)  ## build the documentation, with every public name and a gallery, in docs/_build/html
 	$(BIN)/python -m sphinx -E -a -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "Open docs/_build/html/index.html in a browser; it needs no server and no internet."
 
-format: $(READY)  ## mend what the linter and the formatter can
+format: $(READY)  ## fix what the linter and the formatter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -1,4 +1,4 @@
-"""Imports follow the one-way flow of docs/architecture.md, and importing is quick because what is heavy comes late."""
+"""Imports follow the one-way order of docs/architecture.md, and `import clipsilon` loads nothing slow."""
 
 import ast
 import re
@@ -13,14 +13,14 @@ from clipsilon._core import sources
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipsilon"
 
-# A file or folder of src/clipsilon may import from itself and from what stands before it.
+# A file or folder of src/clipsilon may import from itself and from those before it.
 ORDER = [
     *("version", "_core", "datasets"),
     *("problems", "rules", "engine", "analysis", "privacy", "theory"),
     *("local", "estimators", "torch"),
     *("report", "reproduce", "cli"),
 ]
-# Within these folders the order is fixed, too.
+# The order within these folders.
 INNER_ORDER = {
     "_core": ["sources", "extras", "vectors", "storage", "checks", "parts", "rows"],
     "problems": ["losses", "responses", "regions", "constants", "problem"],
@@ -34,12 +34,12 @@ ATTACKS = {
     "privacy.auditing.attacks",
     "privacy.auditing.audit",
     "privacy.auditing.one_run_audit",
-}  # their job is to look at runs
+}  # they analyse runs
 TRACES = {"engine", "engine.trace", "engine.runner"}
 
 
 def modules():
-    """The path of each file, by its name below `clipsilon`; "" is the package itself."""
+    """Return the path of each module by its name below `clipsilon`; "" is the package itself."""
     found = {path: path.relative_to(PACKAGE).with_suffix("").parts for path in PACKAGE.rglob("*.py")}
     return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in found.items()}
 
@@ -52,13 +52,13 @@ def is_for_types(node):
 
 
 def statements(node):
-    """All statements below a node but those for type checkers alone."""
+    """Return all statements below a node except those under TYPE_CHECKING."""
     below = [child for child in ast.iter_child_nodes(node) if not is_for_types(child)]
     return chain(below, *(statements(child) for child in below))
 
 
 def imported(source):
-    """The modules of the package that a source imports, wherever in the file."""
+    """Yield the modules of the package that a source imports anywhere in the file."""
     for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (
@@ -116,7 +116,7 @@ def test_what_states_a_property_reads_no_trace():
 
 
 def test_no_import_is_relative():
-    """`imported` would not see it."""
+    """`imported` would miss it."""
     nodes = [(m, node) for m, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text("utf-8")))]
     assert not [m for m, node in nodes if isinstance(node, ast.ImportFrom) and node.level]
 
@@ -143,7 +143,7 @@ def test_the_engine_knows_no_algorithm_by_name():
 
 
 def test_importing_loads_nothing_heavy():
-    """scikit-learn, plots, PyTorch and Dask take seconds, and most uses need none of them."""
+    """scikit-learn, Matplotlib, PyTorch and Dask take seconds to import, and most uses need none of them."""
     heavy = ("sklearn", "matplotlib", "torch", "dask", "pandas", "rich", "dp_accounting", "starlette")
     code = f"import sys, clipsilon; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
