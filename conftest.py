@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 MISSING = [name for name in ("torch", "opacus") if find_spec(name) is None]
-collect_ignore = ["tests/torch", "tests/private_training.py", "src/clipsilon/torch"] if MISSING else []
+collect_ignore = ["tests/torch", "tests/helpers/private_training.py", "src/clipsilon/torch"] if MISSING else []
 
 
 def pytest_report_header() -> str | None:
