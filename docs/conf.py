@@ -59,7 +59,7 @@ nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!clipsilon\.).*"), (r"ref\.|std:.*", r".*")]
 nitpick_ignore = [
     ("py:class", f"clipsilon.{internal}")
-    for internal in ("engine.progress.Progress", "parts.Class", "privacy.profiles.Profile")
+    for internal in ("engine.progress.Progress", "_core.parts.Class", "privacy.accounting.profiles.Profile")
 ]
 
 html_theme = "furo"

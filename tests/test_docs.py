@@ -15,6 +15,10 @@ LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?:\s[^)]*)?\)|^\[[^\]]+\]:\s*(\S+)|(?:src
 ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:|#")  # a scheme such as https:, or a place on the same page
 
 
+FILE = re.compile(r"`((?:benchmarks|src|tests)/[\w./-]+\.(?:json|py))`")
+BOLD_NUMBER = re.compile(r"\*\*([\d.]+)\*\*")
+
+
 def name(page):
     return page.relative_to(ROOT).as_posix()
 
@@ -58,6 +62,20 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
 def test_links_lead_to_files(page):
     missing = [link for link in links(page.read_text("utf-8")) if not (page.parent / link).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=name)
+def test_files_named_on_pages_exist(page):
+    missing = [file for file in FILE.findall(page.read_text("utf-8")) if not (ROOT / file).exists()]
+    assert not missing
+
+
+def test_the_summary_of_peers_quotes_ratios_of_the_tables():
+    summary, tables = (ROOT / "docs" / "peers.md").read_text("utf-8").split("<!-- table: begin", 1)
+    ratios = {line.split("|")[4].strip() for line in tables.splitlines() if line.startswith("| ")}
+    quoted = BOLD_NUMBER.findall(summary)
+    assert quoted  # or the pattern no longer finds them
+    assert not set(quoted) - ratios
 
 
 def test_links_are_found():
