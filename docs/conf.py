@@ -1,4 +1,4 @@
-"""The documentation site: `make docs` builds it, and nothing on its pages is fetched from another host."""
+"""Configure the documentation site, which `make docs` builds and which loads nothing from other hosts."""
 
 import re
 import sys
@@ -28,7 +28,7 @@ extensions = [
 exclude_patterns = ["_build", "gallery", "gallery_pages/sg_execution_times.rst"]
 suppress_warnings = ["config.cache"]  # the gallery's settings hold functions
 
-# Pages are Markdown that a code host shows as well.
+# Pages are Markdown that code hosts display as well.
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
@@ -53,8 +53,8 @@ autoclass_content = "class"
 python_maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 
-# References into clipsilon have to lead somewhere. Those into other packages are left as they are: their inventories
-# would have to be fetched.
+# References into clipsilon must resolve. Those into other packages are not checked: their inventories would have to be
+# fetched.
 nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!clipsilon\.).*"), (r"ref\.|std:.*", r".*")]
 nitpick_ignore = [
@@ -70,7 +70,7 @@ html_css_files = ["clipsilon.css"]
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
-# Formulas are drawn by one script with all its glyphs in it, which works from a disk, too: browsers refuse fonts there.
+# Formulas are drawn by one script that contains all its glyphs: browsers refuse separate fonts on file:// pages.
 _SCRIPT = "tex-svg.js"
 _carried = metadata.files("sphinx-mathjax-offline") or []
 html_static_path += [str(path.locate()) for path in _carried if path.name == _SCRIPT]
@@ -98,13 +98,13 @@ sphinx_gallery_conf = {
 
 
 def _skip_bare_field(app, what, name, member, skip, options):
-    """Leave out fields of NamedTuples that nothing is said about: the signature lists them."""
+    """Skip undocumented fields of NamedTuples: the signature lists them."""
     bare = (getattr(member, "__doc__", None) or "").startswith("Alias for field number")
     return True if bare and type(member).__name__ == "_tuplegetter" else None
 
 
 def _escape_bars(app, what, name, obj, options, lines):
-    """A bar in a docstring belongs to |x|; reStructuredText would look for a substitution."""
+    """Escape the bars of |x| in docstrings, where reStructuredText would look for a substitution."""
     prose = True
     for k, line in enumerate(lines):
         prose = not line.startswith(">>>") and (prose or not line)
@@ -113,14 +113,14 @@ def _escape_bars(app, what, name, obj, options, lines):
 
 
 def _adapt_links(app, docname, source):
-    """Lead links to files beside this folder to the pages that include them, and show titles for names of files."""
+    """Point links to files outside this folder to the pages that include them, and show titles for file names."""
     for file, page in {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}.items():
         source[0] = re.sub(rf"(\]\((?:\.\./)*)\.\./{file}", rf"\g<1>{page}", source[0])
     source[0] = re.sub(r"\[[\w-]+\.md\]\(", "[](", source[0])
 
 
 def setup(app):
-    """Called by Sphinx."""
+    """Connect the functions above; called by Sphinx."""
     app.connect("autodoc-process-docstring", _escape_bars, priority=900)
     app.connect("source-read", _adapt_links)
     app.connect("autodoc-skip-member", _skip_bare_field)

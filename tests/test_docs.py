@@ -1,5 +1,4 @@
-"""The documentation is true: every Python block in it runs, what a tutorial shows is what its blocks print, and every
-relative link leads to a file."""
+"""Check the documentation: every Python block runs, tutorials show what their blocks print, links and file names exist."""
 
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ PAGES = [*AT_THE_TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?:\s[^)]*)?\)|^\[[^\]]+\]:\s*(\S+)|(?:src|href)=\"([^\"]+)\"", re.MULTILINE)
-ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:|#")  # a scheme such as https:, or a place on the same page
+ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:|#")  # a scheme such as https:, or an anchor on the same page
 
 
 FILE = re.compile(r"`((?:benchmarks|src|tests)/[\w./-]+\.(?:json|py))`")
@@ -24,13 +23,13 @@ def name(page):
 
 
 def blocks(text):
-    """Each Python block, moved down to its own line of the page so that errors point there."""
+    """Return each Python block, padded to its line of the page so that errors point there."""
     found = [match for match in FENCED.finditer(text) if match[1] == "python"]
     return ["\n" * text.count("\n", 0, match.start(2)) + match[2] for match in found]
 
 
 def shown(text):
-    """What the page shows under each Python block: the text block that follows it, None if there is none."""
+    """Return the text block that follows each Python block, None if there is none."""
     outputs = {match.start(): match[2].strip() for match in FENCED.finditer(text) if match[1] == "text"}
     ends = [match.end() for match in FENCED.finditer(text) if match[1] == "python"]
     return [outputs.get(end + len(text[end:]) - len(text[end:].lstrip())) for end in ends]
@@ -44,7 +43,7 @@ def links(text):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text("utf-8")], ids=name)
 def test_blocks_run(page, tmp_path, monkeypatch, capsys):
-    """In order, in one namespace a page, in a folder of their own."""
+    """Run the blocks in order, in one namespace per page, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     text = page.read_text("utf-8")
     found = blocks(text)

@@ -1,4 +1,4 @@
-"""The gallery is true: every script runs, is short, and makes one picture with words on its axes."""
+"""Check the gallery: every script runs, is short, and makes one picture with labelled axes."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ def shown():
 
 @pytest.fixture
 def figures(monkeypatch, tmp_path):
-    """All figures that a script leaves open, without a window."""
+    """Return the figures that a script leaves open, without a window."""
     plt.close("all")  # what others left open
     before = plt.get_backend()
     plt.switch_backend("Agg")

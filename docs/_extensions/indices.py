@@ -1,4 +1,4 @@
-"""Indices and powers in prose: θ_PS, e_{t+1} and n^(−α) are plain text in the source, and set as such on the site."""
+"""Set indices and powers in prose, such as θ_PS, e_{t+1} and n^(−α), which are plain text in the source."""
 
 import re
 
@@ -16,7 +16,7 @@ _AS_THEY_ARE = (nodes.literal, nodes.FixedTextElement, nodes.math, nodes.raw, no
 
 
 def pieces(text):
-    """The text in pieces, with nodes for indices and powers."""
+    """Yield the text in pieces, with nodes for indices and powers."""
     done = 0
     for found in _MARKS.finditer(text):
         letter, *marks = found.groups()
@@ -29,12 +29,12 @@ def pieces(text):
 
 
 class Indices(SphinxPostTransform):
-    """Replace marks in all text that is not code."""
+    """Replace index and power marks in all text that is not code."""
 
     default_priority = 900
 
     def run(self, **options):
-        """Called by Sphinx for each page."""
+        """Transform a page; called by Sphinx."""
         for text in list(self.document.findall(nodes.Text)):
             node = text.parent
             while node is not None and not isinstance(node, _AS_THEY_ARE):
@@ -44,6 +44,6 @@ class Indices(SphinxPostTransform):
 
 
 def setup(app):
-    """Called by Sphinx."""
+    """Register the transform; called by Sphinx."""
     app.add_post_transform(Indices)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

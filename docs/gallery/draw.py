@@ -1,6 +1,6 @@
-"""Draw pictures of the gallery for the pages that show them, into docs/images/.
+"""Draw pictures of the gallery into docs/images/, for the pages that show them.
 
-`python docs/gallery/draw.py plot_amplification` draws one; without names, all that are there are drawn again.
+`python docs/gallery/draw.py plot_amplification` draws one; without names, all existing ones are drawn again.
 """
 
 import runpy

@@ -21,7 +21,7 @@ epsilons, seeds = [0.03, 0.1, 0.3, 1.0, 3.0], range(5)
 
 
 def accuracy(epsilon, seed):
-    """On records that the model has not seen."""
+    """Return the accuracy on records that the model has not seen."""
     model = PrivateLogisticRegression(epsilon=epsilon, delta=1e-5, classes=[0, 1], random_state=seed)
     return model.fit(x[train], y[train]).score(x[test], y[test])
 

@@ -2,9 +2,9 @@ r"""
 The reaction amplifies the bias
 ===============================
 
-Records that react to the deployed model drag the goal and the place where clipping stops along, and apart. On this
-problem of the first paper the bias grows as 1/(1 − aβ)². A larger clip costs less, and one that no gradient exceeds
-costs nothing. All numbers are exact: no run is needed.
+Records that react to the deployed model move both the goal and the point where clipping stops, and drive them apart. On
+this problem of the first paper the bias grows as 1/(1 − aβ)². A larger clip costs less, and one that no gradient
+exceeds costs nothing. All numbers are exact: no run is needed.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ records = np.r_[np.zeros(90), np.ones(10)]
 
 
 def reacting(beta):
-    """½(θ + 10·z)², where each record moves by −β·θ."""
+    """Return the problem ½(θ + 10·z)² in which each record moves by −β·θ."""
     return cs.Problem(records, loss=cs.losses.Quadratic(a=10.0), response=cs.responses.LocationShift(beta))
 
 

@@ -2,9 +2,9 @@ r"""
 What the hidden error needs in order to stay small
 ==================================================
 
-DiceSGD gives back at most C2 of its error e at a step. At the goal, clipping takes a fixed amount away on average: here
-0.8 a step. If C2 is larger, the error settles. If it is smaller, more comes in than goes out: the error grows for ever,
-and the model never gets to its goal.
+DiceSGD feeds back at most C2 of its error e per step. At the goal, clipping takes a fixed amount away on average: here
+0.8 per step. If C2 is larger, the error settles. If it is smaller, more comes in than goes out: the error grows
+without bound, and the model never reaches its goal.
 """
 
 import warnings
@@ -24,7 +24,7 @@ taken = abs(np.clip(gradients, -1.0, 1.0).mean())  # the mean gradient itself is
 figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
 for error_clip, colour in zip((0.5, 1.0, 2.0), list(PALETTE)[1:], strict=False):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the library warns of an error_clip below clip, and this picture shows why
+        warnings.simplefilter("ignore")  # the library warns about an error_clip below clip; this picture shows why
         rule = cs.DiceSGD(cs.schedules.InverseTime(10, 100), clip=1.0, error_clip=error_clip, noise_std=1.0)
     trace = cs.run(problem, rule, steps=100_000, start=5.0, replicates=10, seed=0)
     size = np.sqrt((trace.error[:, 1:] ** 2).sum(axis=2).mean(axis=0))

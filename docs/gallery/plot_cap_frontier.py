@@ -2,7 +2,7 @@ r"""
 What a residual cap costs
 =========================
 
-With a cap C3 on what a record adds to the hidden error, DiceSGD has a guarantee that is proven. A small cap needs less
+With a cap C3 on what a record adds to the hidden error, DiceSGD has a proven guarantee. A small cap needs less
 noise, but feeds back less; at C3 = C1 it feeds back nothing, and is plain clipping. Without a cap a guarantee takes a
 hundred times the noise. Plain clipping needs far less: the proof for DiceSGD gains nothing from hiding who was drawn.
 """
@@ -18,7 +18,7 @@ about = {"epsilon": 1.0, "delta": 1e-5, "records": 100_000, "steps": 100_000}
 
 
 def noise(how="certified", **options):
-    """The noise that DiceSGD needs for ε = 1."""
+    """Return the noise that DiceSGD needs for ε = 1."""
     rule = cs.DiceSGD(cs.schedules.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0, **options)
     return cs.calibrate(rule, how=how, **about).noise.std
 

@@ -2,10 +2,10 @@ r"""
 DiceSGD's published guarantee fails
 ===================================
 
-All gradients are zero but one record's, which is long. Once that record is drawn, it sits in the error e, which nobody
-adds noise to, and leaves at C2 a step. Whoever adds up the second half of the updates can tell that it is there. At
-the published noise the true ε is tens to thousands of times the claimed one. Lines are
-formulas; the cross is an attack.
+All gradients are zero except those of one record, which are long. Once that record is drawn, its residual stays in the
+error e, which gets no noise, and leaves at C2 per step. Whoever adds up the second half of the updates can tell that it
+is there. At the published noise the true ε is tens to thousands of times the claimed one. Lines are formulas; the cross
+is an attack.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ records, delta = 10_000, 1e-4
 
 
 def least_epsilon(claimed, steps):
-    """The ε that the best threshold on the sum of the second half rules out."""
+    """Return the ε that the best threshold on the sum of the second half rules out."""
     shift = records * claimed / np.sqrt(192 * np.log(1 / delta))
     drawn = 1 - (1 - 1 / records) ** (steps / 2)  # in the first half
     threshold = np.linspace(0.0, shift + 5.0, 2001)
@@ -29,7 +29,7 @@ def least_epsilon(claimed, steps):
 
 
 def published(claimed, steps=records):
-    """The rule, with the noise of paper 3's Theorem 3.8."""
+    """Return the rule with the noise of paper 3's Theorem 3.8."""
     rule = cs.DiceSGD(cs.schedules.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=1.0)
     return cs.calibrate(rule, claimed, delta, records, steps, how="paper")
 

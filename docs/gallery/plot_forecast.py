@@ -2,8 +2,8 @@ r"""
 A forecast before the run
 =========================
 
-``cs.tune`` proposes a clip and a step for a budget, and forecasts the gap that is left and what it is made of. A run
-was not needed for any of the bars. The dots are means over runs of the proposals.
+``cs.tune`` proposes a clip and a step for a budget, and forecasts the remaining gap and its parts. No bar needed a run.
+The dots are means over runs of the proposals.
 """
 
 import matplotlib.pyplot as plt

@@ -1,10 +1,10 @@
 r"""
-Every user has a budget of their own
-====================================
+Every user has their own budget
+===============================
 
 In local privacy each user adds noise on their own device, for a budget μ that they choose, and takes part once. The
 larger the budgets, the closer the model gets to the one that all records would give without noise. With these long
-steps the average of all iterates is closer than the last. A mean budget of 1 buys next to nothing.
+steps the average of all iterates is closer than the last. A mean budget of 1 gains almost nothing.
 """
 
 import matplotlib.pyplot as plt

@@ -3,7 +3,7 @@ Rank counts, not dimension
 ==========================
 
 Columns of zeros change no prediction, and neither does Gaussian noise on their coefficients: the private model loses as
-much with 3 columns as with 1,000. Noise of Gamma length has no such luck. Its length grows with the number of
+much with 3 columns as with 1,000. This is not so for noise of Gamma length, which grows with the number of
 columns, also in the directions that count.
 """
 

@@ -19,7 +19,7 @@ records = np.r_[np.zeros(90), np.ones(10)]
 problem = cs.Problem(records, loss=cs.losses.Quadratic(a), response=cs.responses.LocationShift(beta=0.0))
 
 theta = np.linspace(-2.0, 1.0, 301)
-gradients = theta + a * records[:, None]  # of ½(θ + a·z)², a row a record
+gradients = theta + a * records[:, None]  # of ½(θ + a·z)², one row per record
 curves = {"mean gradient": gradients, f"mean of gradients clipped to {clip:g}": np.clip(gradients, -clip, clip)}
 
 figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
