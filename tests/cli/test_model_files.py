@@ -83,7 +83,7 @@ def test_a_loaded_regression_keeps_its_units(data):
     model = cs.load_model(fitted(data, "price", "--target-range", "100,300")[1])[-1]
     assert isinstance(model, PrivateLinearRegression)
     coefficients, intercept = model.coef_.copy(), model.intercept_
-    model._publish(model.theta_)
+    model._set_coefficients(model.theta_)
     np.testing.assert_allclose(model.coef_, coefficients, rtol=1e-12)
     assert model.intercept_ == pytest.approx(intercept, rel=1e-12)
 
