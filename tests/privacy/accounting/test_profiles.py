@@ -105,8 +105,8 @@ def test_composition_is_convolution():
     summed = losses.Losses(step.interval, step.first * total, masses, infinite)
     for epsilon in (0.0, 0.512, 2.0, 6.0, 9.0):
         expected = grid_delta(summed, epsilon)
-        assert composition.total_delta(step, total, epsilon) == pytest.approx(expected, rel=1e-8)
-        assert composition.total_epsilon(step, total, expected) == pytest.approx(epsilon, abs=1e-6)
+        assert composition.total_delta([(step, total)], epsilon) == pytest.approx(expected, rel=1e-8)
+        assert composition.total_epsilon([(step, total)], expected) == pytest.approx(epsilon, abs=1e-6)
 
 
 def test_composition_keeps_its_digits_where_fourier_transforms_have_none():
@@ -118,7 +118,7 @@ def test_composition_keeps_its_digits_where_fourier_transforms_have_none():
         gain = 2.0 * heads - 10
         chances = binom.pmf(heads, 10, p)
         expected = np.sum(np.where(gain > epsilon, chances * -np.expm1(epsilon - gain), 0.0))
-        assert composition.total_delta(step, 10, epsilon) == pytest.approx(expected, rel=1e-6)
+        assert composition.total_delta([(step, 10)], epsilon) == pytest.approx(expected, rel=1e-6)
 
 
 def test_composition_looks_where_the_sum_is():
@@ -129,14 +129,14 @@ def test_composition_looks_where_the_sum_is():
     for epsilon in (49.0, 51.0, 53.0):
         gain = 0.01 * heads
         terms = binom.pmf(heads, steps, p) * -np.expm1(np.minimum(0.0, epsilon - gain))
-        assert composition.total_delta(step, steps, epsilon) == pytest.approx(terms.sum(), rel=1e-7)
+        assert composition.total_delta([(step, steps)], epsilon) == pytest.approx(terms.sum(), rel=1e-7)
 
 
 def test_an_infinite_loss_counts_every_time():
     step = losses.Losses(1.0, 0, np.array([0.9]), 0.1)
-    assert composition.total_delta(step, 3, 1.0) == pytest.approx(1 - 0.9**3, rel=1e-12)
-    assert composition.total_epsilon(step, 3, 0.2) == math.inf
-    assert composition.total_epsilon(step, 3, 0.3) == 0.0
+    assert composition.total_delta([(step, 3)], 1.0) == pytest.approx(1 - 0.9**3, rel=1e-12)
+    assert composition.total_epsilon([(step, 3)], 0.2) == math.inf
+    assert composition.total_epsilon([(step, 3)], 0.3) == 0.0
 
 
 # Poisson sampling.
@@ -171,11 +171,11 @@ def test_the_worse_direction_counts_whichever_comes_first(one_steps):
     q, mu, steps = 0.1, 1.5, 8
     fine = losses.reach(q, mu, 1e-12) / 4000
     removed, added = (one_step(q, mu, fine, 1e-12) for one_step in (losses.removal, losses.addition))
-    epsilons = [composition.total_epsilon(step, steps, 1e-4) for step in (removed, added)]
-    deltas = [composition.total_delta(step, steps, 0.5) for step in (removed, added)]
+    epsilons = [composition.total_epsilon([(step, steps)], 1e-4) for step in (removed, added)]
+    deltas = [composition.total_delta([(step, steps)], 0.5) for step in (removed, added)]
     assert epsilons[0] > 1.1 * epsilons[1]
-    assert max(epsilons) * (1 - 1e-6) <= sampled_epsilon(one_steps, q, mu, steps, 1e-4) <= 1.01 * max(epsilons)
-    assert max(deltas) * (1 - 1e-6) <= sampled_delta(one_steps, q, mu, steps, 0.5) <= 1.02 * max(deltas)
+    assert max(epsilons) * (1 - 1e-6) <= sampled_epsilon(one_steps, q, [(mu, steps)], 1e-4) <= 1.01 * max(epsilons)
+    assert max(deltas) * (1 - 1e-6) <= sampled_delta(one_steps, q, [(mu, steps)], 0.5) <= 1.02 * max(deltas)
 
 
 def test_poisson_figures_of_the_papers():

@@ -10,8 +10,9 @@ the largest w gives the bound of Rényi accounting, which finds a good λ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +22,19 @@ from scipy.optimize import brentq, minimize_scalar
 from clipsilon.privacy.accounting.privacy_loss import LARGEST_GRID, Losses, TooFineError
 
 Array = NDArray[np.float64]
+Events = Sequence[tuple[Losses, int]]  # one step's loss, and how many steps have it
 
 _EPS = float(np.finfo(np.float64).eps)
 _OUTSIDE = 1e-15  # mass of the tilted sum outside the window, on each side
 
 
-def total_epsilon(step: Losses, steps: int, delta: float) -> float:
-    """Return an upper bound on the smallest ε ≥ 0 with δ(ε) ≤ δ after `steps` steps; infinite if there is none.
+def total_epsilon(events: Events, delta: float) -> float:
+    """Return an upper bound on the smallest ε ≥ 0 with δ(ε) ≤ δ after all steps; infinite if there is none.
 
     Parameters
     ----------
-    step : Losses
-        The privacy loss of one step.
-    steps : int
-        The number of independent steps.
+    events : sequence of (Losses, int)
+        The privacy loss of one step, on one grid for all, and the number of independent steps that have it.
     delta : float
         The δ at which ε is stated.
 
@@ -43,16 +43,16 @@ def total_epsilon(step: Losses, steps: int, delta: float) -> float:
     float
         ε, from above: everything that is neglected is bounded, and added.
     """
-    rest = delta - _ever_infinite(step, steps)
+    rest = delta - _ever_infinite(events)
     if rest <= 0:
         return math.inf
     goal = math.log(rest)
-    moments = _Moments(step)
+    total = _Sum(events)
 
     def bound(tilt: float) -> float:
-        return (steps * moments.log_moment(tilt) + _log_largest_weight(tilt) - goal) / tilt
+        return (total.log_moment(tilt) + _log_largest_weight(tilt) - goal) / tilt
 
-    tilted = _compose(moments, steps, _minimiser(bound, moments))
+    tilted = _compose(total, _minimiser(bound, total))
     upper = tilted.safe_epsilon(goal)
     if upper <= 0 or tilted.log_delta(0.0) <= goal:
         return 0.0
@@ -60,15 +60,13 @@ def total_epsilon(step: Losses, steps: int, delta: float) -> float:
     return float(root) * (1 + 1e-8) + 2e-12 * upper
 
 
-def total_delta(step: Losses, steps: int, epsilon: float) -> float:
-    """Return an upper bound on δ(ε) after `steps` steps.
+def total_delta(events: Events, epsilon: float) -> float:
+    """Return an upper bound on δ(ε) after all steps.
 
     Parameters
     ----------
-    step : Losses
-        The privacy loss of one step.
-    steps : int
-        The number of independent steps.
+    events : sequence of (Losses, int)
+        As in `total_epsilon`.
     epsilon : float
         The ε at which δ is stated.
 
@@ -77,13 +75,13 @@ def total_delta(step: Losses, steps: int, epsilon: float) -> float:
     float
         δ, from above: everything that is neglected is bounded, and added.
     """
-    moments = _Moments(step)
+    total = _Sum(events)
 
     def bound(tilt: float) -> float:
-        return steps * moments.log_moment(tilt) + _log_largest_weight(tilt) - tilt * epsilon
+        return total.log_moment(tilt) + _log_largest_weight(tilt) - tilt * epsilon
 
-    tilted = _compose(moments, steps, _minimiser(bound, moments))
-    return math.exp(min(0.0, tilted.log_delta(epsilon))) + _ever_infinite(step, steps)
+    tilted = _compose(total, _minimiser(bound, total))
+    return math.exp(min(0.0, tilted.log_delta(epsilon))) + _ever_infinite(events)
 
 
 class _Moments:
@@ -105,6 +103,23 @@ class _Moments:
         return float(largest + np.log(np.exp(terms - largest).sum()))
 
 
+class _Sum:
+    """The sum of the finite losses of all steps."""
+
+    def __init__(self, events: Events) -> None:
+        self.parts = [(_Moments(step), steps) for step, steps in events]
+        self.interval = self.parts[0][0].interval
+        self.steps = sum(steps for _, steps in self.parts)
+
+    def log_moment(self, tilt: float) -> float:
+        """Return Σ K(λ) over all steps."""
+        return sum(steps * moments.log_moment(tilt) for moments, steps in self.parts)
+
+    def extreme(self, sign: float) -> float:
+        """Return the largest value of the sum, or the smallest if `sign` is negative."""
+        return sum(steps * float(moments.values[-1 if sign > 0 else 0]) for moments, steps in self.parts)
+
+
 @dataclass(frozen=True)
 class _Tilted:
     """The tilted distribution of the sum, in a window."""
@@ -112,7 +127,7 @@ class _Tilted:
     values: Array
     masses: Array
     tilt: float
-    log_scale: float  # T·K(λ)
+    log_scale: float  # Σ K(λ)
     neglected: float  # mass outside the window, plus rounding
 
     def log_delta(self, epsilon: float) -> float:
@@ -133,46 +148,65 @@ class _Tilted:
         return max(math.exp(_log_largest_weight(self.tilt)) * self.neglected, 1e-300)
 
 
-def _compose(moments: _Moments, steps: int, tilt: float) -> _Tilted:
-    """Return the tilted distribution of the sum of `steps` losses, by one Fourier transform."""
-    log_moment = moments.log_moment(tilt)
-    one = np.exp(moments.logs + tilt * moments.values - log_moment)
-    mean = float(np.sum(one * np.arange(one.size)))
-    # Places count from steps·center: near it the phases, and so their rounding, are small.
-    center = round(mean)
-    places = np.arange(one.size) - center
-    spread = max(math.sqrt(steps * float(np.sum(one * (places + center - mean) ** 2))), 1.0) * moments.interval
-    middle = (moments.first + mean) * moments.interval
-    drift = round(steps * (mean - center))
-    left = drift - _furthest(moments, steps, tilt, middle, -1 / spread)
-    right = drift + _furthest(moments, steps, tilt, middle, 1 / spread)
+class _TiltedStep(NamedTuple):
+    """One tilted loss; its places count from `center`, near which the phases, and so their rounding, are small."""
+
+    masses: Array
+    mean: float  # in places from the first value
+    center: int
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        return np.arange(self.masses.size) - self.center
+
+    def variance(self) -> float:
+        return float(np.sum(self.masses * (self.places + self.center - self.mean) ** 2))
+
+
+def _tilted_step(moments: _Moments, tilt: float) -> _TiltedStep:
+    masses = np.exp(moments.logs + tilt * moments.values - moments.log_moment(tilt))
+    mean = float(np.sum(masses * np.arange(masses.size)))
+    return _TiltedStep(masses, mean, round(mean))
+
+
+def _compose(total: _Sum, tilt: float) -> _Tilted:
+    """Return the tilted distribution of the sum, by one Fourier transform per kind of step."""
+    ones = [(_tilted_step(moments, tilt), moments.first, steps) for moments, steps in total.parts]
+    spread = max(math.sqrt(sum(steps * one.variance() for one, _, steps in ones)), 1.0) * total.interval
+    middle = sum(steps * (first + one.mean) for one, first, steps in ones) * total.interval
+    drift = round(sum(steps * (one.mean - one.center) for one, _, steps in ones))
+    left = drift - _furthest(total, tilt, middle, -1 / spread)
+    right = drift + _furthest(total, tilt, middle, 1 / spread)
     size = next_fast_len(right - left + 1, real=True)
-    transformed = rfft(np.bincount(places % size, weights=one, minlength=size)) ** steps
+    transformed = np.ones(1)
+    for one, _, steps in ones:
+        transformed = transformed * rfft(np.bincount(one.places % size, weights=one.masses, minlength=size)) ** steps
     masses = np.maximum(0.0, np.roll(irfft(transformed, size), -left))
-    rounding = 4 * _EPS * steps * math.log2(size + 1) * size * float(masses.max())
-    values = (steps * (moments.first + center) + left + np.arange(size)) * moments.interval
-    return _Tilted(values, masses, tilt, steps * log_moment, 2 * _OUTSIDE + rounding)
+    rounding = 4 * _EPS * (total.steps + len(ones) - 1) * math.log2(size + 1) * size * float(masses.max())
+    start = sum(steps * (first + one.center) for one, first, steps in ones)
+    values = (start + left + np.arange(size)) * total.interval
+    return _Tilted(values, masses, tilt, total.log_moment(tilt), 2 * _OUTSIDE + rounding)
 
 
-def _furthest(moments: _Moments, steps: int, tilt: float, middle: float, order: float) -> int:
-    """Return how far the window must reach from steps·middle on the side of `order`, in places.
+def _furthest(total: _Sum, tilt: float, middle: float, order: float) -> int:
+    """Return how far the window must reach from `middle` on the side of `order`, in places.
 
     By Chernoff's bound, at most `_OUTSIDE` of the tilted sum lies beyond.
     """
-    extreme = float(moments.values[-1] if order > 0 else moments.values[0])
-    reached = steps * abs(extreme - middle)
-    here = moments.log_moment(tilt)
+    reached = abs(total.extreme(order) - middle)
+    here = total.log_moment(tilt)
     for factor in (0.125, 0.5, 2, 4, 8, 16):
-        growth = moments.log_moment(tilt + factor * order) - here - factor * order * middle
-        reached = min(reached, (steps * growth - math.log(_OUTSIDE)) / (factor * abs(order)))
-    if reached > LARGEST_GRID * moments.interval:
+        growth = total.log_moment(tilt + factor * order) - here - factor * order * middle
+        reached = min(reached, (growth - math.log(_OUTSIDE)) / (factor * abs(order)))
+    if reached > LARGEST_GRID * total.interval:
         raise TooFineError
-    return 1 + math.ceil(reached / moments.interval)
+    return 1 + math.ceil(reached / total.interval)
 
 
-def _minimiser(bound: Callable[[float], float], moments: _Moments) -> float:
+def _minimiser(bound: Callable[[float], float], total: _Sum) -> float:
     """Return approximately the best tilt; every tilt gives a valid bound."""
-    scale = math.log((moments.values.size + 1) * moments.interval)
+    widest = max(moments.values.size for moments, _ in total.parts)
+    scale = math.log((widest + 1) * total.interval)
     found = minimize_scalar(
         lambda log_tilt: bound(math.exp(log_tilt)),
         bounds=(math.log(1e-8) - scale, math.log(1e8) - scale),
@@ -187,6 +221,6 @@ def _log_largest_weight(tilt: float) -> float:
     return -tilt * math.log1p(1 / tilt) - math.log1p(tilt)
 
 
-def _ever_infinite(step: Losses, steps: int) -> float:
+def _ever_infinite(events: Events) -> float:
     """Return the probability that some step has an infinite loss."""
-    return -math.expm1(steps * math.log1p(-step.infinite))
+    return -math.expm1(sum(steps * math.log1p(-step.infinite) for step, steps in events))

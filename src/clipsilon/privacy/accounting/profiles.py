@@ -59,16 +59,16 @@ def gaussian(mu: float) -> Profile:
     return Profile(partial(gdp.delta, mu), partial(gdp.epsilon, mu), mu)
 
 
-def poisson(q: float, noise_multiplier: float, steps: int) -> Profile:
+def poisson(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
     """Return the profile of Poisson-subsampled Gaussian steps, with against without a record.
 
     Parameters
     ----------
     q : float
         The probability with which each record is in each batch, in [0, 1], the same on both data sets.
-    noise_multiplier : float
+    noise_multiplier : float, or one per phase
         s·B/c: the noise on the sum, in units of the most that one record adds.
-    steps : int
+    steps : int, or one per phase
         The number of steps.
 
     Returns
@@ -88,16 +88,16 @@ def poisson(q: float, noise_multiplier: float, steps: int) -> Profile:
     return _sampled((removal, addition), q, noise_multiplier, steps)
 
 
-def subset(q: float, noise_multiplier: float, steps: int) -> Profile:
+def subset(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
     """Return the profile of Gaussian steps on uniform batches of B = q·m of m records, with a record against another.
 
     Parameters
     ----------
     q : float
         B/m, in [0, 1].
-    noise_multiplier : float
+    noise_multiplier : float, or one per phase
         s·B/(2c): the noise on the sum, in units of the most that a replacement changes.
-    steps : int
+    steps : int, or one per phase
         The number of steps.
 
     Returns
@@ -222,21 +222,30 @@ def tradeoff(profile: Profile, alpha: ArrayLike, points: int = 50) -> Array:
     return result
 
 
-def _sampled(one_steps: tuple[OneStep, ...], q: float, noise_multiplier: float, steps: int) -> Profile:
-    """Return the profile of `steps` sampled Gaussian steps, each direction of `one_steps` composed."""
+def _sampled(one_steps: tuple[OneStep, ...], q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
+    """Return the profile of sampled Gaussian steps, each direction of `one_steps` composed."""
     q = _probability("q", q)
-    mu = 1 / checks.positive("noise_multiplier", noise_multiplier)
-    if checks.integer("steps", steps, least=0) == 0 or q == 0:
+    shifts = _shifts(noise_multiplier, steps)
+    if not shifts or q == 0:
         return gaussian(0.0)
     if q == 1:
-        return gaussian(math.sqrt(steps) * mu)
+        return gaussian(math.sqrt(sum(count * mu**2 for mu, count in shifts)))
     # Revealing who took part only helps an attacker; where the shift is huge it adds nothing.
-    counts, weights = participations(q, steps)
-    revealed = _mixture(weights, np.sqrt(counts) * mu, 0.0)
+    counts, weights = participations(q, sum(count for _, count in shifts))
+    revealed = _mixture(weights, np.sqrt(counts) * max(mu for mu, _ in shifts), 0.0)
     return Profile(
-        partial(_least, revealed.delta, partial(sampled_delta, one_steps, q, mu, steps)),
-        partial(_least, revealed.epsilon, partial(sampled_epsilon, one_steps, q, mu, steps)),
+        partial(_least, revealed.delta, partial(sampled_delta, one_steps, q, shifts)),
+        partial(_least, revealed.epsilon, partial(sampled_epsilon, one_steps, q, shifts)),
     )
+
+
+def _shifts(noise_multiplier: ArrayLike, steps: ArrayLike) -> list[tuple[float, int]]:
+    """Return 1/multiplier and the number of steps of each phase that has any."""
+    multipliers = [checks.positive("noise_multiplier", z) for z in np.ravel(noise_multiplier).tolist()]
+    counts = [checks.integer("steps", count, least=0) for count in np.ravel(steps).tolist()]
+    if len(multipliers) != len(counts):
+        raise ValueError(f"steps must be one per noise_multiplier ({len(multipliers)}), got {len(counts)}.")
+    return [(1 / z, count) for z, count in zip(multipliers, counts, strict=True) if count]
 
 
 def _least(quick: Callable[[float], float], slow: Callable[[float], float], value: float) -> float:

@@ -16,6 +16,7 @@ from clipsilon.privacy.accounting.composition import total_delta, total_epsilon
 from clipsilon.privacy.accounting.privacy_loss import Array, Losses, TooFineError, reach
 
 OneStep = Callable[[float, float, float, float], Losses]
+Shifts = Sequence[tuple[float, int]]  # μ of a step, and how many steps have it
 
 _FIRST_GRID = 64  # points
 _REFINEMENT = 4
@@ -28,7 +29,7 @@ _LEVELS = (1e-6, 1e-12, 1e-25, 1e-50, 1e-100, 1e-200)  # levels of δ
 _CUT = 1e-4  # fraction of δ that the cut tails of all steps may cost
 
 
-def sampled_epsilon(one_steps: Sequence[OneStep], q: float, mu: float, steps: int, delta: float) -> float:
+def sampled_epsilon(one_steps: Sequence[OneStep], q: float, shifts: Shifts, delta: float) -> float:
     """Return the smallest ε that the grids certify for every direction; infinite if none does.
 
     Parameters
@@ -37,10 +38,8 @@ def sampled_epsilon(one_steps: Sequence[OneStep], q: float, mu: float, steps: in
         One function per direction that returns the loss of one step, such as `removal`.
     q : float
         The probability that the record takes part in a step.
-    mu : float
-        The shift of the output if it does, 1/noise multiplier.
-    steps : int
-        The number of steps.
+    shifts : sequence of (float, int)
+        The shift of the output if it does, 1/noise multiplier, and the number of steps that have it.
     delta : float
         The δ at which ε is stated.
 
@@ -49,23 +48,23 @@ def sampled_epsilon(one_steps: Sequence[OneStep], q: float, mu: float, steps: in
     float
         ε, an upper bound.
     """
-    tail = max(_CUT * delta / steps, 1e-300)
+    tail = max(_CUT * delta / _count(shifts), 1e-300)
     worst = 0.0
     for one_step in one_steps:
 
         def at(interval: float, one_step: OneStep = one_step) -> float:
-            return total_epsilon(one_step(q, mu, interval, tail), steps, delta)
+            return total_epsilon([(one_step(q, mu, interval, tail), steps) for mu, steps in shifts], delta)
 
-        worst = max(worst, _refined(at, q, mu, tail, worst, _NEGLIGIBLE))
+        worst = max(worst, _refined(at, q, shifts, tail, worst, _NEGLIGIBLE))
     return worst
 
 
-def sampled_delta(one_steps: Sequence[OneStep], q: float, mu: float, steps: int, epsilon: float) -> float:
+def sampled_delta(one_steps: Sequence[OneStep], q: float, shifts: Shifts, epsilon: float) -> float:
     """Return the smallest δ that the grids certify for every direction, usable down to about 1e-200.
 
     Parameters
     ----------
-    one_steps, q, mu, steps
+    one_steps, q, shifts
         As in `sampled_epsilon`.
     epsilon : float
         The ε at which δ is stated.
@@ -78,14 +77,14 @@ def sampled_delta(one_steps: Sequence[OneStep], q: float, mu: float, steps: int,
     result = 1.0
     for level in _LEVELS:
         # The grid ends where the rest matters little for a δ above `level`.
-        tail = _CUT * level / steps
+        tail = _CUT * level / _count(shifts)
         worst = 0.0
         for one_step in one_steps:
 
             def at(interval: float, one_step: OneStep = one_step, tail: float = tail) -> float:
-                return total_delta(one_step(q, mu, interval, tail), steps, epsilon)
+                return total_delta([(one_step(q, mu, interval, tail), steps) for mu, steps in shifts], epsilon)
 
-            worst = max(worst, _refined(at, q, mu, tail, worst, 0.1 * level))
+            worst = max(worst, _refined(at, q, shifts, tail, worst, 0.1 * level))
         result = min(result, worst)
         if result > level:
             break
@@ -113,12 +112,18 @@ def likely(trials: int, p: float) -> tuple[int, int]:
     return max(0, math.floor(mean - below)), min(trials, math.ceil(mean + above))
 
 
-def _refined(at: Callable[[float], float], q: float, mu: float, tail: float, enough: float, negligible: float) -> float:
+def _count(shifts: Shifts) -> int:
+    return sum(steps for _, steps in shifts)
+
+
+def _refined(
+    at: Callable[[float], float], q: float, shifts: Shifts, tail: float, enough: float, negligible: float
+) -> float:
     """Return the value on ever finer grids, until it is low enough, hardly improves, or the grid becomes too fine."""
     best = math.inf
-    if q < _RAREST or not _SHIFTS[0] <= mu <= _SHIFTS[1]:
+    if q < _RAREST or not all(_SHIFTS[0] <= mu <= _SHIFTS[1] for mu, _ in shifts):
         return best
-    interval = reach(q, mu, tail) / _FIRST_GRID
+    interval = max(reach(q, mu, tail) for mu, _ in shifts) / _FIRST_GRID
     try:
         for refinement in range(_REFINEMENTS):
             value = at(interval)
