@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it, at a size for tests, and what it writes."""
+"""The demo at a size for tests, and what it writes."""
 
 import sys
 
@@ -9,6 +9,9 @@ from clipsilon.cli import demo
 from clipsilon.cli import main as cli
 from clipsilon.datasets import generated_credit
 from clipsilon.datasets import give_me_some_credit as module
+from clipsilon.report.charts import Table
+from clipsilon.report.results import Finding, Result
+from clipsilon.report.text import to_html
 from clipsilon.reproduce import problems
 from clipsilon.reproduce.laboratory import Laboratory
 
@@ -26,7 +29,7 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "credit_case", short)
     monkeypatch.setattr(problems, "credit", generated_credit)
     problems.credit_data.cache_clear()
-    # A store of its own for each test; kernels stay in the cache that all tests share.
+    # Each test has its own store; kernels stay in the cache that all tests share.
     monkeypatch.setattr(
         sys.modules["clipsilon.engine.sweep"], "cache_folder", lambda: tmp_path
     )  # the name is also a function's
@@ -46,9 +49,57 @@ def test_demo(small, tmp_path):
     assert names == {"index.html"} | {f"{name}/{file}" for name in ("quadratic", "credit") for file in each}
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "a generated stand-in" in page
-    assert page.count("<figure") == 3  # two results, and one of them in the story
+    assert page.count("<figure") == 4  # each result in the story, and again among the details
     for column in demo.COLUMNS[3:]:
         assert column in page
+
+
+def test_the_first_screen_is_for_a_newcomer(small, tmp_path):
+    """A picture and what to take away from it come before any verdict; the numbers are those of the runs."""
+    lines = []
+    done = demo.demo(Laboratory(folder=tmp_path / "store", progress=False), tmp_path / "out", lines.append)
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    places = [text.index(mark) for mark in ("<h1>", "<figure", 'class="takeaways"', 'class="next"', 'class="verdict ')]
+    assert places == sorted(places)
+    assert 'class="tally"' not in text
+    assert lines[0].startswith(f"{demo.TITLE}\n\n{demo.LEAD}")
+    _, clipped, fed_back = done[0].result.tables[0].rows
+    lessons = demo.takeaways(done[0].result)
+    assert f"distance of {clipped.gap:.3g}. The exact limit, {clipped.bias:.3g}" in lessons[0].text
+    assert lessons[1].heading == "Error feedback removes that price."
+    assert f"{round(clipped.gap / fed_back.gap)} times closer" in lessons[1].text
+    for heading, words in lessons:
+        assert to_html(heading) in text
+        assert to_html(words) in text
+    shown = [piece for piece in demo.summary(done) if isinstance(piece, str)]
+    assert "PCSGD    ████████████████████████████████████████" in shown[2]
+    assert [f"{k}. {heading} {words}" for k, (heading, words) in enumerate(lessons, start=1)] == shown[-4:-1]
+
+
+def test_lessons_follow_from_the_findings():
+    """If the statements do not hold, the headings do not claim that they do."""
+    row = demo.Row("PCSGD", 2.0, 4.0, 1.0, 0.5, 0.1)
+    table = Table("", demo.COLUMNS, [row._replace(rule="SGD"), row, row._replace(rule="DiceSGD")])
+    findings = [Finding("", "", False), Finding("", "", False), Finding("", "", True), Finding("", "", True)]
+    headings = [heading for heading, _ in demo.takeaways(Result(findings, tables=[table]))]
+    assert headings == [
+        "Clipping has a price, and this run does not show it yet.",
+        "Error feedback has not removed that price.",
+        "The claimed ε is proven.",
+    ]
+
+
+def test_a_page_that_others_wrote_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "compare", lambda *about: pytest.fail("nothing must be computed"))
+    page = tmp_path / "index.html"
+    page.write_text("<title>mine</title>", encoding="utf-8")
+    refused = CliRunner().invoke(cli.main, ["demo", "--output", str(tmp_path)], catch_exceptions=False)
+    assert refused.exit_code == 1
+    assert (
+        refused.output
+        == f"Error: output must not replace {page}, which clipsilon did not write: choose another name.\n"
+    )
+    assert page.read_text(encoding="utf-8") == "<title>mine</title>"
 
 
 def test_the_demo_shows_what_it_says(small, tmp_path):

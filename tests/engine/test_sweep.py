@@ -232,7 +232,7 @@ def test_a_laboratory_keeps_what_functions_return(tmp_path, monkeypatch):
     for other in ((PROBLEM.on(PROBLEM.features * 2), 0.5), (PROBLEM, 0.6)):
         with pytest.raises(TypeError):
             lab.keep(cs.clipping_bias, *other)
-    with pytest.raises(ValueError, match="function must be one at the top of a module of clipsilon"):
+    with pytest.raises(ValueError, match="function must be at the top level of a module of clipsilon"):
         lab.keep(lambda: 1)
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, spoken to through its DevTools protocol over two pipes: no package is needed."""
+"""A headless Chromium for tests, controlled through the DevTools protocol over two pipes, without further packages."""
 
 import base64
 import fcntl
@@ -19,11 +19,11 @@ FLAGS = (
     "--no-first-run",
     "--remote-debugging-pipe",
 )
-PATIENCE = 60  # seconds
+TIMEOUT = 60  # seconds
 
 
 class Browser:
-    """One tab. `errors` collects what the console complains about, `requests` every address that is asked for."""
+    """One tab. `errors` collects errors and warnings of the console, `requests` the addresses of all requests."""
 
     def __init__(self):
         found = next(filter(None, map(shutil.which, NAMES)), None)
@@ -63,7 +63,7 @@ class Browser:
         self._profile.cleanup()
 
     def call(self, method, **parameters):
-        """A command of the protocol, and its result."""
+        """Send a command of the protocol and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -76,9 +76,9 @@ class Browser:
                 return answer["result"]
 
     def _receive(self):
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while b"\0" not in self._rest:
-            assert time.monotonic() < end, "the browser does not answer"
+            assert time.monotonic() < end, "the browser does not respond"
             self._rest += os.read(self._in, 1 << 20)
         one, self._rest = self._rest.split(b"\0", 1)
         answer = json.loads(one)
@@ -96,7 +96,7 @@ class Browser:
             self.requests.append(about["request"]["url"])
 
     def open(self, path, width=1280, height=900, dark=False, scripts=True):
-        """Load a file in a window of that size."""
+        """Load a file in a window of the given size."""
         self.errors.clear()
         self.requests.clear()
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
@@ -110,29 +110,29 @@ class Browser:
         return self
 
     def run(self, expression):
-        """The value of some JavaScript; a promise is waited for."""
+        """Evaluate JavaScript and return its value; promises are awaited."""
         about = {"expression": expression, "returnByValue": True, "awaitPromise": True, "userGesture": True}
         result = self.call("Runtime.evaluate", **about)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def press(self, key):
-        """A key, as a person presses it."""
+        """Press and release a key."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def move(self, x, y):
-        """The mouse, over a point of the window."""
+        """Move the mouse to a point of the window."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def picture(self, path):
-        """A screenshot of the whole page."""
+        """Write a screenshot to a PNG file."""
         taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         Path(path).write_bytes(base64.b64decode(taken["data"]))
 
 
 def _high(descriptor):
-    """The same pipe at a number that 3 and 4 cannot collide with."""
+    """Return the same pipe at a descriptor number that cannot collide with 3 and 4."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return moved

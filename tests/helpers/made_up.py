@@ -18,9 +18,9 @@ class Bench:
     def sweep(self, runs):
         raise NotImplementedError
 
-    def keep(self, function, *arguments, **settings):
+    def keep(self, function, *arguments, **keywords):
         self.calls.append((function, arguments))
-        return function(*arguments, **settings)
+        return function(*arguments, **keywords)
 
 
 def gaps(replicates):

@@ -1,4 +1,4 @@
-"""The page in a real browser, as readers use it."""
+"""The page in a real browser."""
 
 import csv
 import io
@@ -160,7 +160,7 @@ def test_csv_comes_from_the_page_itself(browser, report):
 
 def _cell(text):
     try:
-        return "" if text == "inf" else float(text)  # the page knows no infinite points
+        return "" if text == "inf" else float(text)  # the page has no infinite points
     except ValueError:
         return text
 
@@ -188,7 +188,7 @@ def test_without_scripts_there_are_pictures(browser, report):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The report of everything, for a look; its runs are kept in the user's store, as those of the command are."""
+    """Return the quick report of all experiments; its runs are stored in the user's cache, as by the command."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, runner.reproduce(runner.choose([]), Laboratory(quick=True, progress=False), folder)
 

@@ -1,20 +1,21 @@
-"""Charts as pictures and files: what can be drawn is drawn, and always the same."""
+"""Charts as pictures and files: everything that can be drawn is drawn, and reproducibly."""
 
 import csv
 import io
 import json
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import made_up
 from clipsilon.report.charts import Chart, Series, Table, band
-from clipsilon.report.drawing import draw, picture
-from clipsilon.report.files import as_csv, chart_rows, result_files, table_rows, write_files
-from clipsilon.report.palette import COLOURS, PALETTE, colours
-from clipsilon.report.text import exact, marked_up, shown, typeset
+from clipsilon.report.drawing import draw, render
+from clipsilon.report.files import chart_rows, result_files, table_rows, to_csv, write_files
+from clipsilon.report.palette import COLOURS, PALETTE, SHADES, colours
+from clipsilon.report.text import csv_cell, readable, to_html, to_mathtext
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,9 @@ def charts(results):
 def test_pictures_are_the_same_every_time(results):
     for chart in charts(results):
         for form, begin in (("svg", b"<?xml"), ("png", b"\x89PNG")):
-            first = picture(draw(chart), form)
+            first = render(draw(chart), f".{form}")
             assert first.startswith(begin)
-            assert first == picture(draw(chart), form)
+            assert first == render(draw(chart), f".{form}")
 
 
 def test_axes_show_what_they_can(results):
@@ -44,7 +45,7 @@ def test_axes_show_what_they_can(results):
     assert len(axes.collections) == 2  # the bands
     assert draw(signs).axes[0].get_yscale() == "linear"
     zeros, empty = (draw(chart).axes[0] for chart in results["made-up-nothing"].charts[:2])
-    assert zeros.get_yscale() == "linear"  # a logarithmic axis without a number is an error of matplotlib's
+    assert zeros.get_yscale() == "linear"  # matplotlib fails on a logarithmic axis without a number
     assert zeros.lines[0].get_ydata()[0] == 0
     assert empty.texts[0].get_text() == "nothing to draw"
 
@@ -52,7 +53,7 @@ def test_axes_show_what_they_can(results):
 def test_a_band_that_reaches_zero_does_not_decide_a_logarithmic_axis():
     series = Series("a", [1, 2], [1.0, 2.0], [0.0, -1.0], [3.0, 4.0])
     paths = draw(Chart("", "x", "y", [series], y_log=True)).axes[0].collections[0].get_paths()
-    assert paths[0].vertices[:, 1].min() == 0.01  # a hundredth of the least of the line
+    assert paths[0].vertices[:, 1].min() == 0.01  # a hundredth of the minimum of the line
     assert paths[0].vertices[:, 1].max() == 4.0
 
 
@@ -88,9 +89,9 @@ def luminance(colour):
 def test_colours_stand_out_from_the_card(dark):
     style = files("clipsilon.report").joinpath("assets", "page.css").read_text(encoding="utf-8")
     card = luminance(re.findall(r"--card: (#\w+)", style)[dark])
-    for colour in PALETTE.values() if dark else PALETTE:
+    for colour in [*PALETTE.values(), *SHADES.values()] if dark else PALETTE:
         low, high = sorted((luminance(colour), card))
-        assert (high + 0.05) / (low + 0.05) >= 3, colour  # what the guidelines ask of graphics
+        assert (high + 0.05) / (low + 0.05) >= 3, colour  # what the guidelines require for graphics
 
 
 def test_band_is_mean_and_quantiles():
@@ -100,7 +101,7 @@ def test_band_is_mean_and_quantiles():
 
 def test_csv_of_charts_comes_back(results):
     for chart in charts(results):
-        rows = list(csv.reader(io.StringIO(as_csv(chart_rows(chart)))))
+        rows = list(csv.reader(io.StringIO(to_csv(chart_rows(chart)))))
         assert rows[0] == ["series", chart.x, chart.y, "low", "high"]
         for series in chart.series:
             own = np.array([[float(cell or "nan") for cell in row[1:]] for row in rows if row[0] == series.name])
@@ -114,7 +115,7 @@ def test_csv_of_charts_comes_back(results):
 
 def test_csv_of_tables_comes_back():
     table = Table("t", ["a, b", "c"], [['"x"', 1 / 3], ["y\nz", np.inf], ["w", None], ["v", True]])
-    rows = list(csv.reader(io.StringIO(as_csv(table_rows(table)))))
+    rows = list(csv.reader(io.StringIO(to_csv(table_rows(table)))))
     assert rows == [["a, b", "c"], ['"x"', "0.33333333"], ["y\nz", "inf"], ["w", ""], ["v", "True"]]
 
 
@@ -165,7 +166,7 @@ def test_files_that_are_the_same_are_left_alone(tmp_path):
     ],
 )
 def test_cells(value, read, kept):
-    assert (shown(value), exact(value)) == (read, kept)
+    assert (readable(value), csv_cell(value)) == (read, kept)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +177,24 @@ def test_cells(value, read, kept):
         ("`residual_cap` of n_jobs", "<code>residual_cap</code> of n_jobs", "`residual_cap` of n_jobs"),
         ("n^(−2(1−α)), t^−0.9.", "n<sup>−2(1−α)</sup>, t<sup>−0.9</sup>.", "n^(−2(1−α)), t^−0.9."),
         ("‖θ*‖_M", "‖θ*‖<sub>M</sub>", "‖θ*‖$_{\\mathrm{M}}$"),
-        ("1e-05, -1.8e+05, 2-3, `-1`", "10⁻⁵, −1.8 × 10⁵, 2-3, <code>-1</code>", "1e-05, -1.8e+05, 2-3, `-1`"),
+        (
+            "1e-05, -1.8e+05, 2-3, `-1`",
+            "10⁻⁵, −1.8\u00a0×\u00a010⁵, 2-3, <code>-1</code>",
+            "1e-05, -1.8e+05, 2-3, `-1`",
+        ),
         ("5 $ <b>", "5 $ &lt;b&gt;", "5 \\$ <b>"),
     ],
 )
 def test_indices(text, page, paper):
-    assert marked_up(text) == page
-    assert typeset(text) == paper
-    picture(draw(Chart(text, text, text, [Series(text, [1], [1])])), "svg")  # matplotlib can read it
+    assert to_html(text) == page
+    assert to_mathtext(text) == paper
+    render(draw(Chart(text, text, text, [Series(text, [1], [1])])), ".svg")  # matplotlib can read it
+
+
+def test_experiments_use_colours_that_suit_dark_screens():
+    package = files("clipsilon")
+    sources = [path.read_text(encoding="utf-8") for path in Path(str(package)).glob("reproduce/**/*.py")]
+    sources.append(package.joinpath("cli", "demo.py").read_text(encoding="utf-8"))
+    used = {colour for source in sources for colour in re.findall(r"#[0-9a-f]{6}", source)}
+    assert used
+    assert used <= {*PALETTE, *SHADES}

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 import made_up
 from clipsilon.cli import main as cli
-from clipsilon.report.terminal import teller
+from clipsilon.report.terminal import progress_printer
+from clipsilon.report.text import to_html
 from clipsilon.reproduce import runner
 from clipsilon.reproduce.base import Experiment, Result
 from clipsilon.reproduce.page import page
@@ -18,7 +19,7 @@ VOID = {"meta", "link", "img", "br", "input"}
 
 
 class Reader(HTMLParser):
-    """Collects what a page holds; every element must be closed in its place."""
+    """Collect the elements and data of a page, and check that every element is closed correctly."""
 
     def __init__(self, text):
         super().__init__()
@@ -45,7 +46,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture
 def shelf(monkeypatch):
-    """The made-up experiments in the place of the package's."""
+    """Replace the experiments of the package by the made-up ones."""
     monkeypatch.setattr(runner, "catalogue", lambda: made_up.EXPERIMENTS)
 
 
@@ -76,6 +77,52 @@ def test_everything_is_on_the_page(report):
         assert f"clipsilon reproduce {each.experiment.name}" in text
     assert "Only in a made-up world." in text
     assert "0.1, 0.2" in text
+
+
+def test_a_verdict_stands_beside_its_statement(report):
+    """No verdict is anywhere else, and a remark follows the statement that it is about."""
+    text = (report[0] / "index.html").read_text(encoding="utf-8")
+    badge = r'<span class="verdict \w+">[✓✗] (?P<verdict>[\w ]+)</span>'
+    listed = re.findall(rf'<li>{badge}<div><span class="statement">(.*?)</span>(?:<span class="remark">(.*?)<)?', text)
+    measured = "<dl><dt>Measured</dt><dd>.*?</dd>(?:<dt>Remark</dt><dd>(.*?)</dd>)?</dl></li>"
+    detailed = re.findall(rf'<li><p class="judged">{badge}<span>(.*?)</span></p>{measured}', text)
+    findings = [finding for each in report[1] for finding in each.result.findings]
+    expected = [(finding.verdict, to_html(finding.statement), finding.remark) for finding in findings]
+    assert listed == expected
+    assert detailed == expected
+    assert len(re.findall(badge, text)) == 2 * len(findings)
+
+
+@pytest.mark.parametrize("name", ["index.html", "made-up-curves/notes.txt", "made-up-curves"])
+def test_what_others_wrote_is_left_alone(shelf, tmp_path, monkeypatch, name):
+    foreign = tmp_path / "out" / name
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("<title>mine</title>", encoding="utf-8")
+    before = contents(tmp_path)
+    refused = command("--output", str(tmp_path / "out"))
+    assert refused.exit_code == 1
+    assert refused.output == (
+        f"Error: output must not replace {tmp_path / 'out' / name.removesuffix('/notes.txt')}, which clipsilon did not "
+        "write: choose another name.\n"
+    )
+    assert contents(tmp_path) == before
+    bench = made_up.Bench()
+    with pytest.raises(ValueError, match="which clipsilon did not write"):
+        runner.reproduce(made_up.EXPERIMENTS, bench, tmp_path / "out")
+    assert bench.calls == []  # refused before anything was computed
+
+
+def test_own_page_is_replaced_and_neighbours_stay(tmp_path):
+    runner.reproduce(made_up.EXPERIMENTS, made_up.Bench(), tmp_path)
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    first = (tmp_path / "index.html").read_bytes()
+    runner.reproduce(made_up.EXPERIMENTS[1:], made_up.Bench(), tmp_path)
+    assert (tmp_path / "index.html").read_bytes() != first
+    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
+    (tmp_path / "index.html").unlink()  # as if the first report had been killed before its page was written
+    runner.reproduce(made_up.EXPERIMENTS, made_up.Bench(), tmp_path)
+    assert (tmp_path / "index.html").read_bytes() == first
 
 
 def test_nothing_is_fetched_and_nothing_gets_out_of_its_place(report):
@@ -172,10 +219,16 @@ def test_command(shelf, tmp_path, monkeypatch):
     done = command("--quick", "--output", str(out))
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines() == [
-        "[1/2] made-up-curves: holds with a remark",
-        "[2/2] made-up-nothing: does not hold",
+        "[1/2] made-up-curves: 2 of 2 statements hold",
+        "[2/2] made-up-nothing: 0 of 1 statements hold",
     ]
-    assert "│ does not hold " in done.stdout  # no mark-up is left
+    lines = [[cell.strip() for cell in line.split("│")[2:4]] for line in done.stdout.splitlines() if "│" in line]
+    first = lines.index(["holds", "PCSGD ends at the bias."])
+    assert lines[first + 1 : first + 4] == [
+        ["holds with a remark", "DiceSGD does not."],  # each verdict beside its statement, without mark-up
+        ["", "Remark: Only in a made-up world."],
+        ["does not hold", f"Nothing {made_up.EVIL}"],
+    ]
     assert done.stdout.endswith(f"wrote {out / 'index.html'}\n")
     assert "clipsilon reproduce made-up-curves --quick" in (out / "index.html").read_text(encoding="utf-8")
     assert command("made-up-nothing", "--quiet", "--output", str(out)).stderr == ""
@@ -185,12 +238,12 @@ def test_command(shelf, tmp_path, monkeypatch):
 def test_time_left_is_guessed_from_some_experiments(monkeypatch, capsys, report):
     now = iter([0.0, 100.0, 200.0, 300.0, 400.0, 500.0])
     monkeypatch.setattr("clipsilon.report.terminal.time.monotonic", lambda: next(now))
-    tell = teller(5)
+    tell = progress_printer(5)
     for _ in range(5):
         tell(report[1][0])
     guesses = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
     assert guesses[2:4] == ["about 3 min left", "about 2 min left"]
-    assert all(line.endswith("holds with a remark") for line in (guesses[0], guesses[1], guesses[4]))
+    assert all(line.endswith("2 of 2 statements hold") for line in (guesses[0], guesses[1], guesses[4]))
 
 
 def test_command_lists_and_refuses(shelf, tmp_path):
@@ -199,7 +252,7 @@ def test_command_lists_and_refuses(shelf, tmp_path):
     assert "Paper 1, Fig. 9" in listed
     refused = command("made-up-curvez", "--output", str(tmp_path / "none"))
     assert refused.exit_code == 1
-    assert refused.output.startswith("Error: NAME must be an experiment or the beginning of some, got 'made-up-curvez'")
+    assert refused.output.startswith("Error: NAME must be an experiment or a prefix of some, got 'made-up-curvez'")
     assert refused.output.count("\n") == 1
     assert not (tmp_path / "none").exists()
 

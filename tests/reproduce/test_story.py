@@ -1,4 +1,4 @@
-"""The story: every number in it is a result's, and what was not run is not told."""
+"""The story: every number comes from a result, and what was not run is left out."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_numbers_are_those_of_the_results():
     rows = [["a", 1.0, 0.9, None], ["b", 1.0, np.inf, 2.5], ["c", 0.1, 4.0, 0.05]]
     claims = Table("", ["setting", "claimed ε", "certified ε", "audited ε ≥"], rows)
     example = Table("", ["T", "claimed ε", "true ε, at least"], [[10, 0.03, 48.54]])
-    lines = [Series("β = 0", [0.1, 1.0], [9.0, 7.0]), Series("not to train at all (β = 0)", [0.1, 1.0], [5.0, 5.0])]
+    lines = [Series("β = 0", [0.1, 1.0], [9.0, 7.0]), Series("not training at all (β = 0)", [0.1, 1.0], [5.0, 5.0])]
     found = {
         story.GAP: Result([HELD], [gap("β = 1", 1.0149, 1.01, 0.5), gap("β = 2", 3.27, 3.26, 0.001)]),
         story.MEMORY: Result([HELD]),
@@ -47,14 +47,14 @@ def test_numbers_are_those_of_the_results():
     for number in (
         "of 1.01 for β = 1 and 3.27 for β = 2",
         "any run: 1.01 and 3.26",
-        "of 7: farther away than a model of zeros, at 5.",
+        "of 7, farther away than a model of zeros, at 5.",
     ):
         assert number in cost
     assert "ends at 0.001, which is 3300 times closer" in repair
     assert "The largest is 12.5." in repair
-    assert "Of 3 settings in the papers' experiments, 1 are proven" in private
+    assert "Of 3 experiments in the papers, 1 is proven" in private
     assert "1 of the others is refuted by an attack" in private
-    assert "claims ε = 0.03, the true one is at least 48.5: so the published guarantee fails." in private
+    assert "Where ε = 0.03 is claimed, the true ε is at least 48.5, so the published guarantee fails." in private
     assert "On credit data: DiceSGD costs 7 times as much." in honest
 
 

@@ -31,6 +31,7 @@ def command(
 ) -> None:
     """Attack PRESET and state the ε that the attack demonstrates."""
     from clipsilon.privacy.auditing.audit import audit
+    from clipsilon.report.drawing import save
     from clipsilon.report.plots import tradeoff_figure
 
     with plain_errors():
@@ -39,4 +40,4 @@ def command(
     click.echo(found)
     if plot is not None:
         with plain_errors():
-            tradeoff_figure(found).savefig(plot, dpi=160)
+            save(tradeoff_figure(found), plot)

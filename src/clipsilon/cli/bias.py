@@ -144,6 +144,7 @@ def command(
     """
     from rich.console import Console
 
+    from clipsilon.report.drawing import save
     from clipsilon.report.plots import bias_figure
 
     aside = Console(stderr=True)
@@ -158,7 +159,7 @@ def command(
         _print_table(Console(width=None if sys.stdout.isatty() else 120), subject, rows)
     if plot is not None:
         with plain_errors():
-            bias_figure(rows, subject.title).savefig(plot, dpi=160)
+            save(bias_figure(rows, subject.title), plot)
 
 
 def _subject(file: Path | None, problem: str | None, **about: Any) -> Subject:

@@ -21,14 +21,13 @@ from clipsilon.cli.options import quiet_option
 @quiet_option
 def command(output: Path, quiet: bool) -> None:
     """Compare SGD, PCSGD and DiceSGD on two problems: print tables, and write a short form of the report."""
-    from clipsilon.cli.demo import demo
-    from clipsilon.report.terminal import console, table
+    from clipsilon.cli.demo import demo, summary
+    from clipsilon.report.terminal import console
     from clipsilon.reproduce.laboratory import Laboratory
 
     screen = console()
     with plain_errors(), stoppable(f"Stopped; {output} holds the finished results."):
         lab = Laboratory(quick=True, progress=False if quiet else None)
-        for done in demo(lab, output, tell=screen.print):
-            for one in done.result.tables:
-                screen.print(table(one._replace(title=done.experiment.title)))
+        for piece in summary(demo(lab, output, tell=screen.print)):
+            screen.print(piece)
     click.echo(f"wrote {output / 'index.html'}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from clipsilon.cli.errors import plain_errors
 from clipsilon.privacy.certificate import ADJACENCIES
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -18,6 +19,11 @@ def _check_picture(context: click.Context, option: click.Parameter, path: Path |
     """Refuse a figure that could not be written, before anything is computed for it."""
     if path is not None and (path.suffix not in _PICTURES or not path.parent.is_dir()):
         raise click.BadParameter(f"must be a .png, .svg or .pdf file in an existing folder, got {str(path)!r}.")
+    if path is not None:
+        from clipsilon.report.ownership import check_replaceable
+
+        with plain_errors():
+            check_replaceable(path, "plot")
     return path
 
 

@@ -39,10 +39,10 @@ def command(names: tuple[str, ...], quick: bool, output: Path, only_list: bool, 
         stoppable(f"Stopped; {output} holds the finished results; the same command resumes from there."),
     ):
         if only_list:
-            screen.print(terminal.listed(runner.choose(names or ("",))))
+            screen.print(terminal.experiment_table(runner.choose(names or ("",))))
             return
         chosen = runner.choose(names)
         lab = Laboratory(quick=quick, progress=False if quiet else None)
-        done = runner.reproduce(chosen, lab, output, *([] if quiet else [terminal.teller(len(chosen))]))
-    screen.print(terminal.verdicts(done))
+        done = runner.reproduce(chosen, lab, output, *([] if quiet else [terminal.progress_printer(len(chosen))]))
+    screen.print(terminal.verdict_table(done))
     click.echo(f"wrote {output / 'index.html'}")

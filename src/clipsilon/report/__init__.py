@@ -1,1 +1,1 @@
-"""Results as pictures and pages."""
+"""Turn results into pictures, data files, HTML pages and terminal tables."""

@@ -1,4 +1,4 @@
-"""One page that stands on its own: words, figures that can be touched, tables, in one HTML file."""
+"""Build one self-contained HTML page: text, interactive figures and tables in a single file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from string import Template
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from clipsilon.report.charts import Chart, Table
-from clipsilon.report.palette import PALETTE, colours
-from clipsilon.report.text import exact, marked_up, shown
+from clipsilon.report.charts import Cell, Chart, Table
+from clipsilon.report.ownership import GENERATOR
+from clipsilon.report.palette import PALETTE, SHADES, colours
+from clipsilon.report.text import csv_cell, readable, to_html
+
+_ADAPTED = {**PALETTE, **SHADES}  # colours with a counterpart for dark screens
 
 
 def frame(title: str, body: Sequence[str]) -> str:
-    """A whole page from pieces made by the functions below."""
-    parts = {"title": html.escape(title), "palette": _palette(), "body": "\n".join(body)}
+    """Return a whole page from pieces made by the functions below."""
+    parts = {"title": html.escape(title), "generator": GENERATOR, "palette": _palette(), "body": "\n".join(body)}
     return Template(_asset("page.html")).substitute(parts, style=_asset("page.css"), script=_asset("page.js"))
 
 
@@ -27,9 +31,9 @@ def _asset(name: str) -> str:
 
 
 def _palette() -> str:
-    """The palette as CSS, for light screens and for dark ones."""
-    light = " ".join(f"{_variable(colour)}: {colour};" for colour in PALETTE)
-    dark = " ".join(f"{_variable(colour)}: {other};" for colour, other in PALETTE.items())
+    """Return the colours as CSS variables, for light and for dark screens."""
+    light = " ".join(f"{_variable(colour)}: {colour};" for colour in _ADAPTED)
+    dark = " ".join(f"{_variable(colour)}: {other};" for colour, other in _ADAPTED.items())
     return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
 
 
@@ -38,12 +42,43 @@ def _variable(colour: str) -> str:
 
 
 def element(tag: str, text: str, **attributes: str) -> str:
-    """An element with plain text in it."""
-    return wrapped(tag, marked_up(text), **attributes)
+    """Return an element with plain text in it.
+
+    Parameters
+    ----------
+    tag : str
+        Name of the element.
+    text : str
+        Its text, which is escaped and marked up.
+    **attributes : str
+        As for `wrap`.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    return wrap(tag, to_html(text), **attributes)
 
 
-def wrapped(tag: str, content: str, **attributes: str) -> str:
-    """An element around HTML; `class_` is its class."""
+def wrap(tag: str, content: str, **attributes: str) -> str:
+    """Return an element around HTML.
+
+    Parameters
+    ----------
+    tag : str
+        Name of the element.
+    content : str
+        HTML.
+    **attributes : str
+        Attributes, which are escaped; underscores stand for hyphens, `class_` is the class, and empty values are
+        left out.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
     given = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items() if value
     )
@@ -51,74 +86,104 @@ def wrapped(tag: str, content: str, **attributes: str) -> str:
 
 
 def link(address: str, text: str, **attributes: str) -> str:
-    """A link."""
+    """Return a link with plain text in it.
+
+    Parameters
+    ----------
+    address : str
+        Where the link leads.
+    text : str
+        Its text.
+    **attributes : str
+        As for `wrap`.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
     return element("a", text, href=address, **attributes)
 
 
 def chart_data(key: str, chart: Chart) -> str:
-    """The numbers of a chart, for any figure of that key to draw."""
+    """Return the numbers of a chart as a JSON element, which every figure with that key draws."""
     text = json.dumps(_payload(chart), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     harmless = text.replace("<", "\\u003c")  # nothing in it can end the element
     return f'<script type="application/json" id="data-{html.escape(key)}">{harmless}</script>'
 
 
 def chart_figure(key: str, chart: Chart, caption: str) -> str:
-    """A chart to touch; without scripts, the picture beside the page. `key` is the path of its files, up to the dot."""
+    """Return an interactive figure; without scripts, the SVG file beside the page is shown.
+
+    Parameters
+    ----------
+    key : str
+        Path of the chart's files relative to the page, without suffix.
+    chart : Chart
+        What is drawn; its numbers are on the page as `chart_data`.
+    caption : str
+        HTML of the caption.
+
+    Returns
+    -------
+    str
+        HTML of the figure, with links to the files.
+    """
     links = " ".join(
         link(f"{key}.{form}", form.upper(), download=key.replace("/", "-") + f".{form}", class_=form)
         for form in ("svg", "png", "csv")
     )
     words = html.escape(f"{chart.title or key}: {chart.y} against {chart.x}")
     image = f'<noscript><img alt="{words}" src="{html.escape(key)}.svg"></noscript>'
-    return wrapped(
+    return wrap(
         "figure",
-        wrapped("figcaption", caption) + image + wrapped("span", links, class_="links"),
+        wrap("figcaption", caption) + image + wrap("span", links, class_="links"),
         data_chart=f"data-{key}",
     )
 
 
 def table_sheet(key: str, table: Table) -> str:
-    """A table, and a link to its CSV file; `key` is the file's path, up to the dot."""
-    wordy = [_wordy(table, k) for k in range(len(table.columns))]
+    """Return a table with a link to its CSV file; `key` is the path of the file, without suffix."""
+    wordy = [_is_wordy(table, k) for k in range(len(table.columns))]
     head = "".join(
         element("th", name, scope="col", class_="words" if wordy[k] else "") for k, name in enumerate(table.columns)
     )
-    rows = "".join(wrapped("tr", "".join(_cell(cell, k, wordy[k]) for k, cell in enumerate(row))) for row in table.rows)
+    rows = "".join(wrap("tr", "".join(_cell(cell, k, wordy[k]) for k, cell in enumerate(row))) for row in table.rows)
     inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    scroll = wrapped(
+    scroll = wrap(
         "div",
-        wrapped("table", inside, aria_label=table.title),
+        wrap("table", inside, aria_label=table.title),
         class_="wide",
         role="region",
         tabindex="0",
         aria_label=table.title,
     )
     file = link(f"{key}.csv", "CSV", download=key.replace("/", "-") + ".csv", class_="csv")
-    return wrapped(
-        "div", wrapped("div", element("span", table.title, class_="name") + file, class_="top") + scroll, class_="sheet"
+    return wrap(
+        "div", wrap("div", element("span", table.title, class_="name") + file, class_="top") + scroll, class_="sheet"
     )
 
 
-def _wordy(table: Table, column: int) -> bool:
-    """Whether a column holds words rather than numbers: those are set to the left."""
-    return any(isinstance(row[column], str) and len(row[column]) > 14 for row in table.rows)
+def _is_wordy(table: Table, column: int) -> bool:
+    """Return whether a column holds text rather than numbers, and so is aligned to the left."""
+    return any(isinstance(cell := row[column], str) and len(cell) > 14 for row in table.rows)
 
 
-def _cell(value: Any, column: int, wordy: bool) -> str:
-    text, whole = shown(value), exact(value)
-    about = {"data_exact": whole} if marked_up(text) != whole else {}
+def _cell(value: Cell, column: int, wordy: bool) -> str:
+    text, whole = readable(value), csv_cell(value)
+    about = {"data_exact": whole} if to_html(text) != whole else {}
     if column == 0:
         return element("th", text, scope="row", **about)
     return element("td", text, class_="words" if wordy else "", **about)
 
 
 def _payload(chart: Chart) -> dict[str, Any]:
-    """What the page's script reads: eight digits, and null where there is no number."""
+    """Return what the page's script reads: eight digits, and null where there is no number."""
     series = [
         {
             "name": each.name,
             "kind": each.kind,
-            "colour": f"var({_variable(colour)})" if colour in PALETTE else colour,
+            "colour": f"var({_variable(colour)})" if colour in _ADAPTED else colour,
             "x": _numbers(each.x),
             "y": _numbers(each.y),
             "low": None if each.low is None else _numbers(each.low),
@@ -136,6 +201,6 @@ def _payload(chart: Chart) -> dict[str, Any]:
     }
 
 
-def _numbers(values: Any) -> list[float | None]:
+def _numbers(values: ArrayLike) -> list[float | None]:
     array = np.asarray(values, dtype=np.float64)
     return [float(f"{value:.8g}") if np.isfinite(value) else None for value in array]

@@ -1,10 +1,10 @@
-"""One palette for every picture, and which series gets which colour."""
+"""The colours of all charts, each with its counterpart for dark screens."""
 
 from __future__ import annotations
 
 from clipsilon.report.charts import Chart
 
-# Colours that colour-blind readers can tell apart (after Okabe and Ito): on white paper, and on a dark screen.
+# Colours that colour-blind readers can distinguish (after Okabe and Ito): on white, and on a dark screen.
 PALETTE = {
     "#0072b2": "#56aaf0",  # blue
     "#d55e00": "#ff8b45",  # vermilion
@@ -16,12 +16,22 @@ PALETTE = {
     "#5b4bb7": "#a99cf5",  # violet
 }
 
-# Rules look the same in every picture.
+# Shades for ordered series, from the faintest to the strongest: the strongest is dark on white and bright on black.
+BLUES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5")
+ORANGES = ("#fdbe85", "#fd8d3c", "#f16913", "#d94801")
+GREYS = ("#969696", "#636363")
+SHADES = {
+    **dict(zip(BLUES, ("#3f86bd", "#5aa3dc", "#85c1f0", "#b9ddff"), strict=True)),
+    **dict(zip(ORANGES, ("#bf6a30", "#e8853f", "#ff9f5c", "#ffc9a0"), strict=True)),
+    **dict(zip(GREYS, ("#8b939c", "#c4cad1"), strict=True)),
+}
+
+# A rule has the same colour in every chart.
 COLOURS = {"SGD": "#7f7f7f", "PCSGD": "#d55e00", "DPSGD": "#c2669a", "DiceSGD": "#0072b2"}
 
 
 def colours(chart: Chart) -> list[str]:
-    """The colour of each series: its own, its rule's, or the next one of the palette that is still free."""
+    """Return the colour of each series: its own, the colour of its rule, or the next free colour of the palette."""
     own = [series.colour or COLOURS.get(series.name) for series in chart.series]
     free = [colour for colour in PALETTE if colour not in own] or list(PALETTE)
     unnamed = [k for k, colour in enumerate(own) if colour is None]

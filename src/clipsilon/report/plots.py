@@ -1,4 +1,4 @@
-"""The pictures of `clipsilon audit` and `clipsilon bias`, which need more than a chart has."""
+"""The figures of `clipsilon audit` and `clipsilon bias`, which need more than a `Chart` offers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clipsilon.privacy.auditing.audit import Audit
 
 
 def tradeoff_figure(audit: Audit) -> Figure:
-    """An attack's trade-off between its errors beside the certified one: below the latter no attack can be."""
+    """Draw the trade-off between the errors of an attack, and the certified limit, below which no attack can be."""
     figure = Figure(figsize=(5.2, 4.2), layout="constrained")
     axes = figure.subplots()
     levels = np.concatenate((np.geomspace(1e-6, 1e-2, 40), np.linspace(0.01, 1, 60)))
@@ -30,7 +30,7 @@ def tradeoff_figure(audit: Audit) -> Figure:
 
 
 def bias_figure(rows: Sequence[BiasRow], title: str) -> Figure:
-    """The clipping bias against the clip, one line a β; and, if there are several, against β, one line a clip."""
+    """Draw the clipping bias against the clip, one line per β; with several β, also against β, one line per clip."""
     several = len({row.beta for row in rows}) > 1
     figure = Figure(figsize=(6.0 * (1 + several), 3.9), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, 1 + several, sharey=True))
@@ -38,28 +38,28 @@ def bias_figure(rows: Sequence[BiasRow], title: str) -> Figure:
     panels[0].set(xscale="log", xlabel="clip c", ylabel="clipping bias ‖θ$_∞$ − θ$_{PS}$‖²")
     _label_values(panels[0], sorted({row.clip for row in rows}))
     if several:
-        _draw_biases(panels[1], _thinned(rows), across="beta", line="clip", name="c")
+        _draw_biases(panels[1], _select_clips(rows), across="beta", line="clip", name="c")
         _scale_betas(panels[1], sorted({row.beta for row in rows}))
     figure.suptitle(f"{title}: what clipping alone costs", parse_math=False)
     return figure
 
 
 def _draw_biases(axes: Axes, rows: Sequence[BiasRow], across: str, line: str, name: str) -> None:
-    """One line for each value of the field `line`, beginning and ending where there is something to draw."""
+    """Draw one line per value of the field `line`; hollow points have remarks, and triangles mark zeros."""
     values = sorted({getattr(row, line) for row in rows})
     for value, colour in zip(values, colormaps["viridis"](np.linspace(0, 0.85, len(values))), strict=True):
         own = sorted((row for row in rows if getattr(row, line) == value), key=lambda row: getattr(row, across))
         x = np.array([getattr(row, across) for row in own])
         bias, steady = np.array([row.bias for row in own]), np.array([row.steady for row in own])
-        drawn, none = bias > _least(rows), steady & (bias <= _least(rows))
+        drawn, zero = bias > _rounding_error(rows), steady & (bias <= _rounding_error(rows))
         style: dict[str, Any] = {"color": colour, "markersize": 5}
         if drawn.any():
             y = np.where(drawn, bias, np.nan)
             axes.plot(x, y, marker="o", linewidth=1.8, label=f"{name} = {value:.3g}", **style)
             axes.plot(x[~steady], y[~steady], "o", markerfacecolor="white", **style)
-        if none.any():  # zero has no place on a logarithmic axis, so it is marked at its end
+        if zero.any():  # a logarithmic axis cannot show zero, so it is marked at the lower end
             end: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 3}
-            axes.plot(x[none], np.zeros(none.sum()), "v", **end, **style)
+            axes.plot(x[zero], np.zeros(zero.sum()), "v", **end, **style)
     _explain_marks(axes, rows)
     axes.set(yscale="log")
     axes.grid(alpha=0.25)
@@ -68,27 +68,27 @@ def _draw_biases(axes: Axes, rows: Sequence[BiasRow], across: str, line: str, na
 
 
 def _explain_marks(axes: Axes, rows: Sequence[BiasRow]) -> None:
-    """Entries of the legend for marks that occur."""
-    if any(row.steady and row.bias <= _least(rows) for row in rows):
+    """Add legend entries for the marks that occur."""
+    if any(row.steady and row.bias <= _rounding_error(rows) for row in rows):
         axes.plot([], [], "v", color="black", markersize=5, label="no bias")
-    if any(not row.steady and row.bias > _least(rows) for row in rows):
+    if any(not row.steady and row.bias > _rounding_error(rows) for row in rows):
         axes.plot([], [], "o", color="black", markersize=5, markerfacecolor="white", label="see remark")
 
 
-def _least(rows: Sequence[BiasRow]) -> float:
-    """What is no more than rounding beside the largest bias."""
+def _rounding_error(rows: Sequence[BiasRow]) -> float:
+    """Return the size below which a bias counts as rounding error, relative to the largest bias."""
     return 1e-12 * max((row.bias for row in rows if row.converged), default=1.0)
 
 
-def _thinned(rows: Sequence[BiasRow], lines: int = 5) -> list[BiasRow]:
-    """The rows of at most `lines` clips, spread over those that cost something."""
-    clips = sorted({row.clip for row in rows if row.bias > _least(rows)} or {row.clip for row in rows})
+def _select_clips(rows: Sequence[BiasRow], lines: int = 5) -> list[BiasRow]:
+    """Return the rows of at most `lines` clips, spread over those with a bias."""
+    clips = sorted({row.clip for row in rows if row.bias > _rounding_error(rows)} or {row.clip for row in rows})
     kept = {clips[k] for k in np.linspace(0, len(clips) - 1, min(lines, len(clips))).round().astype(int)}
     return [row for row in rows if row.clip in kept]
 
 
 def _scale_betas(axes: Axes, betas: Sequence[float]) -> None:
-    """A linear axis, or one that shows zero beside decades."""
+    """Make the axis linear, or symmetric-logarithmic if β spans more than a decade."""
     positive = [beta for beta in betas if beta > 0]
     if positive and positive[-1] > 10 * positive[0]:
         axes.set_xscale("symlog", linthresh=positive[0])
@@ -97,7 +97,7 @@ def _scale_betas(axes: Axes, betas: Sequence[float]) -> None:
 
 
 def _label_values(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks where there are numbers, unless there are too many."""
-    shown = values if len(values) <= 10 else values[:: len(values) // 6]
-    axes.set_xticks(shown, [f"{value:.3g}" for value in shown])
+    """Set the ticks at the values, or at some of them if there are more than ten."""
+    ticks = values if len(values) <= 10 else values[:: len(values) // 6]
+    axes.set_xticks(ticks, [f"{value:.3g}" for value in ticks])
     axes.xaxis.set_minor_locator(NullLocator())

@@ -1,4 +1,4 @@
-"""Every figure and table of the papers, and ours: one module each, a grid and what to draw of it."""
+"""Every figure and table of the papers, and experiments of our own: one module each, with its runs and charts."""
 
 from clipsilon.reproduce.base import EXPERIMENTS, Experiment, Finding, Lab, Result, experiment
 

@@ -1,4 +1,4 @@
-"""What every reproduction is: the paper's statement, a grid of runs, what was measured, and a verdict from the data.
+"""The interface of every reproduction: runs in a laboratory, and findings whose verdicts follow from the data.
 
 A module of this package holds one figure or table:
 
@@ -8,7 +8,7 @@ A module of this package holds one figure or table:
         traces = lab.sweep([...])
         return Result(findings=[...], charts=[...], tables=[...])
 
-It takes published scale unless `lab.quick`, and draws nothing itself.
+It runs at published scale unless `lab.quick`, and draws nothing itself.
 """
 
 from __future__ import annotations
@@ -24,17 +24,30 @@ __all__ = ["EXPERIMENTS", "Experiment", "Finding", "Lab", "Result", "experiment"
 
 
 class Lab(Protocol):
-    """Where experiments are run; everything that takes time goes through it, and is kept."""
+    """Where experiments are run; every expensive computation goes through it and is stored."""
 
     @property
     def quick(self) -> bool:
-        """For a look: the same picture with fewer replicates and steps."""
+        """Whether to take fewer replicates and steps, for a quick look at the same picture."""
 
     def sweep(self, runs: Sequence[Run]) -> list[Trace]:
-        """The traces of all runs, in their order."""
+        """Return the traces of all runs, in their order."""
 
-    def keep(self, function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-        """What the function returns; computed once for each set of arguments, which decide the result."""
+    def keep(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Return what a function returns; it is called once per set of arguments.
+
+        Parameters
+        ----------
+        function : callable
+            A function at the top level of a module of clipsilon.
+        *arguments, **keywords
+            Its arguments, which must determine the result.
+
+        Returns
+        -------
+        object
+            What the function returns.
+        """
 
 
 EXPERIMENTS: dict[str, Experiment] = {}
@@ -43,7 +56,33 @@ EXPERIMENTS: dict[str, Experiment] = {}
 def experiment(
     name: str, paper: int | None, where: str, title: str, parameters: Mapping[str, str], extra: str | None = None
 ) -> Callable[[Callable[[Lab], Result]], Callable[[Lab], Result]]:
-    """Register a function as the experiment of that name."""
+    """Register the decorated function as an experiment.
+
+    Parameters
+    ----------
+    name : str
+        What the command line calls it; must be new.
+    paper : int or None
+        Number of the paper; None for an experiment of our own.
+    where : str
+        Place in the paper, e.g. "Fig. 1, first panel".
+    title : str
+        Heading on the page.
+    parameters : mapping of str to str
+        Symbols and their values, for the reader.
+    extra : {"torch", "language"}, optional
+        The optional dependency of the package that it needs.
+
+    Returns
+    -------
+    callable
+        A decorator that returns the function unchanged.
+
+    Raises
+    ------
+    ValueError
+        If the name is taken.
+    """
 
     def register(make: Callable[[Lab], Result]) -> Callable[[Lab], Result]:
         if name in EXPERIMENTS:

@@ -1,4 +1,4 @@
-"""Paper 1's two problems (section 6), as the demo, the bias meter and the figures use them."""
+"""Paper 1's two problems (section 6), which the demo, the bias meter and the figures use."""
 
 from __future__ import annotations
 
@@ -16,25 +16,50 @@ RECORDS = 100_000  # m of the quadratic problem
 
 
 class Credit(NamedTuple):
-    """The rows that paper 1 took, standardised, 7 : 3."""
+    """The rows that paper 1 uses, standardised and split 7 : 3.
+
+    Parameters
+    ----------
+    train, test : Dataset
+        The two parts.
+    real : bool
+        Whether this is the real data set or a generated stand-in.
+    source : str
+        Where the data came from, in words.
+    """
 
     train: Dataset
     test: Dataset
     real: bool
-    source: str  # where they came from, in words
+    source: str
 
 
 def quadratic(beta: float, a: float = 10.0, b: float = 1.0) -> Problem:
-    """Minimise E(θ + a·z)²/2 over |θ| ≤ 10, where z is b or 0 and reacts by −βθ (section 6, first problem)."""
+    """Return paper 1's first problem: minimise E(θ + a·z)²/2 over |θ| ≤ 10, where z is b or 0 and reacts by −βθ.
+
+    Parameters
+    ----------
+    beta : float
+        Strength of the reaction.
+    a : float, default 10.0
+        Factor of z in the loss.
+    b : float, default 1.0
+        Value of the tenth of the records that is not zero.
+
+    Returns
+    -------
+    Problem
+        100,000 records of one number.
+    """
     data = bernoulli(RECORDS, p=0.1, scale=b)
     return Problem(data, loss=losses.Quadratic(a), response=responses.LocationShift(beta), region=regions.Box(-10, 10))
 
 
 @cache
 def credit_data() -> Credit:
-    """Training and test part, read once a process."""
+    """Return the training and test part, which are read once per process."""
     with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")  # that it is a stand-in is said wherever results are shown
+        warnings.simplefilter("always")  # pages and tables say that the data is a stand-in
         data = credit()
     train, test = data.first(PAPER_ROWS).standardised().split(0.7)
     source = data.source if data.real else "a generated stand-in, because the real data could not be downloaded"
@@ -42,19 +67,21 @@ def credit_data() -> Credit:
 
 
 def credit_problem(beta: float) -> Problem:
-    """Logistic regression whose applicants answer the model (Example 2.3), on the training part; η = 100/m."""
+    """Return logistic regression on the training part, with applicants who react to the model (Example 2.3)."""
     train = credit_data().train
     loss = losses.Logistic(l2=100 / PAPER_ROWS, positive_weight=2.0)
     return Problem(train.features, train.labels, loss=loss, response=responses.BestResponse(beta))
 
 
 def held_out_problem(beta: float) -> Problem:
-    """The same on the test part."""
+    """Return the same problem on the test part."""
     test = credit_data().test
     return credit_problem(beta).on(test.features, test.labels)
 
 
-def stand_in() -> str:
-    """A remark where the credit data is not the real one, else nothing."""
+def stand_in_remark() -> str:
+    """Return a remark if the credit data is not the real data set, else an empty string."""
     data = credit_data()
-    return "" if data.real else "The credit data is a generated stand-in: the real one could not be downloaded."
+    return (
+        "" if data.real else "The credit data is a generated stand-in, because the real data could not be downloaded."
+    )

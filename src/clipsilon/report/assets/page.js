@@ -1,10 +1,10 @@
-// Draws every chart of the page from the numbers that stand beside it, and lets readers touch them.
+// Draws every chart from the numbers on the page, and makes it interactive.
 "use strict";
 (() => {
-  const SPACE = "http://www.w3.org/2000/svg"; // a name, not an address that is fetched
+  const SPACE = "http://www.w3.org/2000/svg"; // a namespace; nothing is fetched
   const INDEXED = /(^|[^\p{L}\p{N}_`])(\p{L}|[‖)*])_(?:\{([^{}]+)\}|([\p{L}\p{N}]{1,3}|∞|\*)(?![\p{L}\p{N}_]))/gu;
-  const FEW = 15; // a line of so few points shows them
-  const DEPTH = 100; // how far below its line a band is drawn on a logarithmic axis
+  const MARKED_POINTS = 15; // lines with at most this many points mark each of them
+  const BAND_DEPTH = 100; // factor by which a band may reach below its line on a logarithmic axis
 
   function make(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
@@ -20,7 +20,7 @@
     return node;
   }
 
-  // θ_PS as pieces of text, with what is an index told apart.
+  // Split text such as θ_PS into pairs of plain text and index.
   function pieces(text) {
     const found = [];
     let end = 0;
@@ -65,7 +65,7 @@
     return size >= 1e4 ? plain.replace(/\B(?=(\d{3})+$)/g, "\u202f") : plain;
   }
 
-  // Ticks of one axis in one style: all as powers of ten if any is far from one.
+  // Label all ticks of an axis in one style: as powers of ten if any is far from one.
   function labels(ticks) {
     const powers = ticks.every((tick) => tick > 0 && /^1e/.test(tick.toExponential()));
     const far = ticks.some((tick) => tick < 1e-2 || tick > 1e4);
@@ -99,14 +99,14 @@
     return tens.length >= 2 ? tens : steps(low, high, about).filter((value) => value > 0);
   }
 
-  // One axis: from numbers to places on the screen.
+  // One axis: maps numbers to positions on the screen.
   function scale(values, log, from, to, about) {
     let low = Math.min(...values), high = Math.max(...values);
     if (!values.length) [low, high] = log ? [0.1, 10] : [0, 1];
     const into = log ? Math.log10 : (value) => value;
     let [a, b] = [into(low), into(high)];
-    const room = b > a ? 0.04 * (b - a) : log ? 0.5 : Math.abs(a) / 2 || 0.5;
-    [a, b] = [a - room, b + room];
+    const margin = b > a ? 0.04 * (b - a) : log ? 0.5 : Math.abs(a) / 2 || 0.5;
+    [a, b] = [a - margin, b + margin];
     if (!log && low >= 0 && a < 0) a = 0;
     const place = (value) => from + ((into(value) - a) / (b - a)) * (to - from);
     const back = (where) => a + ((where - from) / (to - from)) * (b - a);
@@ -151,14 +151,14 @@
       for (const axis of ["x", "y"]) {
         const button = make("button", { type: "button", class: `axis-${axis}` });
         button.disabled = !can[axis];
-        const tell = () => {
+        const update = () => {
           button.textContent = `${axis === "x" ? "↔" : "↕"} ${state[axis] ? "log" : "linear"}`;
           const name = axis === "x" ? "Horizontal" : "Vertical";
           button.setAttribute("aria-label", `${name} axis is ${state[axis] ? "logarithmic" : "linear"}; press to change`);
           button.title = button.getAttribute("aria-label");
         };
-        button.addEventListener("click", () => { state[axis] = !state[axis]; tell(); render(); });
-        tell();
+        button.addEventListener("click", () => { state[axis] = !state[axis]; update(); render(); });
+        update();
         axes.append(button);
       }
       bar.append(axes, figure.querySelector(".links") ?? "");
@@ -173,11 +173,11 @@
     }
 
     const shown = () => data.series.filter((_, k) => !state.hidden.has(k));
-    const inView = (series, k) => usable(series.x[k], state.x) && usable(series.y[k], state.y);
+    const isVisible = (series, k) => usable(series.x[k], state.x) && usable(series.y[k], state.y);
 
-    // The band at a point; its lower end can be anywhere, or zero, and must not decide what the axis shows.
+    // The band at a point; a lower end near zero must not determine the range of the axis.
     function ends(series, k) {
-      const floor = state.y ? Math.min(...series.y.filter((value) => usable(value, true))) / DEPTH : -Infinity;
+      const floor = state.y ? Math.min(...series.y.filter((value) => usable(value, true))) / BAND_DEPTH : -Infinity;
       const low = Math.max(series.low[k] ?? series.y[k], floor);
       return [low, usable(series.high[k], state.y) ? series.high[k] : series.y[k]];
     }
@@ -186,7 +186,7 @@
       const found = [];
       for (const series of shown())
         series.x.forEach((_, k) => {
-          if (!inView(series, k)) return;
+          if (!isVisible(series, k)) return;
           found.push(series[key][k]);
           if (key === "y" && series.low) found.push(...ends(series, k));
         });
@@ -232,7 +232,7 @@
         }
         if (series.kind !== "points")
           found.push(shape("path", { class: `line ${series.kind}`, stroke: series.colour, d: `M${part.map((k) => place(k, series.y[k])).join("L")}` }));
-        if (series.kind === "points" || part.length === 1 || (series.kind === "line" && series.x.length <= FEW))
+        if (series.kind === "points" || part.length === 1 || (series.kind === "line" && series.x.length <= MARKED_POINTS))
           for (const k of part) found.push(dot(series, k, series.kind === "points" ? 4 : 3.2));
       }
       return found;
@@ -241,7 +241,7 @@
     // Stretches without a gap.
     function runs(series) {
       const found = [[]];
-      series.x.forEach((_, k) => { inView(series, k) ? found.at(-1).push(k) : found.push([]); });
+      series.x.forEach((_, k) => { isVisible(series, k) ? found.at(-1).push(k) : found.push([]); });
       return found.filter((part) => part.length);
     }
 
@@ -265,7 +265,7 @@
       for (const series of shown()) {
         let best = -1, distance = 12;
         series.x.forEach((_, k) => {
-          if (!inView(series, k)) return;
+          if (!isVisible(series, k)) return;
           const away = Math.abs(view.x.place(series.x[k]) - here);
           if (away < distance) [best, distance] = [k, away];
         });
@@ -280,8 +280,8 @@
         name.style.color = series.colour;
         reading.append(make("div", {}, name, make("span", {}, number(series.y[k]) + range)));
       }
-      const room = view.width - reading.offsetWidth;
-      reading.style.left = `${Math.max(0, Math.min(room, here < view.width / 2 ? here + 14 : here - 14 - reading.offsetWidth))}px`;
+      const space = view.width - reading.offsetWidth;
+      reading.style.left = `${Math.max(0, Math.min(space, here < view.width / 2 ? here + 14 : here - 14 - reading.offsetWidth))}px`;
       reading.style.top = `${view.top}px`;
     }
 
@@ -323,7 +323,7 @@
 
   const tableRows = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.dataset.exact ?? cell.textContent));
 
-  // The link leads to the file beside the page; a page that was sent alone has the same numbers in itself.
+  // Without scripts the link leads to the file beside the page; with scripts the numbers come from the page itself.
   function offer(link, rows) {
     link.addEventListener("click", () => {
       const address = URL.createObjectURL(new Blob([csv(rows())], { type: "text/csv" }));
