@@ -1,4 +1,4 @@
-"""Paper 1's experiments and ours: their quick form, and the verdicts that it comes to."""
+"""Paper 1's experiments and ours: the verdicts of their quick form."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_quick_form(name, lab):
 
 
 def test_the_counterexamples_formula_is_what_a_run_shows():
-    """20,000 draws of the shifted mean, against the formula at one threshold; six standard errors."""
+    """Compare 20,000 draws of the shifted mean with the formula at one threshold, up to six standard errors."""
     size, chance = ours_counterexample.shift(10_000)
     rng = np.random.default_rng(0)
     shifted = size * (rng.random(20_000) < chance) + rng.standard_normal(20_000)

@@ -1,4 +1,4 @@
-"""Paper 3's experiments with networks: what they need, the noise that they take, and verdicts from made-up numbers."""
+"""Paper 3's experiments with networks: their requirements, their noise, and verdicts from made-up numbers."""
 
 import importlib.util
 import math
@@ -11,7 +11,8 @@ import pytest
 from clipsilon.reproduce import runner
 from clipsilon.reproduce.paper3.networks import (
     Scale,
-    best,
+    best_step,
+    format_spread,
     image,
     image_accuracy,
     image_scale,
@@ -19,7 +20,6 @@ from clipsilon.reproduce.paper3.networks import (
     paper_multiplier,
     pretrained,
     privacy,
-    spread,
 )
 from clipsilon.reproduce.paper3.texts import Written, text_scale, write
 
@@ -30,12 +30,12 @@ FULL = Scale("digits", 1437, 240, 48, 8.0, 1e-5, 5)
 
 
 class Shelf:
-    """A laboratory in which accuracy and loss follow a formula of the plan, at once."""
+    """A laboratory in which accuracy and loss are a formula of the plan, without training."""
 
     quick = False
 
     def __init__(self, worth):
-        self.worth = worth  # of a plan: larger is better
+        self.worth = worth  # quality of a plan: larger is better
 
     def keep(self, function, *arguments):
         if function.__name__ == "pretrained":
@@ -130,15 +130,15 @@ def test_privacy_of_a_plan(torch):
 
 def test_the_best_step():
     values = {0.1: 3.0, 0.3: math.nan, 1.0: 5.0, 3.0: 5.0}
-    assert best(lambda step, seed: values[step], list(values), 2) == 1.0
+    assert best_step(lambda step, seed: values[step], list(values), 2) == 1.0
     uneven = {(1.0, 100): 9.0, (1.0, 101): 0.0, (2.0, 100): 5.0, (2.0, 101): 5.0}
-    assert best(lambda *run: uneven[run], [1.0, 2.0], 1) == 1.0
-    assert best(lambda *run: uneven[run], [1.0, 2.0], 2) == 2.0
-    assert best(None, [7.0], 2) == 7.0  # nothing to choose
+    assert best_step(lambda *run: uneven[run], [1.0, 2.0], 1) == 1.0
+    assert best_step(lambda *run: uneven[run], [1.0, 2.0], 2) == 2.0
+    assert best_step(None, [7.0], 2) == 7.0  # a single candidate
 
 
 def test_a_spread():
-    assert spread([1.0, 2.0, 6.0]) == "3.0 (1.0–6.0)"
+    assert format_spread([1.0, 2.0, 6.0]) == "3.0 (1.0–6.0)"
 
 
 def test_table_2_compares_at_the_same_noise(torch, monkeypatch):
@@ -211,7 +211,7 @@ def test_figure_4_compares_thresholds(language, monkeypatch):
 
 
 def test_cifar_in_the_place_of_digits(torch, tmp_path, monkeypatch):
-    """Tiny files in CIFAR-10's binary form, through to an accuracy."""
+    """Compute an accuracy from tiny files in the binary format of CIFAR-10."""
     rng = np.random.default_rng(0)
     for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"):
         rows = np.hstack([rng.integers(10, size=(4, 1)), rng.integers(256, size=(4, 3072))])
@@ -221,7 +221,7 @@ def test_cifar_in_the_place_of_digits(torch, tmp_path, monkeypatch):
     assert scale[:6] == (str(tmp_path), 20, 1000, 150, 2.0, 1e-5)
     plan = scale._replace(batch=5, steps=2).plan("dice", 0.1, 0, clip=0.1, noise_multiplier=1.0)
     assert image_accuracy(scale.source, "CNN", plan) in {0.0, 25.0, 50.0, 75.0, 100.0}
-    assert image(Shelf(None), "ViT", scale).start is None  # printed digits are no beginning for CIFAR
+    assert image(Shelf(None), "ViT", scale).start is None  # printed digits are not used to pretrain for CIFAR
 
 
 def test_a_pretrained_body_has_a_new_head(torch):

@@ -1,6 +1,6 @@
-"""The experiments of papers 3 to 5 in their quick form: they run, and the data says what we know it to say.
+"""The experiments of papers 3 to 5 in their quick form: they run, and their verdicts are the expected ones.
 
-The default run has those that take a few seconds; `make verify` has all.
+The default run includes those that take a few seconds; `make verify` includes all.
 """
 
 import importlib
@@ -73,7 +73,7 @@ def test_a_slow_one_finds_what_it_should(name, lab, monkeypatch):
 
 @pytest.mark.verify
 def test_cod_rna_itself(lab):
-    """On the real files, if they are there, and it is said if not."""
+    """Run on the real files; skipped if they are not available."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from clipsilon.datasets import codrna

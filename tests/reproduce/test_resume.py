@@ -1,4 +1,4 @@
-"""A report that was stopped in the middle, and one that is made again."""
+"""A report that was interrupted, and one that is repeated."""
 
 import os
 import signal
@@ -55,7 +55,7 @@ def test_made_again_nothing_is_run(tmp_path, monkeypatch):
 
 @pytest.mark.verify
 def test_killed_in_the_middle(tmp_path):
-    """No point that was complete is run again, and the files are those of a report that nobody stopped."""
+    """Completed points are not run again, and the files equal those of an uninterrupted report."""
 
     def start(store, out):
         words = [sys.executable, "-c", JOB, tmp_path / store, tmp_path / out, "paper1-fig1-first", "paper3-bias"]
@@ -80,5 +80,5 @@ def test_killed_in_the_middle(tmp_path):
 
 
 def complete(store: Path):
-    """When each file of a store was written; names that begin with a dot are not whole yet."""
+    """Return when each file of a store was written; files whose names begin with a dot are incomplete."""
     return {path.name: path.stat().st_mtime_ns for path in store.glob("[!.]*")}

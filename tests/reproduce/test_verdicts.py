@@ -1,4 +1,4 @@
-"""Verdicts come from numbers: none holds of nothing, and what is said of a number is what it is."""
+"""Verdicts follow from numbers: no statement holds without evidence, and words match the numbers."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 import clipsilon
 from clipsilon.privacy.papers import ClaimRow
-from clipsilon.reproduce.numbers import listed, slope
+from clipsilon.reproduce.numbers import join, slope
 from clipsilon.reproduce.ours import claims as ours_claims
 from clipsilon.reproduce.paper4 import dimensions as paper4_dimensions
 
@@ -19,7 +19,7 @@ def row(experiment, paper, claimed, certified, audited):
 
 
 def test_a_claim_of_nobody_does_not_hold():
-    with pytest.raises(LookupError, match="of none, all would hold"):
+    with pytest.raises(LookupError, match="a statement about no claim would hold"):
         ours_claims._finding([row("PCSGD", 1, 1.0, 1.0, None)], 5, "DP-SGD", "All are private.", "")
 
 
@@ -43,4 +43,4 @@ def test_numbers():
     x = np.array([1.0, 10.0, 100.0, 1000.0])
     assert slope(x, 2 * x**-0.7) == pytest.approx(-0.7)
     assert slope(x, np.where(x < 10, 99.0, x**2), first=10) == pytest.approx(2.0)
-    assert listed([0.12345, 2.0], 2) == "0.12, 2"
+    assert join([0.12345, 2.0], 2) == "0.12, 2"

@@ -1,4 +1,4 @@
-"""Ours: what clipping costs on the credit data, exactly, for every threshold and strength of the reaction."""
+"""Ours: the exact cost of clipping on the credit data, by threshold and strength of the reaction."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from clipsilon.analysis.bias import BiasRow, bias_table
 from clipsilon.report.charts import Chart, Series, Table
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
-from clipsilon.reproduce.numbers import listed
-from clipsilon.reproduce.problems import credit_problem, stand_in
+from clipsilon.reproduce.numbers import join
+from clipsilon.reproduce.problems import credit_problem, stand_in_remark
 
 CLIPS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 BETAS, QUICK_BETAS = (0.0, 0.001, 0.01, 0.1, 0.3), (0.0, 0.01, 0.1)
 
 
 def rows(betas: tuple[float, ...]) -> list[BiasRow]:
-    """The whole table."""
+    """Return the bias for all thresholds and the given strengths of the reaction."""
     return bias_table(credit_problem, CLIPS, betas)
 
 
@@ -23,12 +23,12 @@ def rows(betas: tuple[float, ...]) -> list[BiasRow]:
     "ours-bias-credit",
     paper=None,
     where="bias meter",
-    title="What clipping costs on credit data, before any run",
-    parameters={"c": listed(CLIPS), "β": listed(BETAS), "method": "fixed points, solved to 10⁻¹⁰"},
+    title="What clipping costs on credit data, computed before any run",
+    parameters={"c": join(CLIPS), "β": join(BETAS), "method": "fixed points, to a tolerance of 10⁻¹⁰"},
 )
 def bias(lab: Lab) -> Result:
-    """How far the end of a clipped run is from the stable point, for each threshold. A clip of one leads farther away
-    than not to train at all (dashed: ‖θ_PS‖²), and only one that hardly any gradient exceeds costs little.
+    """How far a clipped run ends from the stable point, for each threshold. A clip of 1 leads farther away than not
+    training at all (dashed: ‖θ_PS‖²), and only a clip that hardly any gradient exceeds costs little.
     """
     betas = QUICK_BETAS if lab.quick else BETAS
     found = lab.keep(rows, betas)
@@ -40,26 +40,27 @@ def bias(lab: Lab) -> Result:
     findings = [
         Finding(
             "A clip that no gradient exceeds leaves no bias (paper 1, Theorem 3.4: max{G − c, 0}²).",
-            f"At c = {CLIPS[-1]:g} the bias is {listed(ends)} for β = {listed(betas)}.",
+            f"At c = {CLIPS[-1]:g} the bias is {join(ends)} for β = {join(betas)}.",
             max(ends) < 1e-12,
-            f"A smaller clip need not cost more: the bias is largest at c = {listed(worst)}. {stand_in()}".strip(),
+            f"A smaller clip does not always cost more: the bias is largest at c = {join(worst)}. "
+            f"{stand_in_remark()}".strip(),
         ),
         Finding(
-            "The reaction amplifies the bias: it grows with β (paper 1, abstract).",
-            f"At c = 1 it is {listed(at_one, 4)} for β = {listed(betas)}.",
+            "The reaction amplifies the bias, which grows with β (paper 1, abstract).",
+            f"At c = 1 it is {join(at_one, 4)} for β = {join(betas)}.",
             bool(np.diff(at_one).min() > 0),
-            f"Theorem 3.5 shows this on one problem and Theorem 3.4 bounds it; here the goal itself moves towards 0 "
-            f"(‖θ_PS‖² = {listed(goals)}). {stand_in()}".strip(),
+            f"Theorem 3.5 shows this for one problem and Theorem 3.4 bounds the bias; here θ_PS itself moves towards 0 "
+            f"(‖θ_PS‖² = {join(goals)}). {stand_in_remark()}".strip(),
         ),
     ]
     lines = [Series(f"β = {beta:g}", CLIPS, [_drawn(table[clip, beta]) for clip in CLIPS]) for beta in betas]
-    lines.append(Series("not to train at all (β = 0)", [CLIPS[0], CLIPS[-1]], [goals[0]] * 2, kind="dashed"))
+    lines.append(Series("not training at all (β = 0)", [CLIPS[0], CLIPS[-1]], [goals[0]] * 2, kind="dashed"))
     chart = Chart("Where clipped runs end", "clip c", "‖θ_∞ − θ_PS‖²", lines, x_log=True, y_log=True)
-    columns = ("clip", "β", "bias", "share clipped", "remark")
+    columns = ("clip", "β", "bias", "fraction clipped", "remark")
     listing = [(row.clip, row.beta, row.bias, row.fraction_clipped, row.remark) for row in found]
     return Result(findings, [chart], [Table("Exact clipping bias", columns, listing)])
 
 
 def _drawn(row: BiasRow) -> float:
-    """The bias, or a gap where it is no more than rounding, which has no place on a logarithmic axis."""
+    """Return the bias, or NaN if it is only rounding error, which a logarithmic axis cannot show."""
     return row.bias if row.bias > 1e-12 else float("nan")

@@ -1,4 +1,4 @@
-"""Ours: the honest frontier, what each rule achieves at an ε that is certified, with the best settings for it."""
+"""Ours: what each rule achieves at a certified ε, with the best thresholds and steps for it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from clipsilon.problems.losses import MallowsLogistic
 from clipsilon.problems.problem import Problem
 from clipsilon.report.charts import Array, Chart, Series, Table
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
-from clipsilon.reproduce.numbers import listed
-from clipsilon.reproduce.problems import credit_data, credit_problem, quadratic, stand_in
+from clipsilon.reproduce.numbers import join
+from clipsilon.reproduce.problems import credit_data, credit_problem, quadratic, stand_in_remark
 from clipsilon.rules import schedules as steps
 from clipsilon.rules.presets import LDPSGD
 from clipsilon.rules.rule import Rule
@@ -23,13 +23,13 @@ from clipsilon.theory.tuning.gap import best, options, thresholds
 from clipsilon.theory.tuning.task import task_of
 
 EPSILONS, QUICK_EPSILONS = (0.3, 1.0, 3.0, 10.0), (1.0, 10.0)
-SINGLE = 100_000  # steps of one record
-MINIBATCH = 2000  # steps of a batch
+SINGLE = 100_000  # steps with one record each
+MINIBATCH = 2000  # steps with batches
 PARAMETERS = {
-    "ε": f"certified: {listed(EPSILONS)} (quick: {listed(QUICK_EPSILONS)})",
+    "ε": f"certified: {join(EPSILONS)} (quick: {join(QUICK_EPSILONS)})",
     "δ, adjacency": "1/m, replace-one",
-    "thresholds, steps": "the best by forecast (`clipsilon.tune`), which reads the data without noise",
-    "T": "10⁵ with one record a step, 2000 with batches",
+    "thresholds, steps": "the best by the forecast of `clipsilon.tune`, which reads the data without noise",
+    "T": "10⁵ with one record per step, 2000 with batches",
     "replicates": "100 (quick: 20)",
 }
 ALONE = {"PCSGD": "PCSGD", "DiceSGD": "DiceSGD"}
@@ -44,7 +44,19 @@ COLOURS = {
 
 
 class Case(NamedTuple):
-    """A problem, from where it starts, the size of its batches, and records on which its rules are tuned."""
+    """A problem and how it is run.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    start : float
+        Every entry of θ at the start.
+    batch : int
+        Expected size of the batches.
+    tuned_on : Problem
+        The same problem, possibly with fewer records, on which the rules are tuned.
+    """
 
     problem: Problem
     start: float
@@ -53,7 +65,19 @@ class Case(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A rule that was tuned and run: its gap over that of the start, a number a replicate."""
+    """A rule that was tuned and run.
+
+    Parameters
+    ----------
+    name : str
+        Entry in the legend.
+    epsilon : float
+        The certified ε.
+    rule : Rule
+        The tuned rule.
+    ratio : ndarray of shape (replicates,)
+        Final gap divided by the initial gap.
+    """
 
     name: str
     epsilon: float
@@ -62,22 +86,36 @@ class Found(NamedTuple):
 
 
 def quadratic_case() -> Case:
-    """Paper 1's first setting with β = 0.05; a hundredth of the records has the same share of ones."""
+    """Return paper 1's first problem with β = 0.05, tuned on a hundredth of its records, a tenth of them ones."""
     problem = quadratic(0.05)
     thinned = np.sort(problem.features[:, 0])[50::100]
     return Case(problem, 5.0, 500, problem.on(thinned))
 
 
 def credit_case() -> Case:
-    """Paper 1's credit setting with β = 0.1. (A part of these records has another stable point, far away.)"""
+    """Return paper 1's credit problem with β = 0.1, tuned on all records, since parts have distant stable points."""
     problem = credit_problem(0.1)
     return Case(problem, 0.0, 200, problem)
 
 
 def tuned(case: Case, epsilons: tuple[float, ...], batch: int, run_steps: int, every: int) -> list[list[Rule]]:
-    """The best PCSGD and the best capped DiceSGD for each certified ε, as `clipsilon.tune` finds them without polish.
+    """Return the best PCSGD and the best capped DiceSGD for each certified ε, as `clipsilon.tune` without refinement.
 
-    One threshold in `every` is tried, from the largest down.
+    Parameters
+    ----------
+    case : Case
+        The problem.
+    epsilons : tuple of float
+        Certified ε at δ = 1/m.
+    batch, run_steps : int
+        Expected batch size and number of steps.
+    every : int
+        Every `every`-th threshold is tried, from the largest down.
+
+    Returns
+    -------
+    list of list of Rule
+        Both rules, for each ε.
     """
     m = case.problem.records
     about = (1 / m, run_steps, None, batch, case.start, "replace-one")
@@ -91,7 +129,7 @@ def tuned(case: Case, epsilons: tuple[float, ...], batch: int, run_steps: int, e
 
 
 def candidates(lab: Lab, case: Case) -> list[tuple[float, str, Rule, int]]:
-    """ε, name, rule and number of steps of everything that is run."""
+    """Return ε, name, rule and number of steps of all runs."""
     epsilons = QUICK_EPSILONS if lab.quick else EPSILONS
     found = []
     for batch, run_steps, names in ((1, SINGLE, ALONE), (case.batch, MINIBATCH, BATCHED)):
@@ -102,7 +140,7 @@ def candidates(lab: Lab, case: Case) -> list[tuple[float, str, Rule, int]]:
 
 
 def measured(lab: Lab, case: Case) -> list[Found]:
-    """Everything tuned at every ε, run with random numbers that the tuning has not seen."""
+    """Run all tuned rules at every ε, with random numbers that the tuning did not use."""
     plans = candidates(lab, case)
     many = 20 if lab.quick else 100
     traces = lab.sweep([Run(case.problem, rule, count, case.start, many, record=2) for _, _, rule, count in plans])
@@ -115,7 +153,7 @@ def measured(lab: Lab, case: Case) -> list[Found]:
 
 
 def local(lab: Lab) -> list[Found]:
-    """LDP-SGD: one pass, a loss that bounds its gradients by itself, the best of a few steps; against its own θ_PS."""
+    """Run LDP-SGD for one pass with the best of several steps; its loss has bounded gradients and its own θ_PS."""
     train = credit_data().train
     problem = Problem(train.features, train.labels, loss=MallowsLogistic(), response=responses.BestResponse(0.1))
     goal = lab.keep(stable_point, problem).theta
@@ -132,7 +170,7 @@ def local(lab: Lab) -> list[Found]:
 
 
 def _local_rules(problem: Problem, epsilon: float) -> list[Rule]:
-    """Rules with the largest budget for ε, and steps from small to large."""
+    """Return rules with the largest budget for ε, and with steps from small to large."""
     blank, m = LDPSGD(steps.Power(1.0, 0.6), budget=1.0), problem.records
     budget = calibrate(blank, epsilon, 1 / m, m, m).noise.budgets
     return [LDPSGD(steps.Power(float(first), 0.6), budget) for first in np.geomspace(0.003, 1.0, 6)]
@@ -141,14 +179,14 @@ def _local_rules(problem: Problem, epsilon: float) -> list[Rule]:
 @experiment(
     "ours-frontier-quadratic",
     paper=None,
-    where="honest frontier, quadratic problem",
-    title="What an honest ε buys: the quadratic problem",
-    parameters={**PARAMETERS, "problem": "paper 1, first setting, β = 0.05, m = 10⁵", "B": "500"},
+    where="frontier at certified ε, quadratic problem",
+    title="Accuracy at a certified ε: the quadratic problem",
+    parameters={**PARAMETERS, "problem": "paper 1, first problem, β = 0.05, m = 10⁵", "B": "500"},
 )
 def quadratic_frontier(lab: Lab) -> Result:
-    """Each rule with its best thresholds and steps, at noise that certifies the ε on the axis. The noise that feedback
-    needs for an honest guarantee eats up what it saves in bias, unless ε is large. (LDP-SGD needs a loss with bounded
-    gradients, and does not apply.)
+    """Each rule with its best thresholds and steps, and the noise that certifies the ε on the axis. The noise that
+    feedback needs for a certified guarantee outweighs the bias that it removes, unless ε is large. (LDP-SGD needs a
+    loss with bounded gradients and does not apply.)
     """
     return _result(measured(lab, quadratic_case()), "")
 
@@ -156,16 +194,16 @@ def quadratic_frontier(lab: Lab) -> Result:
 @experiment(
     "ours-frontier-credit",
     paper=None,
-    where="honest frontier, credit data",
-    title="What an honest ε buys: credit data",
+    where="frontier at certified ε, credit data",
+    title="Accuracy at a certified ε: credit data",
     parameters={**PARAMETERS, "problem": "paper 1, credit, β = 0.1", "B": "200"},
 )
 def credit_frontier(lab: Lab) -> Result:
-    """The same on credit data, with local privacy beside it: there, nobody has to trust the learner, each record is
-    used once, and its own noise protects it. (Its loss is another one, which bounds gradients by weights; the gap is
-    to the stable point of that loss.)
+    """The same on credit data, with local privacy for comparison: there, nobody has to trust the learner, each record
+    is used once, and its own noise protects it. (Its loss is a different one, which bounds gradients by weights; the
+    gap is to the stable point of that loss.)
     """
-    return _result([*measured(lab, credit_case()), *local(lab)], stand_in())
+    return _result([*measured(lab, credit_case()), *local(lab)], stand_in_remark())
 
 
 def _result(found: list[Found], remark: str) -> Result:
@@ -174,23 +212,23 @@ def _result(found: list[Found], remark: str) -> Result:
     names = list(dict.fromkeys(one.name for one in found))
     series = [_series([one for one in found if one.name == name]) for name in names]
     axes = ("certified ε", "‖θ_T − θ_PS‖²/‖θ_0 − θ_PS‖²")
-    chart = Chart("Gap over that of the start", *axes, [*series, _start(found)], x_log=True, y_log=True)
+    chart = Chart("Final gap relative to the initial gap", *axes, [*series, _start(found)], x_log=True, y_log=True)
     return Result(findings, [chart], [_table(found)])
 
 
 def _feedback(found: list[Found], remark: str) -> Finding:
-    """Whether DiceSGD is better than PCSGD at every ε, by at least two standard errors."""
+    """Test whether DiceSGD is better than PCSGD at every ε, by at least two standard errors."""
     each = {(one.name, one.epsilon): one.ratio for one in found}
     epsilons = sorted({one.epsilon for one in found})
     pairs = [(each["DiceSGD", epsilon], each["PCSGD", epsilon]) for epsilon in epsilons]
     ratios = [dice.mean() / plain.mean() for dice, plain in pairs]
     better = [epsilon for epsilon, pair in zip(epsilons, pairs, strict=True) if _clearly_less(*pair)]
-    where = f"It clearly pays at ε = {listed(better)}." if better else "It clearly pays nowhere here."
+    where = f"It is clearly better at ε = {join(better)}." if better else "It is clearly better at none of them."
     return Finding(
         "Error feedback is the better choice at the same privacy (papers 1 and 3).",
-        f"DiceSGD's gap is {listed(ratios)} times that of PCSGD at a certified ε = {listed(epsilons)}. {where}",
+        f"The gap of DiceSGD is {join(ratios)} times the gap of PCSGD at certified ε = {join(epsilons)}. {where}",
         len(better) == len(epsilons),
-        f"The papers compare at an ε that does not hold (erratum 1). {remark}".strip(),
+        f"The papers compare at a claimed ε that does not hold (erratum 1). {remark}".strip(),
     )
 
 
@@ -204,7 +242,7 @@ def _batches(means: dict[tuple[str, float], float], remark: str) -> Finding:
     ratios = [means["PCSGD", epsilon] / means["DPSGD, batches", epsilon] for epsilon in epsilons]
     return Finding(
         "Batches make better use of a budget than single records (ours).",
-        f"PCSGD's gap is {listed(ratios)} times that of DPSGD with batches, at ε = {listed(epsilons)}.",
+        f"The gap of PCSGD is {join(ratios)} times the gap of DPSGD with batches, at ε = {join(epsilons)}.",
         min(ratios) > 1,
         remark,
     )
@@ -214,7 +252,7 @@ def _worth(means: dict[tuple[str, float], float], remark: str) -> Finding:
     epsilons = sorted({epsilon for _, epsilon in means})
     least = [min((value, name) for (name, at), value in means.items() if at == epsilon) for epsilon in epsilons]
     return Finding(
-        "At an honest ε the best rule is better than not to train (ours).",
+        "At a certified ε the best rule is better than not training (ours).",
         "; ".join(f"ε = {at:g}: {name}, {value:.2g}" for at, (value, name) in zip(epsilons, least, strict=True)) + ".",
         max(value for value, _ in least) < 1,
         remark,
@@ -230,11 +268,11 @@ def _series(found: list[Found]) -> Series:
 
 def _start(found: list[Found]) -> Series:
     epsilons = sorted({one.epsilon for one in found})
-    return Series("not to train at all", [epsilons[0], epsilons[-1]], [1.0, 1.0], kind="dashed", colour="#666666")
+    return Series("not training at all", [epsilons[0], epsilons[-1]], [1.0, 1.0], kind="dashed", colour="#636363")
 
 
 def _table(found: list[Found]) -> Table:
-    columns = ("rule", "certified ε", "gap, of the start's", "standard error", "clip", "cap", "noise", "sampling")
+    columns = ("rule", "certified ε", "gap relative to the start", "standard error", "clip", "cap", "noise", "sampling")
     rows = []
     for one in sorted(found, key=lambda one: (one.epsilon, one.ratio.mean())):
         clip, cap = getattr(one.rule.clip, "threshold", None), getattr(one.rule.feedback, "cap", None)

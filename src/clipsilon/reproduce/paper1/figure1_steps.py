@@ -1,4 +1,4 @@
-"""Paper 1, Fig. 1, second and third panel: the step that knows of the reaction against the one that does not."""
+"""Paper 1, Fig. 1, second and third panel: the step size that accounts for the reaction, and the one that does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clipsilon.analysis.fixed_points import clipping_bias, stable_point
 from clipsilon.engine.sweep import Run
 from clipsilon.report.charts import Array, Chart, Series
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
-from clipsilon.reproduce.numbers import listed
+from clipsilon.reproduce.numbers import join
 from clipsilon.reproduce.problems import RECORDS, quadratic
 from clipsilon.rules.presets import PCSGD
 from clipsilon.rules.schedules import Constant
@@ -32,23 +32,23 @@ PARAMETERS = {
     "γ* and γ": "Corollary 3.7 with μ̃ = μ − Lβ, and with μ",
     "replicates": "100, and 400 for ε < 0.01 (quick: 20 and 200)",
 }
-CHOICE = "c* ≈ 2.32 follows from no version of Corollary 3.8 (erratum 13); it is taken as given."
+CHOICE = "c* ≈ 2.32 follows from no version of Corollary 3.8 (erratum 13); it is taken from the paper."
 
 
 class Point(NamedTuple):
-    """The gap at the end with both steps, a number a replicate; the replicates share their random numbers."""
+    """The final gap with both step sizes, one number per replicate; both use the same random numbers."""
 
     adapted: Array
     plain: Array
 
     def saving(self) -> tuple[float, float]:
-        """By how much the adapted step is better, and the standard error of that."""
+        """Return by how much the adapted step is better, and the standard error."""
         gain = self.plain - self.adapted
         return float(gain.mean()), _error(gain)
 
 
 def _error(values: Array) -> float:
-    """The standard error of a mean."""
+    """Return the standard error of the mean."""
     return float(values.std() / np.sqrt(values.size))
 
 
@@ -56,7 +56,7 @@ Points = dict[tuple[float, float], Point]  # by ε and β
 
 
 def points(lab: Lab, cases: list[tuple[float, float]]) -> Points:
-    """The two gaps for every (ε, β)."""
+    """Return both final gaps for every (ε, β)."""
     runs = [run for epsilon, beta in cases for run in _pair(epsilon, beta, lab.quick)]
     traces = iter(lab.sweep(runs))
     found = {}
@@ -73,7 +73,7 @@ def _pair(epsilon: float, beta: float, quick: bool) -> list[Run]:
     known = problem.constants()
     steps = [optimal_step(one, CLIP, noise, gap, 1, STEPS) for one in (known, known._replace(sensitivity=0.0))]
     few, many = (20, 200) if quick else (100, 400)
-    replicates = many if epsilon < 0.01 else few  # noise hides little where it is small
+    replicates = many if epsilon < 0.01 else few  # with less noise, fewer replicates suffice
     return [Run(problem, PCSGD(Constant(step), CLIP, noise), STEPS, START, replicates, record=2) for step in steps]
 
 
@@ -81,12 +81,12 @@ def _pair(epsilon: float, beta: float, quick: bool) -> list[Run]:
     "paper1-fig1-second",
     paper=1,
     where="Fig. 1, second panel",
-    title="A smaller privacy budget costs bias, and a step that knows of the reaction saves some",
-    parameters={**PARAMETERS, "β": "0.1, 0.2", "ε": listed(EPSILONS)},
+    title="A smaller ε costs accuracy, and a step size adapted to the reaction recovers some of it",
+    parameters={**PARAMETERS, "β": "0.1, 0.2", "ε": join(EPSILONS)},
 )
 def over_epsilon(lab: Lab) -> Result:
-    """The gap after T steps, against the claimed ε. Above ε = 0.01 the noise hardly counts: what is left is the bias
-    of clipping and the way that was not gone. The step of Corollary 3.7 goes farther.
+    """The gap after T steps, against the claimed ε. Above ε = 0.01 the noise hardly matters: what remains is the
+    clipping bias, and the distance that the run has not yet covered. The step of Corollary 3.7 covers more of it.
     """
     epsilons = QUICK_EPSILONS if lab.quick else EPSILONS
     found = points(lab, [(epsilon, beta) for beta in PUBLISHED_BETAS for epsilon in epsilons])
@@ -98,10 +98,10 @@ def over_epsilon(lab: Lab) -> Result:
         _better({case: point for case, point in found.items() if case[0] in PUBLISHED_EPSILONS}, _beyond(found)),
         Finding(
             "The bias increases as ε falls to 0.",
-            f"From ε = 1 to {EPSILONS[0]:g} it rises by {listed(rises)} for β = {listed(PUBLISHED_BETAS)} "
-            f"(standard errors {listed(errors, 2)}).",
+            f"From ε = 1 to {EPSILONS[0]:g} it increases by {join(rises)} for β = {join(PUBLISHED_BETAS)} "
+            f"(standard errors {join(errors, 2)}).",
             all(rise > 4 * error for rise, error in zip(rises, errors, strict=True)),
-            "The ε is the claimed one, from Corollary 3.6, whose condition ε ≤ T/m² = 10⁻⁵ fails (erratum 2).",
+            "ε is the claimed one, from Corollary 3.6, whose condition ε ≤ T/m² = 10⁻⁵ is violated (erratum 2).",
         ),
     ]
     series = [line for beta in PUBLISHED_BETAS for line in _lines(found, epsilons, [beta], f"β = {beta:g}")]
@@ -113,11 +113,11 @@ def over_epsilon(lab: Lab) -> Result:
     paper=1,
     where="Fig. 1, third panel",
     title="The reaction amplifies the bias",
-    parameters={**PARAMETERS, "ε": "0.01, 0.1", "β": listed(BETAS)},
+    parameters={**PARAMETERS, "ε": "0.01, 0.1", "β": join(BETAS)},
 )
 def over_beta(lab: Lab) -> Result:
-    """The gap after T steps, against the strength of the reaction. It grows as 1/(1 − aβ)², and the step that does not
-    know of the reaction falls behind more and more.
+    """The gap after T steps, against the strength of the reaction. It grows as 1/(1 − aβ)², and the step that ignores
+    the reaction falls behind more and more.
     """
     found = points(lab, [(epsilon, beta) for epsilon in PUBLISHED_EPSILONS for beta in BETAS])
     exact = [clipping_bias(quadratic(beta, 1.0, 6.0), CLIP) for beta in BETAS]
@@ -128,8 +128,8 @@ def over_beta(lab: Lab) -> Result:
         _better(reacting, ""),
         Finding(
             "The bias increases with β (Theorem 3.5: as 1/(μ − Lβ)²).",
-            f"With the adapted step it is {listed(ends[0.1])} for β = {listed(BETAS)} at ε = 0.1; the exact bias is "
-            f"{listed(exact)}. No point is off by more than {worst:.1%}.",
+            f"With the adapted step it is {join(ends[0.1])} for β = {join(BETAS)} at ε = 0.1; the exact bias is "
+            f"{join(exact)}. No point deviates by more than {worst:.1%}.",
             all(np.diff(values).min() > 0 for values in ends.values()) and worst < 0.1,
             "θ_PS is printed without its factor b = 6 (erratum 12).",
         ),
@@ -142,22 +142,22 @@ def over_beta(lab: Lab) -> Result:
 
 
 def _better(found: Points, beyond: str) -> Finding:
-    """Whether the adapted step is better in every setting, by at least four standard errors."""
+    """Test whether the adapted step is better in every case, by at least four standard errors."""
     savings = [point.saving() for point in found.values()]
     worst = min(gain / error for gain, error in savings)
     return Finding(
-        "A step adapted to the reaction (Corollary 3.7) achieves a smaller bias in all settings.",
-        f"Over {len(savings)} settings it saves {listed((gain for gain, _ in savings), 2)}, the least certain by "
-        f"{worst:.3g} standard errors.",
+        "A step adapted to the reaction (Corollary 3.7) achieves a smaller bias in all cases.",
+        f"In {len(savings)} cases it reduces the bias by {join((gain for gain, _ in savings), 2)}; the least "
+        f"significant reduction is {worst:.3g} standard errors.",
         worst > 4,
         f"{CHOICE} {beyond}".strip(),
     )
 
 
 def _beyond(found: Points) -> str:
-    """Where the adapted step is the worse one, in a sentence."""
+    """Say in which cases the adapted step is worse."""
     worse = [f"ε = {e:g}, β = {b:g}" for (e, b), point in found.items() if point.saving()[0] < 0]
-    return f"Where noise rules, the longer step is the worse one: {'; '.join(worse)}." if worse else ""
+    return f"If noise dominates, the longer step is worse: {'; '.join(worse)}." if worse else ""
 
 
 def _lines(found: Points, epsilons: Sequence[float], betas: Sequence[float], name: str) -> list[Series]:

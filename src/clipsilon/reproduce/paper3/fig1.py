@@ -1,20 +1,28 @@
-"""Paper 3, Fig. 1: which C2 goes with which C1."""
+"""Paper 3, Fig. 1: the best C2 for each C1."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clipsilon.report.charts import Chart, Table, band
+from clipsilon.report.charts import Array, Chart, Table, band
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
 from clipsilon.reproduce.paper3.networks import Image, image, image_scale, paper_multiplier, privacy
 
+if TYPE_CHECKING:
+    from clipsilon.reproduce.paper3.networks import Plan
+
+Accuracies = dict[float, Array]  # (steps or ratios, seeds), by clip
+
 CLIPS = (100.0, 10.0, 1.0, 0.1)
 RATIOS = (1.0, 3.0, 10.0, 30.0)
-STEP = 0.3  # times C1: the "effective" step, which the paper fixes and does not name
+STEP = 0.3  # the "effective" step η·C1, which the paper keeps fixed but does not state
 
-REMARK = "A CNN on digits here; the noise is Theorem 3.8's with C2 for C, and what it claims is not certified."
+REMARK = (
+    "Measured with a CNN on digits. The noise follows Theorem 3.8 with C2 in place of C, and its claimed ε is not "
+    "certified."
+)
 
 
 @experiment(
@@ -26,8 +34,8 @@ REMARK = "A CNN on digits here; the noise is Theorem 3.8's with C2 for C, and wh
     extra="torch",
 )
 def thresholds(lab: Lab) -> Result:
-    """DiceSGD's test accuracy for each C1 and C2, at a step that is the same multiple of 1/C1. A larger C2 feeds more
-    of the error back, and by the paper's formula needs more noise.
+    """Test accuracy of DiceSGD for each C1 and C2, with the step η = 0.3/C1. A larger C2 feeds back more of the error,
+    and by the paper's formula needs more noise.
     """
     model = image(lab, "CNN", image_scale(lab, seeds=2))
     found = {clip: np.array([model.accuracies(lab, _plan(model, clip, ratio)) for ratio in RATIOS]) for clip in CLIPS}
@@ -36,7 +44,7 @@ def thresholds(lab: Lab) -> Result:
     return Result([_equal_is_best(found), small_is_better(found, 0)], [chart], [_table(model)])
 
 
-def _plan(model: Image, clip: float, ratio: float) -> Any:
+def _plan(model: Image, clip: float, ratio: float) -> Plan:
     noise = paper_multiplier(model.scale, ratio)
     return model.scale.plan("dice", STEP / clip, 0, clip=clip, error_clip=ratio * clip, noise_multiplier=noise)
 
@@ -50,23 +58,23 @@ def _table(model: Image) -> Table:
     return Table("Privacy, the same for every C1", ("C2/C1", "noise", "claimed ε", "certified ε"), rows)
 
 
-def _equal_is_best(found: dict[float, Any]) -> Finding:
+def _equal_is_best(found: Accuracies) -> Finding:
     best = {clip: RATIOS[int(values.mean(axis=1).argmax())] for clip, values in found.items()}
     return Finding(
         "C2 = C1 gives the best accuracy in most cases.",
-        "; ".join(f"C1 = {clip:g}: best at C2 = {ratio:g}·C1" for clip, ratio in best.items()),
+        "; ".join(f"C1 = {clip:g}: best at C2 = {ratio:g}·C1" for clip, ratio in best.items()) + ".",
         sum(ratio == 1.0 for ratio in best.values()) > len(best) / 2,
         REMARK,
     )
 
 
-def small_is_better(found: dict[float, Any], column: int | None) -> Finding:
-    """Whether the smallest C1 is better than the largest, in a column or at the best of each row."""
+def small_is_better(found: Accuracies, column: int | None) -> Finding:
+    """Test whether the smallest C1 is better than the largest, in one column or at the best entry of each row."""
     means = {clip: values.mean(axis=1) for clip, values in found.items()}
     chosen = {clip: float(each.max() if column is None else each[column]) for clip, each in means.items()}
     return Finding(
         "DiceSGD benefits from a small clipping threshold C1.",
-        "; ".join(f"C1 = {clip:g}: {value:.1f} %" for clip, value in chosen.items()),
+        "; ".join(f"C1 = {clip:g}: {value:.1f} %" for clip, value in chosen.items()) + ".",
         chosen[min(chosen)] > chosen[max(chosen)],
         REMARK,
     )

@@ -1,27 +1,32 @@
-"""Paper 3, Fig. 3 and Table 3: GPT-2 on descriptions of restaurants, its test loss and its sentences."""
+"""Paper 3, Fig. 3 and Table 3: test loss and sentences of a GPT-2 trained on descriptions of restaurants."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clipsilon.report.charts import Chart, Table, band
+from clipsilon.report.charts import Cell, Chart, Table, band
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
 from clipsilon.reproduce.paper3.networks import paper_multiplier, privacy
 from clipsilon.reproduce.paper3.texts import TITLES, Writer, Written, mean, text_scale
+
+if TYPE_CHECKING:
+    from clipsilon.reproduce.paper3.networks import Plan
+
+Trained = dict[str, tuple["Plan", list[Written]]]  # by algorithm
 
 CLIP = 1.0
 STEPS = 60
 SIZE = {"C1 = C2": "1", "ε, δ": "8, 8·10⁻⁶ by the paper", "N": "5,000", "B": "100", "T": "60", "optimiser": "AdamW"}
 REMARK = (
-    "A GPT-2 of 30 thousand random parameters on made-up restaurants here, and App. C.4's noise for both; what the "
-    "paper claims at it is not certified."
+    "Measured with a GPT-2 of 30,000 randomly initialised parameters on made-up restaurants, with the noise of App. "
+    "C.4 for both; the ε that the paper claims for it is not certified."
 )
 
 
-def trained(lab: Lab) -> tuple[Writer, dict[str, tuple[Any, list[Written]]]]:
-    """Each algorithm with its best step: the plan, and what its seeds gave."""
+def trained(lab: Lab) -> tuple[Writer, Trained]:
+    """Return the writer, and for each algorithm the plan with its best step and the outputs of all seeds."""
     writer = Writer(text_scale(lab, STEPS))
     noise = {"clip": CLIP, "noise_multiplier": paper_multiplier(writer.scale)}
     return writer, {title: writer.tuned(lab, name, **noise) for title, name in TITLES.items()}
@@ -31,13 +36,13 @@ def trained(lab: Lab) -> tuple[Writer, dict[str, tuple[Any, list[Written]]]]:
     "paper3-fig3",
     paper=3,
     where="Fig. 3",
-    title="A GPT-2's test loss along a private training",
+    title="Test loss of a GPT-2 during private training",
     parameters=SIZE,
     extra="language",
 )
 def curves(lab: Lab) -> Result:
-    """Test loss of a token, for DPSGD-GC and DiceSGD at the same noise, each with its best step, beside training that
-    is not private.
+    """Test loss per token for DPSGD-GC and DiceSGD at the same noise, each with its best step, beside training without
+    privacy.
     """
     _, found = trained(lab)
     series = [
@@ -47,40 +52,40 @@ def curves(lab: Lab) -> Result:
     ends = {title: mean([each.losses[-1] for each in written]) for title, (_, written) in found.items()}
     finding = Finding(
         "At the same noise, DiceSGD's test loss ends below DPSGD-GC's.",
-        "; ".join(f"{title}: {value:.3f}" for title, value in ends.items()),
+        "; ".join(f"{title}: {value:.3f}" for title, value in ends.items()) + ".",
         ends["DiceSGD"] < ends["DPSGD-GC"],
         REMARK,
     )
-    return Result([finding], [Chart("GPT-2 on restaurants", "step", "test loss of a token, nats", series)])
+    return Result([finding], [Chart("GPT-2 on restaurants", "step", "test loss per token, nats", series)])
 
 
 @experiment(
     "paper3-table3",
     paper=3,
     where="Table 3",
-    title="The sentences of a privately trained GPT-2",
+    title="Sentences of a privately trained GPT-2",
     parameters=SIZE,
     extra="language",
 )
 def sentences(lab: Lab) -> Result:
-    """BLEU (sacrebleu) and ROUGE-L (rouge-score) of descriptions of restaurants that the model has not seen, against
-    all sentences that would be right; the runs are those of Fig. 3.
+    """BLEU (sacrebleu) and ROUGE-L (rouge-score) for descriptions of restaurants that the model has not seen, against
+    all correct sentences, for the runs of Fig. 3.
     """
     writer, found = trained(lab)
-    rows: list[list[Any]] = []
+    rows: list[list[Cell]] = []
     for title, (plan, written) in found.items():
-        marks = [mean([each.bleu for each in written]), mean([each.rouge for each in written])]
-        rows.append([title, f"{plan.step:g}", *(f"{mark:.1f}" for mark in marks), *privacy(writer.scale, plan)])
+        scores = [mean([each.bleu for each in written]), mean([each.rouge for each in written])]
+        rows.append([title, f"{plan.step:g}", *(f"{score:.1f}" for score in scores), *privacy(writer.scale, plan)])
     findings = [_better(found, "BLEU", "bleu"), _better(found, "ROUGE-L", "rouge")]
     columns = ("algorithm", "step", "BLEU", "ROUGE-L", "claimed ε", "certified ε")
-    return Result(findings, tables=[Table("Means over seeds, at one noise", columns, rows)])
+    return Result(findings, tables=[Table("Means over seeds, at the same noise", columns, rows)])
 
 
-def _better(found: dict[str, tuple[Any, list[Written]]], name: str, field: str) -> Finding:
-    marks = {title: mean([getattr(each, field) for each in written]) for title, (_, written) in found.items()}
+def _better(found: Trained, name: str, field: str) -> Finding:
+    scores = {title: mean([getattr(each, field) for each in written]) for title, (_, written) in found.items()}
     return Finding(
         f"At the same noise, DiceSGD's {name} is above DPSGD-GC's.",
-        "; ".join(f"{title}: {value:.1f}" for title, value in marks.items()),
-        marks["DiceSGD"] > marks["DPSGD-GC"],
+        "; ".join(f"{title}: {value:.1f}" for title, value in scores.items()) + ".",
+        scores["DiceSGD"] > scores["DPSGD-GC"],
         REMARK,
     )

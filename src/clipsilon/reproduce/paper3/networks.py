@@ -1,28 +1,55 @@
-"""What paper 3's experiments share: sizes, noise, privacy, and trainings of networks that are kept.
+"""What paper 3's experiments with networks share: their scale, noise and privacy, and stored trainings.
 
-Nothing here needs PyTorch before it is run: without it the experiments are listed, and say what they need.
+PyTorch is imported only when an experiment runs; without it the experiments are still listed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.statement import account, shown
 from clipsilon.reproduce.base import Lab
 
-TUNING_SEED = 100  # of the first run that chooses a step; those that are reported have seeds 0, 1, …
+if TYPE_CHECKING:
+    import torch
+
+    from clipsilon.torch.examples.images import Images as Images
+    from clipsilon.torch.examples.training import TrainingConfig as TrainingConfig
+
+Parameters = dict[str, NDArray[Any]]  # of a network, by name
+
+TUNING_SEED = 100  # seed of the first run that selects a step; reported runs have the seeds 0, 1, …
 
 
 class Scale(NamedTuple):
-    """How large an experiment is, and the privacy that it is calibrated to."""
+    """The size of an experiment, and the privacy to which it is calibrated.
 
-    source: str  # of the records: "digits", "restaurants", or a folder of the user's
+    Parameters
+    ----------
+    source : str
+        "digits", "restaurants", or a folder with the user's data.
+    records, batch, steps : int
+        Number of records, expected batch size and number of steps.
+    epsilon, delta : float
+        The privacy to which the noise is calibrated.
+    seeds : int
+        Number of reported runs.
+    optimizer : str, default "SGD"
+        Name of the PyTorch optimizer.
+    warm_up : int, default 0
+        Steps during which the step size grows; 0 keeps it constant.
+    tuning : int, default 2
+        Number of runs that select each step size.
+    """
+
+    source: str
     records: int
     batch: int
     steps: int
@@ -31,10 +58,27 @@ class Scale(NamedTuple):
     seeds: int
     optimizer: str = "SGD"
     warm_up: int = 0
-    tuning: int = 2  # how many runs choose each step
+    tuning: int = 2
 
-    def plan(self, algorithm: str, step: float, seed: int, **more: Any) -> Any:
-        """A training's plan at this size."""
+    def plan(self, algorithm: str, step: float, seed: int, **more: Any) -> TrainingConfig:
+        """Return the plan of a training at this scale.
+
+        Parameters
+        ----------
+        algorithm : {"sgd", "dpsgd", "dice"}
+            The update rule.
+        step : float
+            The step size.
+        seed : int
+            Seed of the model and the training.
+        **more
+            Further fields of `TrainingConfig`.
+
+        Returns
+        -------
+        TrainingConfig
+            What determines the training, except for its data and model.
+        """
         from clipsilon.torch.examples.training import TrainingConfig
 
         return TrainingConfig(
@@ -43,16 +87,16 @@ class Scale(NamedTuple):
 
 
 def paper_multiplier(scale: Scale, ratio: float = 1.0) -> float:
-    """The noise, in units of C1 on the sum of a batch, that paper 3 prescribes for DiceSGD with C2 = ratio·C1.
+    """Return the noise that paper 3 prescribes for DiceSGD with C2 = ratio·C1, in units of C1 on the sum of a batch.
 
-    For C2 = C1 = C it is App. C.4's, of deviation √96·C·√(T·log(1/δ))/(N·ε) on the mean: Theorem 3.8's with
-    G̃ = C1² + 2·C² and C2 for C. (As printed the theorem wants C ≥ B·C2.)
+    For C2 = C1 = C it is the noise of App. C.4, with standard deviation √96·C·√(T·log(1/δ))/(N·ε) on the mean, as in
+    Theorem 3.8 with G̃ = C1² + 2·C² and C2 in place of C. (As printed, the theorem requires C ≥ B·C2.)
     """
     return _calibrated(scale, "paper", algorithm="dice", clipping="automatic") * float(np.sqrt((1 + 2 * ratio**2) / 3))
 
 
 def certified_multiplier(scale: Scale, **update: Any) -> float:
-    """The least noise, in the same units, that certifies the scale's ε for records that are replaced."""
+    """Return the least noise, in the same units, that certifies the ε of the scale under replace-one."""
     return _calibrated(scale, "certified", **update)
 
 
@@ -63,8 +107,8 @@ def _calibrated(scale: Scale, how: str, **update: Any) -> float:
     return noise_multiplier(calibrate(rule, scale.epsilon, scale.delta, scale.records, scale.steps, how))
 
 
-def privacy(scale: Scale, plan: Any) -> tuple[str, str]:
-    """The claimed and the certified ε of a training, as tables show them."""
+def privacy(scale: Scale, plan: TrainingConfig) -> tuple[str, str]:
+    """Return the claimed and the certified ε of a training, as text."""
     from clipsilon.torch.rules import UpdateSettings, build_rule
 
     if plan.algorithm == "sgd":
@@ -74,16 +118,31 @@ def privacy(scale: Scale, plan: Any) -> tuple[str, str]:
     return shown(statement.claimed), shown(statement.certified)
 
 
-def best(measure: Any, steps: Sequence[float], runs: int) -> float:
-    """The step that measures largest on average over so many runs with seeds of their own; the first of equals."""
+def best_step(measure: Callable[[float, int], float], steps: Sequence[float], runs: int) -> float:
+    """Return the step with the largest mean measure.
+
+    Parameters
+    ----------
+    measure : callable
+        Maps a step and a seed to a number; larger is better, and NaN is worst.
+    steps : sequence of float
+        The candidates. A single candidate is returned without being measured.
+    runs : int
+        Number of seeds per step, different from the seeds of reported runs.
+
+    Returns
+    -------
+    float
+        The best step; the first one in a tie.
+    """
     if len(steps) == 1:
         return steps[0]
-    found = [np.mean([measure(step, TUNING_SEED + run) for run in range(runs)]) for step in steps]
+    found = [float(np.mean([measure(step, TUNING_SEED + run) for run in range(runs)])) for step in steps]
     return steps[int(np.argmax([value if np.isfinite(value) else -np.inf for value in found]))]
 
 
 def image_scale(lab: Lab, seeds: int = 5) -> Scale:
-    """Digits; or CIFAR at the paper's own size, where the user has named a folder with it."""
+    """Return the scale for digits, or for CIFAR at the paper's size if `CLIPSILON_CIFAR` names a folder with it."""
     folder = os.environ.get("CLIPSILON_CIFAR")
     seeds = 1 if lab.quick else seeds
     if folder:
@@ -91,8 +150,25 @@ def image_scale(lab: Lab, seeds: int = 5) -> Scale:
     return Scale("digits", 1437, 240, 24 if lab.quick else 48, 8.0, 1e-5, seeds, tuning=1 if lab.quick else 2)
 
 
-def image_accuracy(source: str, name: str, plan: Any, start: Any = None) -> float:
-    """A model's test accuracy after training, in per cent; `start` holds its first parameters, but for the head."""
+def image_accuracy(source: str, name: str, plan: TrainingConfig, start: Parameters | None = None) -> float:
+    """Train an image model and return its test accuracy.
+
+    Parameters
+    ----------
+    source : str
+        "digits" or a folder with CIFAR.
+    name : {"CNN", "ViT"}
+        The architecture.
+    plan : TrainingConfig
+        The training.
+    start : dict, optional
+        Initial parameters of all layers except the head; by default random.
+
+    Returns
+    -------
+    float
+        Accuracy in per cent.
+    """
     from clipsilon.torch.examples.models import image_model
     from clipsilon.torch.examples.training import train_images
 
@@ -104,14 +180,14 @@ def image_accuracy(source: str, name: str, plan: Any, start: Any = None) -> floa
 
 
 @cache
-def _images(source: str) -> Any:
+def _images(source: str) -> Images:
     from clipsilon.torch.examples.images import images
 
     return images(source)
 
 
-def pretrained(name: str, steps: int) -> dict[str, Any]:
-    """A model's parameters, but for its head's, after training on printed digits, which are public."""
+def pretrained(name: str, steps: int) -> Parameters:
+    """Return the parameters of a model without its head, after training on printed digits, which are public."""
     from clipsilon.torch.examples.images import Images, printed_digits
     from clipsilon.torch.examples.models import image_model
     from clipsilon.torch.examples.training import TrainingConfig, train_images
@@ -123,44 +199,86 @@ def pretrained(name: str, steps: int) -> dict[str, Any]:
     return {key: value.numpy() for key, value in model.state_dict().items() if not key.startswith("head.")}
 
 
-def load(model: Any, start: dict[str, Any]) -> None:
-    """Give a model these parameters, and leave the others as they are."""
+def load(model: torch.nn.Module, start: Parameters) -> None:
+    """Set these parameters of a model and leave the others unchanged."""
     import torch
 
     model.load_state_dict({key: torch.from_numpy(value) for key, value in start.items()}, strict=False)
 
 
 class Image(NamedTuple):
-    """A model on images, ready for trainings that are kept."""
+    """An image model whose trainings are stored.
+
+    Parameters
+    ----------
+    scale : Scale
+        Data, size and privacy.
+    name : {"CNN", "ViT"}
+        The architecture.
+    start : dict or None
+        Initial parameters of all layers except the head; None for random ones.
+    """
 
     scale: Scale
     name: str
-    start: Any
+    start: Parameters | None
 
-    def __call__(self, lab: Lab, plan: Any) -> float:
-        """The test accuracy of a plan."""
+    def __call__(self, lab: Lab, plan: TrainingConfig) -> float:
+        """Return the test accuracy of a plan."""
         return float(lab.keep(image_accuracy, self.scale.source, self.name, plan, self.start))
 
-    def accuracies(self, lab: Lab, plan: Any) -> list[float]:
-        """The test accuracies of a plan with each of the scale's seeds."""
+    def accuracies(self, lab: Lab, plan: TrainingConfig) -> list[float]:
+        """Return the test accuracies of a plan, one per seed of the scale."""
         return [self(lab, plan._replace(seed=seed)) for seed in range(self.scale.seeds)]
 
-    def tuned(self, lab: Lab, steps: Sequence[float], algorithm: str, **update: Any) -> tuple[Any, list[float]]:
-        """A plan with the best step, and the accuracies of its seeds."""
+    def tuned(self, lab: Lab, steps: Sequence[float], algorithm: str, **update: Any) -> tuple[TrainingConfig, list[float]]:
+        """Return the plan with the best step, and its accuracies.
 
-        def plans(step: float, seed: int) -> Any:
+        Parameters
+        ----------
+        lab : Lab
+            Where trainings are stored.
+        steps : sequence of float
+            Candidate step sizes.
+        algorithm : {"sgd", "dpsgd", "dice"}
+            The update rule.
+        **update
+            Further fields of the plan, such as the clip and the noise.
+
+        Returns
+        -------
+        TrainingConfig, list of float
+            The plan with seed 0, and one accuracy per seed.
+        """
+
+        def plans(step: float, seed: int) -> TrainingConfig:
             return self.scale.plan(algorithm, step, seed, **update)
 
-        step = best(lambda step, seed: self(lab, plans(step, seed)), steps, self.scale.tuning)
+        step = best_step(lambda step, seed: self(lab, plans(step, seed)), steps, self.scale.tuning)
         return plans(step, 0), self.accuracies(lab, plans(step, 0))
 
 
 def image(lab: Lab, name: str, scale: Scale) -> Image:
-    """The CNN, new; or the ViT, which begins from printed digits as paper 3's begins from ImageNet."""
-    begins = name == "ViT" and scale.source == "digits"
-    return Image(scale, name, lab.keep(pretrained, name, 40 if lab.quick else 400) if begins else None)
+    """Return the CNN with random parameters, or the ViT pretrained on printed digits (in paper 3: on ImageNet).
+
+    Parameters
+    ----------
+    lab : Lab
+        Where the pretraining is stored.
+    name : {"CNN", "ViT"}
+        The architecture.
+    scale : Scale
+        Data, size and privacy.
+
+    Returns
+    -------
+    Image
+        The model. On data other than digits, the ViT, too, has random parameters.
+    """
+    is_pretrained = name == "ViT" and scale.source == "digits"
+    return Image(scale, name, lab.keep(pretrained, name, 40 if lab.quick else 400) if is_pretrained else None)
 
 
-def spread(values: Sequence[float]) -> str:
-    """A mean, and the least and the largest."""
+def format_spread(values: Sequence[float]) -> str:
+    """Return the mean, the minimum and the maximum as text."""
     return f"{np.mean(values):.1f} ({min(values):.1f}–{max(values):.1f})"

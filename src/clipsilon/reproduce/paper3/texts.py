@@ -1,4 +1,4 @@
-"""What paper 3's experiments with GPT-2 share: sizes, and trainings that are kept."""
+"""What paper 3's experiments with GPT-2 share: their scale, and stored trainings."""
 
 from __future__ import annotations
 
@@ -6,31 +6,59 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from clipsilon.reproduce.base import Lab
-from clipsilon.reproduce.paper3.networks import Scale, best
+from clipsilon.reproduce.paper3.networks import Scale, best_step
+
+if TYPE_CHECKING:
+    from clipsilon.reproduce.paper3.networks import Plan
 
 TITLES = {"SGD": "sgd", "DPSGD-GC": "dpsgd", "DiceSGD": "dice"}
 STEPS = (5e-2, 2e-2, 1e-2, 5e-3)
-POINTS = 10  # of a curve
+POINTS = 10  # points per curve
 
 
 class Written(NamedTuple):
-    """What a training of GPT-2 gives."""
+    """The outcome of a training of GPT-2.
+
+    Parameters
+    ----------
+    iterations : list of int
+        Steps at which the test loss was measured.
+    losses : list of float
+        Test loss per token, in nats.
+    bleu, rouge : float
+        BLEU and ROUGE-L of generated descriptions.
+    """
 
     iterations: list[int]
-    losses: list[float]  # a token, on the test set
+    losses: list[float]
     bleu: float
     rouge: float
 
 
 def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
-    """Made-up restaurants and a small GPT-2; or the user's own files of the E2E challenge at the paper's size.
+    """Return the scale for made-up restaurants and a small GPT-2, or for the E2E challenge at the size of the paper.
 
-    `CLIPSILON_E2E` names a folder with trainset.csv and testset_w_refs.csv, `CLIPSILON_GPT2` a pretrained model's.
+    The environment variable `CLIPSILON_E2E` names a folder with trainset.csv and testset_w_refs.csv,
+    `CLIPSILON_GPT2` the folder of a pretrained model.
+
+    Parameters
+    ----------
+    lab : Lab
+        Decides whether the scale is quick.
+    steps : int
+        Number of steps on made-up restaurants.
+    seeds : int, default 3
+        Number of reported runs.
+
+    Returns
+    -------
+    Scale
+        Data, size and privacy.
     """
     folder = os.environ.get("CLIPSILON_E2E")
     seeds = 1 if lab.quick else seeds
@@ -41,8 +69,27 @@ def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
     return Scale("restaurants", 5000, 100, steps, 8.0, 8e-6, seeds, "AdamW", steps // 10, tuning=1)
 
 
-def write(source: str, folder: str | None, records: int, plan: Any, described: int) -> Written:
-    """Train a GPT-2, measure its test loss on the way, and let it describe some restaurants of the test set."""
+def write(source: str, folder: str | None, records: int, plan: Plan, described: int) -> Written:
+    """Train a GPT-2, measure its test loss during training, and generate descriptions of restaurants.
+
+    Parameters
+    ----------
+    source : str
+        "restaurants" or a folder with the files of the E2E challenge.
+    folder : str or None
+        Folder of a pretrained GPT-2; None for a small model with random parameters.
+    records : int
+        Number of made-up records.
+    plan : Plan
+        The training.
+    described : int
+        Number of restaurants of the test set to describe.
+
+    Returns
+    -------
+    Written
+        Test losses and scores.
+    """
     from clipsilon.torch.examples import gpt2, language
 
     train, test, tokens, length = _texts(source, folder, records if source == "restaurants" else 0)
@@ -59,7 +106,7 @@ def write(source: str, folder: str | None, records: int, plan: Any, described: i
 
 @cache
 def _texts(source: str, folder: str | None, records: int) -> tuple[Any, Any, Any, int]:
-    """Records to train on (so many, of made-up ones) and to test on, their tokens, and the longest row."""
+    """Return training records (`records` made-up ones), test records, the tokens, and the maximal row length."""
     from clipsilon.torch.examples import gpt2, language
 
     if source == "restaurants":
@@ -73,32 +120,47 @@ def _texts(source: str, folder: str | None, records: int) -> tuple[Any, Any, Any
 
 
 class Writer(NamedTuple):
-    """A GPT-2 that is ready for trainings that are kept."""
+    """A GPT-2 whose trainings are stored; `described` is the number of generated descriptions."""
 
     scale: Scale
     described: int = 100
 
-    def written(self, lab: Lab, plan: Any) -> Written:
-        """What a plan gives."""
+    def written(self, lab: Lab, plan: Plan) -> Written:
+        """Return the outcome of a plan."""
         folder = os.environ.get("CLIPSILON_GPT2")
         found: Written = lab.keep(write, self.scale.source, folder, self.scale.records, plan, self.described)
         return found
 
-    def __call__(self, lab: Lab, plan: Any) -> float:
-        """The last test loss of a plan."""
+    def __call__(self, lab: Lab, plan: Plan) -> float:
+        """Return the last test loss of a plan."""
         return self.written(lab, plan).losses[-1]
 
-    def tuned(self, lab: Lab, algorithm: str, **update: Any) -> tuple[Any, list[Written]]:
-        """A plan with the best step, and what its seeds give."""
+    def tuned(self, lab: Lab, algorithm: str, **update: Any) -> tuple[Plan, list[Written]]:
+        """Return the plan with the best step, and the outcomes of all seeds.
 
-        def plans(step: float, seed: int) -> Any:
+        Parameters
+        ----------
+        lab : Lab
+            Where trainings are stored.
+        algorithm : {"sgd", "dpsgd", "dice"}
+            The update rule.
+        **update
+            Further fields of the plan, such as the clip and the noise.
+
+        Returns
+        -------
+        Plan, list of Written
+            The plan with seed 0, and one outcome per seed.
+        """
+
+        def plans(step: float, seed: int) -> Plan:
             return self.scale.plan(algorithm, step, seed, **update)
 
         steps = STEPS[2:3] if lab.quick else STEPS
-        step = best(lambda step, seed: -self(lab, plans(step, seed)), steps, self.scale.tuning)
+        step = best_step(lambda step, seed: -self(lab, plans(step, seed)), steps, self.scale.tuning)
         return plans(step, 0), [self.written(lab, plans(step, seed)) for seed in range(self.scale.seeds)]
 
 
 def mean(values: Sequence[float]) -> float:
-    """Their mean."""
+    """Return the mean."""
     return float(np.mean(values))

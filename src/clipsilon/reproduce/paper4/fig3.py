@@ -9,24 +9,24 @@ from scipy.special import expit
 
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
 from clipsilon.reproduce.numbers import slope
-from clipsilon.reproduce.paper4.setting import (
+from clipsilon.reproduce.paper4.runs import (
     CONVERGING,
     LATE,
     NAMES,
     PARAMETERS,
     USERS,
-    Case,
+    Regression,
     budgets,
     distance_charts,
     ends,
     ends_table,
+    format_budget,
+    format_power,
     grid,
-    power,
-    said,
 )
 from clipsilon.theory.local import LocalConstants, limit_variance
 
-_CASE = Case("logistic", 5)
+_CASE = Regression("logistic", 5)
 
 
 @experiment(
@@ -41,8 +41,8 @@ _CASE = Case("logistic", 5)
     },
 )
 def distances(lab: Lab) -> Result:
-    """The theorems about distances need strong convexity, which this loss lacks far out. The distances fall all the
-    same, at every budget and decay below 1. How close one can get at best is a matter of the number of users.
+    """The theorems about distances need strong convexity, which this loss lacks far from the optimum. The distances
+    fall nevertheless, at every budget and every decay below 1. The number of users limits how close one can get.
     """
     traces = grid(lab, _CASE)
     found = ends(traces, _CASE)
@@ -53,20 +53,21 @@ def distances(lab: Lab) -> Result:
         for trace in [traces[decay, budget]]
         for of in NAMES
     ]
-    best = min(found, key=lambda setting: found[setting])
+    best = min(found, key=lambda cell: found[cell])
     nearest, expected = math.sqrt(found[best]), math.sqrt(lab.keep(_sampling_variance) / USERS)
     findings = [
         Finding(
-            "For α below 1 both estimators tend to the optimum, although the loss is not strongly convex.",
-            f"squared distances fall as {power(max(slopes))} to {power(min(slopes))} over the last two decades",
+            "For α < 1 both estimators converge to the optimum, although the loss is not strongly convex.",
+            f"The squared distances fall as {format_power(max(slopes))} to {format_power(min(slopes))} over the last "
+            "two decades.",
             max(slopes) < -0.05,
         ),
         Finding(
-            "The nearest distance that is reached is about 10⁻².",
-            f"‖θ − θ*‖ = {nearest:.2g}, with {said(best[1])}",
+            "The smallest distance reached is about 10⁻².",
+            f"The smallest ‖θ − θ*‖ is {nearest:.2g}, with {format_budget(best[1])}.",
             1 / 3e2 < nearest < 3e-2,
-            f"The paper takes it for a sign that the optimum itself is missed. It is what {USERS:,} users allow: the "
-            f"best estimator without privacy is off by {expected:.2g} (root mean square).",
+            f"The paper reads this as a sign that the optimum is missed. It is what {USERS:,} users allow: the root "
+            f"mean square error of the best estimator without privacy is {expected:.2g}.",
         ),
     ]
     tables = [ends_table("Mean squared distance after the last user", found)]
@@ -74,12 +75,14 @@ def distances(lab: Lab) -> Result:
 
 
 def _sampling_variance() -> float:
-    """n·E‖θ̂ − θ*‖² of the estimator that minimises the loss of n users, from the first 20,000 of them."""
+    """Estimate n·E‖θ̂ − θ*‖² of the minimiser of the loss of n users, from the first 20,000 users."""
     x = _CASE.problem.features[:20_000]
     weight = np.minimum(1.0, 2.0 / (x**2).sum(axis=1))
     chance = expit(x @ _CASE.truth)
     spread = chance * (1 - chance)
-    hessian, covariance = (x.T @ (share[:, np.newaxis] * x) / len(x) for share in (weight * spread, weight**2 * spread))
+    hessian, covariance = (
+        x.T @ (factor[:, np.newaxis] * x) / len(x) for factor in (weight * spread, weight**2 * spread)
+    )
     half = _CASE.problem.loss.sensitivity() / 2
     without = LocalConstants(half, budget=1e9, dimension=x.shape[1], start=1.0, smoothness=1.0)
     return limit_variance(without, hessian, covariance)

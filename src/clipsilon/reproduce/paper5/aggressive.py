@@ -23,7 +23,7 @@ _CLIPS = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
     "paper5-aggressive",
     paper=5,
     where="Theorem D.4, section 5.3",
-    title="Aggressive clipping has a price without end",
+    title="The price of aggressive clipping is unbounded",
     parameters={
         "data": f"{2 * _COPIES:,} records (½, label 1) and {_COPIES:,} records (1, label 0): L = 1, θ* = 0",
         "privacy": f"ε = {_EPSILON:g}, δ = {_DELTA:g}, certified, full batches",
@@ -32,8 +32,9 @@ _CLIPS = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
     },
 )
 def aggressive(lab: Lab) -> Result:
-    """The two kinds of records balance at θ = 0. A clip B below ½ cuts the stronger pull of the one kind and leaves the
-    other: descent drifts to 2·log(1/B − 1). The price is exact, needs no noise, and grows as log(1/B) without end.
+    """The gradients of the two kinds of records balance at θ = 0. A clip B < ½ shortens the longer gradients of one
+    kind only: descent drifts to 2·log(1/B − 1). The price is exact, is paid even without noise,
+    and grows as log(1/B) without bound.
     """
     steps, replicates = (1000, 2) if lab.quick else (2000, 5)
     cases = [instances.aggressive_clipping(clip, _COPIES) for clip in _CLIPS]
@@ -44,19 +45,19 @@ def aggressive(lab: Lab) -> Result:
     exact = [case.excess_risk for case in cases]
     unclipped = Finding(
         "Private descent without clipping (B = L = 1) solves the same problem.",
-        f"its excess risk is {plain:.2g}, and {found[-1]:.2g} at B = {_CLIPS[-1]:g}",
+        f"Its excess risk is {plain:.2g}, compared with {found[-1]:.2g} at B = {_CLIPS[-1]:g}.",
         plain < 0.01,
     )
     x = [1 / clip for clip in _CLIPS]
     series = [Series("private clipped descent", x, found, kind="points"), Series("exact", x, exact, kind="dashed")]
-    rows = [[f"B = {clip:g}", f, e, case.clipped] for clip, f, e, case in zip(_CLIPS, found, exact, cases, strict=True)]
+    rows = [(f"B = {clip:g}", f, e, case.clipped) for clip, f, e, case in zip(_CLIPS, found, exact, cases, strict=True)]
     table = Table("Excess risk", ["clip", "measured", "exact", "clipped point"], rows)
     chart = Chart("What a clip costs", "1/B", "excess risk", series, x_log=True)
     return Result([_price(found, exact), unclipped], [chart], [table])
 
 
 def _rules(records: int, steps: int) -> list[Rule]:
-    """Private descent with each clip, and last the one that clips nothing."""
+    """Return private descent with each clip, and last without clipping."""
     noise = glm.private_noise(1.0, _EPSILON, _DELTA, records, steps)  # in units of the clip
     clipped = [ClippedDPGD(Constant(1 / clip), clip, clip * noise) for clip in _CLIPS]
     return [*clipped, DPGD(Constant(1.0), 1.0, noise)]
@@ -68,8 +69,8 @@ def _price(found: list[float], exact: list[float]) -> Finding:
     off = max(abs(found[k] / exact[k] - 1) for k in below)
     return Finding(
         "For B < ¼ the excess risk of private clipped descent is of order log(1/B).",
-        f"it grows by {slope:.3f} for each unit of log(1/B); the exact price tends to 2/3",
+        f"It grows by {slope:.3f} per unit of log(1/B); the exact slope tends to 2/3.",
         all(found[k] > math.log(1 / _CLIPS[k]) / 60 for k in below) and abs(slope - 2 / 3) < 0.07,
-        "The theorem has a constant of 1/60. From B = ½ on the price is ⅓·log((B² + (1 − B)²)/(B(1 − B))²) − log 2, "
-        f"and runs are within {100 * off:.1f} % of that for B < ¼ (errata, item 24).",
+        "The theorem has a constant of 1/60. For B ≤ ½ the price is ⅓·log((B² + (1 − B)²)/(B(1 − B))²) − log 2, and "
+        f"for B < ¼ the runs are within {100 * off:.1f} % of it (errata, item 24).",
     )

@@ -1,4 +1,4 @@
-"""Paper 5, Theorems 5.3 and D.5: clipped softmax gradients belong to no function."""
+"""Paper 5, Theorems 5.3 and D.5: clipped softmax gradients are not the gradients of any function."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from clipsilon.theory.curl import circulation, curl, softmax_field, witness
 
 _FEATURES = (1.0, -0.5, 2.0)
 _CLIPS = (0.1, 0.2, 0.5, 1.0, 1.5)
-_KINDS = {"all classes together": "Theorem 5.3", "each class by itself": "Theorem D.5"}
-_CLEAR = 1e3  # a curl that large, in units of its numerical error, is one
+_KINDS = {"all classes together": "Theorem 5.3", "each class separately": "Theorem D.5"}
+_SIGNIFICANT = 1e3  # from this multiple of its numerical error on, a curl counts as nonzero
 
 
 class Curl(NamedTuple):
-    """The curl at a witness, the work around a loop there, and how far off the two may be."""
+    """The curl at one model, the work around a small loop there, and their numerical errors.
+
+    Parameters
+    ----------
+    curl, curl_error : float
+        ‖J − Jᵀ‖ of the Jacobian J, and its numerical error.
+    work, work_error : float
+        The integral of the field around the loop, and its numerical error.
+    """
 
     curl: float
     curl_error: float
@@ -30,17 +38,18 @@ class Curl(NamedTuple):
     "paper5-curl",
     paper=5,
     where="Theorem 5.3, Theorem D.5",
-    title="Clipped softmax descends no function",
+    title="Clipped softmax gradients are the gradient of no function",
     parameters={
         "record": f"x = {_FEATURES}, label 1",
         "classes": "2, 3, 5, 10 (quick: 2, 3, 5)",
         "B": ", ".join(f"{clip:g}" for clip in _CLIPS),
-        "models": "the one of 100 random ones whose curl stands out most (quick: 50)",
+        "models": "of 100 random models, the one with the most significant curl (quick: 50)",
     },
 )
 def field(lab: Lab) -> Result:
-    """A gradient field has a symmetric Jacobian and does no work around a closed loop. With two classes clipping keeps
-    that. From three on it does not: clipped descent on softmax follows a field that is the gradient of nothing.
+    """A gradient field has a symmetric Jacobian and does no work around a closed loop. With two classes this remains
+    true after clipping. With three or more it does not: clipped descent on softmax follows a field that is not the
+    gradient of any function.
     """
     classes = (2, 3, 5) if lab.quick else (2, 3, 5, 10)
     tries = 50 if lab.quick else 100
@@ -62,8 +71,8 @@ def field(lab: Lab) -> Result:
         )
         for kind in _KINDS
     ]
-    rows = [[f"{kind}, {k} classes, B = {clip:g}", *values] for (kind, k, clip), values in found.items()]
-    return Result(findings, charts, [Table("Curl and circulation", ["setting", *Curl._fields], rows)])
+    rows = [(f"{kind}, {k} classes, B = {clip:g}", *values) for (kind, k, clip), values in found.items()]
+    return Result(findings, charts, [Table("Curl and circulation", ["case", *Curl._fields], rows)])
 
 
 def _measure(kind: str, classes: int, clip: float, tries: int) -> Curl:
@@ -80,10 +89,10 @@ def _many(kind: str, theorem: str, found: dict[tuple[str, int, float], Curl]) ->
     mine = [value for (at, classes, _), value in found.items() if at == kind and classes > 2]
     curls, works = [v.curl / v.curl_error for v in mine], [abs(v.work) / v.work_error for v in mine]
     return Finding(
-        f"{theorem}: with three classes or more, gradients clipped {kind} are those of no function.",
-        f"the curl is at least {min(curls):.1g} times its numerical error, and the work around a small loop "
-        f"{min(works):.1g} times its own, in {len(mine)} settings",
-        min(curls) > _CLEAR and min(works) > _CLEAR,
+        f"{theorem}: with three classes or more, clipped gradients ({kind}) are not the gradients of any function.",
+        f"In {len(mine)} cases, the curl is at least {min(curls):.1g} times its numerical error, and the work around a "
+        f"small loop at least {min(works):.1g} times its own.",
+        min(curls) > _SIGNIFICANT and min(works) > _SIGNIFICANT,
     )
 
 
@@ -91,7 +100,7 @@ def _two(found: dict[tuple[str, int, float], Curl]) -> Finding:
     mine = [value for (_, classes, _), value in found.items() if classes == 2]
     clear = max(max(value.curl / value.curl_error, abs(value.work) / value.work_error) for value in mine)
     return Finding(
-        "With two classes, which is logistic regression, they are gradients (Lemma 5.1).",
-        f"neither curl nor work is more than {clear:.1g} times its numerical error",
+        "With two classes, that is in logistic regression, clipped gradients are gradients (Lemma 5.1).",
+        f"Neither curl nor work exceeds {clear:.1g} times its numerical error.",
         clear < 10,
     )

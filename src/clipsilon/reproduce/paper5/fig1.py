@@ -1,13 +1,12 @@
-"""Paper 5, Fig. 1 and Lemma 5.1: the loss that clipping descends."""
+"""Paper 5, Fig. 1 and Lemma 5.1: the loss that clipped descent minimises."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from clipsilon.engine.sweep import Run
-from clipsilon.problems.losses import Logistic, Loss, SquaredError, clipped_loss, gradient, value
+from clipsilon.problems.losses import Logistic, SquaredError, clipped_loss, gradient, value
+from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.problem import Problem
 from clipsilon.report.charts import Array, Chart, Series
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
@@ -19,10 +18,10 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Full
 from clipsilon.rules.schedules import Constant
 
-_CASES: dict[str, tuple[Loss, float, float]] = {  # loss, label, clip
+_CASES: dict[str, tuple[Loss, float, float]] = {
     "squared error": (SquaredError(), 0.0, 1.0),
     "logistic": (Logistic(), 1.0, 0.3),
-}
+}  # loss, label, clip
 _MARGINS = np.linspace(-4.0, 4.0, 801)
 
 
@@ -30,12 +29,13 @@ _MARGINS = np.linspace(-4.0, 4.0, 801)
     "paper5-fig1",
     paper=5,
     where="Fig. 1, Lemma 5.1",
-    title="Clipping descends another loss, with straight ends",
+    title="Clipped descent minimises another loss, with linear tails",
     parameters={"x": "1", "squared error": "y = 0, B = 1", "logistic": "y = 1, B = 0.3"},
 )
 def clipped(lab: Lab) -> Result:
-    """Clipping a gradient looks like a change of the algorithm. For a convex loss of ⟨x, θ⟩ it is a change of the loss:
-    where the slope is too steep, the curve goes on as a straight line. Descent that clips ends at the minimum of that.
+    """Clipping gradients looks like a change of the algorithm. For a convex loss of ⟨x, θ⟩ it is a change of the loss:
+    where the slope is too steep, the curve continues as a straight line. Clipped descent converges to the minimum of
+    this loss.
     """
     curves = {name: (_values(loss, y), _values(clipped_loss(loss, b), y)) for name, (loss, y, b) in _CASES.items()}
     bends = min(float(np.diff(after, 2).min()) for _, after in curves.values())
@@ -45,23 +45,23 @@ def clipped(lab: Lab) -> Result:
     findings = [
         Finding(
             "The clipped loss is convex.",
-            f"the least second difference over {_MARGINS.size} margins is {bends:.1g}",
+            f"The smallest second difference over {_MARGINS.size} margins is {bends:.1g}.",
             bends > -1e-12,
         ),
         Finding(
-            "Its gradient is the clipped gradient of the loss.",
-            f"at 200 random models and records of five numbers they differ by {exact:.1g} at most, and numerical "
-            f"derivatives of the clipped loss by {numeric:.1g}",
+            "The gradient of the clipped loss is the clipped gradient of the loss.",
+            f"At 200 random models and records with five features they differ by at most {exact:.1g}, and from "
+            f"numerical derivatives of the clipped loss by at most {numeric:.1g}.",
             exact < 1e-12 and numeric < 1e-6,
         ),
         Finding(
-            "So clipped descent is descent on the clipped loss.",
-            f"two runs of 200 steps with the same noise, one of each, stay within {apart:.1g}",
+            "Clipped descent is descent on the clipped loss.",
+            f"Two runs of 200 steps with the same noise, one of each kind, differ by at most {apart:.1g}.",
             apart < 1e-9,
         ),
         Finding(
-            "If B is at least the Lipschitz constant, the loss is left as it is.",
-            f"logistic, B = L = 1: the two differ by {same:.1g}",
+            "If B is at least the Lipschitz constant, the clipped loss equals the loss.",
+            f"For the logistic loss with B = L = 1 the two differ by at most {same:.1g}.",
             same < 1e-12,
         ),
     ]
@@ -74,13 +74,13 @@ def _chart(name: str, before: Array, after: Array) -> Chart:
     return Chart(name.capitalize(), "margin ⟨x, θ⟩", "loss", series)
 
 
-def _values(loss: Any, label: float) -> Array:
+def _values(loss: Loss, label: float) -> Array:
     one = np.ones(1)
     return np.array([value(loss, np.array([margin]), one, label) for margin in _MARGINS])
 
 
 def _gradient_errors() -> tuple[float, float]:
-    """How far the clipped loss's gradient is from the clipped gradient, and from differences of its values."""
+    """Return how far the gradient of the clipped loss is from the clipped gradient, and from finite differences."""
     rng, exact, numeric = np.random.default_rng(0), 0.0, 0.0
     for loss, label, clip in _CASES.values():
         smooth = clipped_loss(loss, clip)
@@ -97,7 +97,7 @@ def _gradient_errors() -> tuple[float, float]:
 
 
 def _runs_apart(lab: Lab) -> float:
-    """How far two runs part: one clips the gradients of the loss, the other takes those of the clipped loss."""
+    """Return how far two runs diverge: one clips gradients of the loss, the other descends the clipped loss."""
     rng = np.random.default_rng(1)
     x = rng.standard_normal((100, 4))
     y = (rng.random(100) < 0.5).astype(float)

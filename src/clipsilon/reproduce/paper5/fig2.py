@@ -30,27 +30,37 @@ _NOISES = ("Gaussian", "Gamma")
 _RANK = 9  # columns that are not zero
 
 
-Picked = dict[tuple[str, int], float]  # a learning rate for each noise and number of columns
-Found = dict[tuple[str, int], Array]  # accuracies, one a repeat
+Picked = dict[tuple[str, int], float]  # learning rate by noise and number of columns
+Found = dict[tuple[str, int], Array]  # one accuracy per repeat
 
 
 class Data(NamedTuple):
-    """Records as the experiment takes them."""
+    """The records of the experiment.
+
+    Parameters
+    ----------
+    train, test : ndarray of shape (records, 9)
+        Features, scaled to length 1 at most.
+    train_labels, test_labels : ndarray
+        Labels 0 and 1.
+    remark : str
+        Says so if the data is a stand-in.
+    """
 
     train: Array
     train_labels: Array
     test: Array
     test_labels: Array
-    remark: str  # whether it is a stand-in
+    remark: str
 
 
 @experiment(
     "paper5-fig2",
     paper=5,
     where="Fig. 2, App. E",
-    title="Cod-RNA: Gaussian noise does not see columns of zeros",
+    title="Cod-RNA: columns of zeros do not matter with Gaussian noise",
     parameters={
-        "data": "Cod-RNA, 59,535 records to train and 271,617 to test, scaled to length 1 at most",
+        "data": "Cod-RNA, 59,535 training and 271,617 test records, scaled to length 1 at most",
         "columns": "9 to 10,000, all but 9 of them zero (quick: 9 and 10,000)",
         "batch": f"{_BATCH}, Poisson, {_EPOCHS} epochs",
         "noise on the sum": "Gaussian 0.63, Gamma of scale 0.57",
@@ -59,30 +69,31 @@ class Data(NamedTuple):
     },
 )
 def dimensions(lab: Lab) -> Result:
-    """The paper tunes both noises to one ε. Columns of zeros carry no information, and the part of Gaussian noise along
-    the other nine does not know how many there are. Gamma noise gets longer with all of them, and accuracy falls.
+    """The paper calibrates both noises to the same ε. Columns of zeros carry no information, and the part of Gaussian
+    noise along the other nine does not depend on how many there are. The length of Gamma noise grows with the number
+    of all columns, and accuracy falls.
     """
     data = _load()
     columns, rates, repeats = (_FEW_COLUMNS, _FEW_RATES, 3) if lab.quick else (_COLUMNS, _RATES, 5)
-    settings = [(noise, count) for noise in _NOISES for count in columns]
+    cells = [(noise, count) for noise in _NOISES for count in columns]
     wide = {count: _padded(data, count) for count in columns}
-    tried = [_run(wide[n], noise, rate, repeats=1, seed=0) for noise, n in settings for rate in rates]
-    best = _scores(lab, data, tried).reshape(len(settings), len(rates)).argmax(axis=1)
-    picked = {setting: rates[k] for setting, k in zip(settings, best, strict=True)}
+    tried = [_run(wide[n], noise, rate, repeats=1, seed=0) for noise, n in cells for rate in rates]
+    best = _scores(lab, data, tried).reshape(len(cells), len(rates)).argmax(axis=1)
+    picked = {cell: rates[k] for cell, k in zip(cells, best, strict=True)}
     final = [_run(wide[n], noise, rate, repeats, seed=1) for (noise, n), rate in picked.items()]
-    found = dict(zip(settings, _scores(lab, data, final), strict=True))
+    found = dict(zip(cells, _scores(lab, data, final), strict=True))
     epsilons = {noise: lab.keep(_certified, noise, len(data.train)) for noise in _NOISES}
     findings = [_flat(found, columns, data), _falling(found, columns, data), _privacy(epsilons)]
-    findings += [] if data.remark else [_inside(picked, rates)]  # which rates are best depends on the data
-    rows = [[f"{noise}, {n:,} columns", picked[noise, n], *_summary(found[noise, n])] for noise, n in settings]
-    table = Table("Test accuracy in %", ["setting", "learning rate", "mean", "deviation"], rows)
+    findings += [] if data.remark else [_inside(picked, rates)]  # the best rates depend on the data
+    rows = [(f"{noise}, {n:,} columns", picked[noise, n], *_summary(found[noise, n])) for noise, n in cells]
+    table = Table("Test accuracy in %", ["case", "learning rate", "mean", "standard deviation"], rows)
     return Result(findings, [_chart(found, columns)], [table])
 
 
 def _load() -> Data:
-    """Features scaled to [−½, ½] by the training set, cut to length √(8/9), and a constant of ⅓ (App. E)."""
+    """Return features scaled to [−½, ½] by the training set, cut to length √(8/9), with a constant ⅓ (App. E)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a remark says so
+        warnings.simplefilter("ignore")  # the remark says whether it is a stand-in
         train, test = codrna()
     low, high = train.features.min(axis=0), train.features.max(axis=0)
 
@@ -91,7 +102,7 @@ def _load() -> Data:
         x *= np.minimum(1.0, np.sqrt(8 / 9) / np.linalg.norm(x, axis=1))[:, np.newaxis]
         return np.column_stack([x, np.full(len(x), 1 / 3)])
 
-    remark = "" if train.real else "On a generated stand-in for Cod-RNA, whose files were not there."
+    remark = "" if train.real else "Measured on a generated stand-in for Cod-RNA, because its files were not found."
     return Data(scaled(train), train.labels, scaled(test), test.labels, remark)
 
 
@@ -102,12 +113,12 @@ def _rule(noise: str, rate: float) -> Rule:
 
 
 def _steps(records: int) -> NDArray[np.int64]:
-    """The step at which each epoch ends."""
+    """Return the step at which each epoch ends."""
     return np.round(np.arange(1, _EPOCHS + 1) * records / _BATCH).astype(int)
 
 
 def _padded(data: Data, columns: int) -> Problem:
-    """The training records with columns of zeros, of which nothing is stored."""
+    """Return the training records with columns of zeros, in sparse form."""
     m, width = data.train.shape
     where = (data.train.ravel(), np.tile(np.arange(width), m), np.arange(0, m * width + 1, width))
     return Problem(sparse.csr_matrix(where, shape=(m, columns)), data.train_labels, loss=Logistic())
@@ -119,13 +130,13 @@ def _run(problem: Problem, noise: str, rate: float, repeats: int, seed: int) -> 
 
 
 def _scores(lab: Lab, data: Data, runs: list[Run]) -> Array:
-    """The test accuracy of each run and repeat, the mean over the last five epochs."""
+    """Return the test accuracy of each run and repeat, averaged over the last five epochs."""
     models = np.stack([trace.theta[:, -5:, :_RANK] for trace in lab.sweep(runs)])
     return np.asarray(lab.keep(_accuracy, models, data.test, data.test_labels).mean(axis=2))
 
 
 def _accuracy(models: Array, features: Array, labels: Array) -> Array:
-    """The share of records that each model gets right; the other columns are zero."""
+    """Return the fraction of records that each model classifies correctly; the other columns are zero."""
     right = [np.mean((features @ theta > 0) == (labels > 0)) for theta in models.reshape(-1, _RANK)]
     return np.array(right).reshape(models.shape[:-1])
 
@@ -142,7 +153,7 @@ def _flat(found: Found, columns: Sequence[int], data: Data) -> Finding:
     means = [_summary(found["Gaussian", n])[0] for n in columns]
     return Finding(
         "With Gaussian noise the accuracy does not depend on the dimension.",
-        f"{min(means):.2f} % to {max(means):.2f} % over {columns[0]} to {columns[-1]:,} columns",
+        f"It is {min(means):.2f} % to {max(means):.2f} % for {columns[0]} to {columns[-1]:,} columns.",
         max(means) - min(means) < 1.0,
         data.remark,
     )
@@ -151,8 +162,8 @@ def _flat(found: Found, columns: Sequence[int], data: Data) -> Finding:
 def _falling(found: Found, columns: Sequence[int], data: Data) -> Finding:
     means = [_summary(found["Gamma", n])[0] for n in columns]
     return Finding(
-        "With Gamma noise it falls as the dimension grows.",
-        f"from {means[0]:.2f} % to {means[-1]:.2f} %",
+        "With Gamma noise the accuracy falls as the dimension grows.",
+        f"It falls from {means[0]:.2f} % to {means[-1]:.2f} %.",
         means[0] - means[-1] > 2.0,
         data.remark,
     )
@@ -161,8 +172,8 @@ def _falling(found: Found, columns: Sequence[int], data: Data) -> Finding:
 def _inside(picked: Picked, rates: Sequence[float]) -> Finding:
     chosen = sorted(set(picked.values()))
     return Finding(
-        "No learning rate that is picked lies at an end of the grid.",
-        f"picked: {', '.join(f'{rate:g}' for rate in chosen)}, of {rates[0]:g} to {rates[-1]:g}",
+        "No selected learning rate lies at an end of the grid.",
+        f"Selected: {', '.join(f'{rate:g}' for rate in chosen)}, from {rates[0]:g} to {rates[-1]:g}.",
         rates[0] < chosen[0] and chosen[-1] < rates[-1],
     )
 
@@ -171,9 +182,9 @@ def _privacy(epsilons: dict[str, float]) -> Finding:
     shown = ", ".join(f"{epsilon:.2f} ({noise})" for noise, epsilon in epsilons.items())
     return Finding(
         f"Both noises give ε ≈ 5 at δ = {_DELTA:g}.",
-        f"certified, Poisson sampling and add-remove: ε = {shown}",
+        f"Certified for Poisson sampling and add-remove: ε = {shown}.",
         max(epsilons.values()) <= 5.0,
-        "The claim is not tight, and less so for one of them: at the same ε, Gamma noise could be far smaller "
+        "The claim is not tight, and least for the Gamma noise, which could be far smaller at the same ε "
         "(errata, item 4).",
     )
 
@@ -184,4 +195,4 @@ def _chart(found: Found, columns: Sequence[int]) -> Chart:
         runs = [100 * found[noise, n] for n in columns]
         low, high = [run.min() for run in runs], [run.max() for run in runs]
         series.append(Series(noise, columns, [run.mean() for run in runs], low, high))
-    return Chart("Test accuracy, the mean over the last five epochs", "columns", "accuracy in %", series, x_log=True)
+    return Chart("Test accuracy, averaged over the last five epochs", "columns", "accuracy in %", series, x_log=True)

@@ -1,4 +1,4 @@
-"""Paper 5, Theorem 3.3: data that no private algorithm learns well."""
+"""Paper 5, Theorem 3.3: data from which no private algorithm learns well."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from clipsilon.theory import glm, instances
 
 _EPSILON, _DELTA, _RANK, _STEPS = 0.01, 1e-7, 10, 20
 _SIZES = (1e-3, 1e-2, 1e-1)
-_FACTOR = 8.0  # the most that the best private run may lose, in units of the lower bound
+_FACTOR = 8.0  # largest excess risk of the best private run, in units of the lower bound
 
 
 @experiment(
     "paper5-hard",
     paper=5,
     where="Theorem 3.3, App. B",
-    title="Data that no private algorithm learns well",
+    title="Data from which no private algorithm learns well",
     parameters={
-        "instances": "the distribution of App. B, rank 10, loss |⟨x, θ⟩ − y|; 200 of them (quick: 60)",
+        "instances": "200 from the distribution of App. B, rank 10, loss |⟨x, θ⟩ − y| (quick: 60)",
         "records": "200 to 2,000 (quick: 200, 1,000)",
-        "privacy": f"ε = {_EPSILON:g}, δ = {_DELTA:g}, replacement of a record; the noise is certified",
+        "privacy": f"ε = {_EPSILON:g}, δ = {_DELTA:g}, replacement of one record; the noise is certified",
         "descent": f"{_STEPS} steps of size 0.001, 0.01 or 0.1",
     },
 )
 def hard(lab: Lab) -> Result:
-    """The lower bound is about every private algorithm, so private descent has to stay above it, and does. That it
-    comes within a small factor shows that the bound is no formality. Without noise, descent goes below it at once.
+    """The lower bound applies to every private algorithm, so private descent must stay above it, and does. It comes
+    within a small factor, so the bound is informative. Without noise, descent falls below the bound.
     """
     counts = (200, 1000) if lab.quick else (200, 500, 1000, 2000)
     draws = 60 if lab.quick else 200
@@ -54,7 +54,7 @@ def _respected(found: dict[float, list[Array]], bounds: list[float]) -> Finding:
     ]
     return Finding(
         "No (ε, δ)-private algorithm has a mean excess risk below the bound.",
-        f"private descent is above it by {min(above):.0f} standard errors and more, in {len(above)} settings",
+        f"In {len(above)} cases, private descent is above it by at least {min(above):.0f} standard errors.",
         min(above) > 6,
     )
 
@@ -63,19 +63,19 @@ def _tight(found: dict[float, list[Array]], bounds: list[float]) -> Finding:
     least = [min(values[k].mean() for values in found.values()) / bound for k, bound in enumerate(bounds)]
     return Finding(
         "The bound is of the right order.",
-        f"the best step of three loses {min(least):.1f} to {max(least):.1f} times the bound",
+        f"With the best of three steps, the excess risk is {min(least):.1f} to {max(least):.1f} times the bound.",
         max(least) < _FACTOR,
-        "With constants, which the paper leaves open (errata, item 24). With so few records for its ε, the best that "
-        "descent can do is hardly to move.",
+        "The bound has explicit constants here, which the paper leaves open (errata, item 24). With so few records for "
+        "this ε, the best that descent can do is hardly move.",
     )
 
 
 def _easy(noiseless: list[Array], bounds: list[float]) -> Finding:
-    share = max(values.mean() / bound for values, bound in zip(noiseless, bounds, strict=True))
+    fraction = max(values.mean() / bound for values, bound in zip(noiseless, bounds, strict=True))
     return Finding(
-        "It is privacy that costs: the data itself is easy.",
-        f"without noise, 2,000 steps lose {share:.2g} times the bound at the most",
-        share < 0.5,
+        "The excess risk is due to privacy: without noise the data is easy to learn.",
+        f"Without noise, the excess risk after 2,000 steps is at most {fraction:.2g} times the bound.",
+        fraction < 0.5,
     )
 
 
@@ -84,7 +84,7 @@ def _error(values: Array) -> float:
 
 
 def _excesses(records: int, size: float, private: bool, draws: int) -> Array:
-    """The excess risk of descent on instances of their own: private, or 2,000 steps without noise."""
+    """Return the excess risk of descent on one instance per seed: private, or 2,000 steps without noise."""
     steps = _STEPS if private else 2000
     noise = glm.private_noise(1.0, _EPSILON, _DELTA, records, steps) if private else 0.0
     rule = DPGD(Constant(size), 1.0, noise)

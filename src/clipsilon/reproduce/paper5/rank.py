@@ -1,4 +1,4 @@
-"""Paper 5, Theorem 3.1: the excess risk of private descent goes with the rank of the features, not their number."""
+"""Paper 5, Theorem 3.1: the excess risk of private descent depends on the rank of the features, not their number."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _RANKS = (2, 4, 8, 16, 32)
     "paper5-rank",
     paper=5,
     where="Theorem 3.1",
-    title="Rank, not dimension",
+    title="Rank matters, not dimension",
     parameters={
         "columns": f"10 to 10,000: logistic, {_RECORDS} records of rank {_RANK}, {_STEPS} steps, σ = {_NOISE:g}",
-        "ranks": "2 to 32: |θ_j − 1/√r|, one record a direction, σ = 1, 40,000 steps (quick: 10,000)",
+        "ranks": "2 to 32: |θ_j − 1/√r|, one record per direction, σ = 1, 40,000 steps (quick: 10,000)",
         "step": "the one that minimises the bound",
         "replicates": "200 and 40 (quick: 60 and 10)",
     },
 )
 def rank(lab: Lab) -> Result:
-    """Noise in directions that no record has changes no prediction. So columns of zeros cost nothing, although every
-    one of them gets noise; what costs is the number of directions that the records span, and by its square root.
+    """Noise orthogonal to all records changes no prediction. So columns of zeros cost nothing, although noise is added
+    to each of them; what costs is the number of directions that the records span, by its square root.
     """
     columns, by_rank, ambient = _over_columns(lab)
     ranks, bounds = _over_ranks(lab)
@@ -59,8 +59,8 @@ def _flat(columns: list[Array], ambient: list[float]) -> Finding:
     means = [float(values.mean()) for values in columns]
     return Finding(
         "The excess risk does not depend on the number of columns.",
-        f"{min(means):.4f} to {max(means):.4f} over {_COLUMNS[0]} to {_COLUMNS[-1]:,} columns, where the bound that "
-        f"counts them all grows {ambient[-1] / ambient[0]:.0f}-fold",
+        f"It is {min(means):.4f} to {max(means):.4f} for {_COLUMNS[0]} to {_COLUMNS[-1]:,} columns, while the bound "
+        f"that counts all columns grows {ambient[-1] / ambient[0]:.0f}-fold.",
         max(means) < 1.25 * min(means),
     )
 
@@ -68,8 +68,8 @@ def _flat(columns: list[Array], ambient: list[float]) -> Finding:
 def _root(ranks: list[Array]) -> Finding:
     power = slope(_RANKS, [values.mean() for values in ranks])
     return Finding(
-        "It grows like the square root of the rank.",
-        f"as rank^{power:.3f} from rank {_RANKS[0]} to {_RANKS[-1]}",
+        "The excess risk grows as the square root of the rank.",
+        f"It grows as rank^{power:.3f} from rank {_RANKS[0]} to {_RANKS[-1]}.",
         abs(power - 0.5) < 0.08,
     )
 
@@ -78,11 +78,11 @@ def _bounded(found: list[Array], bounds: list[float]) -> Finding:
     inside = [_below(values, bound) for values, bound in zip(found, bounds, strict=True)]
     tightest = min(bound / values.mean() for values, bound in zip(found, bounds, strict=True))
     return Finding(
-        "It is at most ‖θ*‖_M·√((L² + rank·σ²)/T) at the best step.",
-        f"the mean is below the bound in {sum(inside)} of {len(inside)} settings, {tightest:.2f} times less and more",
+        "The excess risk is at most ‖θ*‖_M·√((L² + rank·σ²)/T) at the best step.",
+        f"The mean is below the bound in {sum(inside)} of {len(inside)} cases, by a factor of at least {tightest:.2f}.",
         all(inside),
-        "With a factor √(1 + 1/T) that the paper leaves out (errata, item 23). The noise that it takes for (ε, δ), "
-        "that of Theorem 2.6, is too small for the replacement of a record (item 3).",
+        "The bound includes a factor √(1 + 1/T) that the paper omits (errata, item 23). The noise of Theorem 2.6, "
+        "which the paper uses for (ε, δ), is too small for the replacement of one record (item 3).",
     )
 
 
@@ -92,12 +92,12 @@ def _series(name: str, x: tuple[int, ...], values: list[Array]) -> Series:
 
 
 def _below(values: Array, bound: float) -> bool:
-    """Whether the mean is below the bound, up to six standard errors."""
+    """Return whether the mean is below the bound, up to six standard errors."""
     return bool(values.mean() < bound + 6 * values.std(ddof=1) / np.sqrt(values.size))
 
 
 def _over_columns(lab: Lab) -> tuple[list[Array], float, list[float]]:
-    """Excesses for each number of columns, the bound by rank, and the bounds that count all columns."""
+    """Return excess risks by number of columns, the bound by rank, and the bounds that count all columns."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((_RECORDS, _RANK))
     x /= np.maximum(1.0, np.linalg.norm(x, axis=1))[:, np.newaxis]
@@ -115,7 +115,7 @@ def _over_columns(lab: Lab) -> tuple[list[Array], float, list[float]]:
 
 
 def _over_ranks(lab: Lab) -> tuple[list[Array], list[float]]:
-    """Excesses and bounds for each rank, on data for which the bound is nearly tight; ‖θ*‖ = 1 and L = 1."""
+    """Return excess risks and bounds by rank, on data for which the bound is nearly tight; ‖θ*‖ = 1 and L = 1."""
     steps, replicates = (10_000, 10) if lab.quick else (40_000, 40)
     runs, bests, bounds = [], [], []
     for r in _RANKS:
