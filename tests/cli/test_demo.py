@@ -5,6 +5,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from browser import Browser
 from clipsilon.cli import demo
 from clipsilon.cli import main as cli
 from clipsilon.datasets import generated_credit
@@ -124,3 +125,18 @@ def test_help_and_version():
     runner = CliRunner()
     assert "demo" in runner.invoke(cli.main, ["--help"]).output
     assert "0.1.0" in runner.invoke(cli.main, ["--version"]).output
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_the_picture_is_on_the_first_screen(small, tmp_path, width, height, dark):
+    demo.demo(Laboratory(folder=tmp_path / "store", progress=False), tmp_path / "out")
+    with Browser() as browser:
+        browser.open(tmp_path / "out" / "index.html", width, height, dark)
+        assert browser.errors == []
+        assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+        top = "document.querySelector('{}').getBoundingClientRect().top"
+        assert browser.run(top.format(".first .plot svg")) < height - 200
+        assert browser.run(top.format(".takeaways")) < height + (0 if width > 600 else 400)
+        assert browser.run(top.format(".verdict")) > height  # verdicts are details

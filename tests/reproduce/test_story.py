@@ -58,6 +58,12 @@ def test_numbers_are_those_of_the_results():
     assert "On credit data: DiceSGD costs 7 times as much." in honest
 
 
+def test_without_an_attack_none_is_said_to_fail():
+    claims = Table("", ["setting", "claimed ε", "certified ε", "audited ε ≥"], [["a", 1.0, 9.0, None]])
+    private = words({story.CLAIMS: Result([HELD], tables=[claims])})[2]
+    assert "0 are proven to be as private as claimed; the others were not attacked here." in private
+
+
 @pytest.mark.verify
 def test_the_experiments_have_what_the_story_reads(tmp_path):
     lab = Laboratory(quick=True, folder=tmp_path, progress=False)

@@ -103,9 +103,10 @@ def _claims_sentence(result: Result) -> str:
     """Say how many rows of the table are as private as claimed; a cell without a number was not attacked."""
     claimed, certified, audited = (_column(result, name) for name in ("claimed", "certified", "audited"))
     proven, broken = int((certified <= claimed * 1.001).sum()), int((audited > claimed).sum())
+    refuted = f"{broken or 'none'} of the others {'is' if broken == 1 else 'are'} refuted by an attack."
     return (
         f" Of {len(claimed)} experiments in the papers, {proven} {'is' if proven == 1 else 'are'} proven to be as "
-        f"private as claimed; {broken or 'none'} of the others {'is' if broken == 1 else 'are'} refuted by an attack."
+        f"private as claimed; {refuted if np.isfinite(audited).any() else 'the others were not attacked here.'}"
     )
 
 

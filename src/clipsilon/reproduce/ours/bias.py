@@ -42,7 +42,8 @@ def bias(lab: Lab) -> Result:
             "A clip that no gradient exceeds leaves no bias (paper 1, Theorem 3.4: max{G − c, 0}²).",
             f"At c = {CLIPS[-1]:g} the bias is {join(ends)} for β = {join(betas)}.",
             max(ends) < 1e-12,
-            f"A smaller clip does not always cost more: the bias is largest at c = {join(worst)}. "
+            f"A smaller clip does not always cost more: the bias is largest at c = {join(worst)} "
+            f"for β = {join(betas)}. "
             f"{stand_in_remark()}".strip(),
         ),
         Finding(

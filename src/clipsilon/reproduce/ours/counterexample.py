@@ -75,7 +75,7 @@ def counterexample(lab: Lab) -> Result:
         f"T = 10⁶. An attack with {found.runs} runs per side demonstrates ε ≥ {found.lower_bound:.3g} at "
         f"{found.confidence:.0%} confidence.",
         max(*exact, found.lower_bound) <= CLAIMED,
-        "Erratum 1. With a cap on what each record leaves in the error (`residual_cap`), a guarantee can be proven.",
+        "If what each record leaves in the error is capped (`residual_cap`), a guarantee is provable (errata, item 1).",
     )
     rates = np.geomspace(1e-6, 1.0, 61)
     allowed = np.minimum(1.0, math.exp(CLAIMED) * rates + DELTA)

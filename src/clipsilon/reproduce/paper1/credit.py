@@ -226,7 +226,7 @@ def _unstable(values: Curves) -> Finding:
         f"Over the last decade, the true positive rate of DiceSGD has a standard deviation of {join(dice, 2)} over "
         "replicates.",
         dice[-1] > dice[0],
-        "" if plain[-1] > plain[0] else f"This is not so for PCSGD: {join(plain, 2)}.",
+        "" if plain[-1] > plain[0] else f"The standard deviations of PCSGD do not grow: {join(plain, 2)}.",
     )
 
 
@@ -286,7 +286,7 @@ def risk(lab: Lab) -> Result:
         "; ".join(f"{name} ends at {join(ends[name], 4)} for β = {join(BETAS)}" for name in STEPS)
         + f". DiceSGD is below PCSGD from about t = {join(crossing)} on.",
         all(dice < plain for dice, plain in zip(ends["DiceSGD"], ends["PCSGD"], strict=True)),
-        f"Before that it is worse, because it has √96 times as much noise. {stand_in_remark()}".strip(),
+        f"In the beginning DiceSGD is worse, because it has √96 times as much noise. {stand_in_remark()}".strip(),
     )
     charts = []
     for beta in BETAS:

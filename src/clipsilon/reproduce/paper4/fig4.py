@@ -118,7 +118,9 @@ def _rates(slopes: dict[tuple[float, str], float]) -> Finding:
     return Finding(
         "Theorems 5 and 6: the loss of the last iterate falls at least as fast as n^(−(3α−1)/2) for α ≤ 1/2 and "
         "n^(−α/2) for α ≤ 2/3, and the loss of the average as n^(−α) and n^(−(1−α)).",
-        f"At μ = 2 the measured exponents are steeper than these by at least {margin:.2f}.",
+        f"At μ = 2 the loss falls faster than stated; the exponents differ by at least {margin:.2f}."
+        if margin > 0
+        else f"At μ = 2 a measured exponent is less steep than stated by {-margin:.2f}.",
         margin > -_TOLERANCE,
         "The bound of Theorem 5 is wrong in its units; its rate is right (errata, item 11).",
     )
