@@ -176,7 +176,7 @@ def join_phases(phases: Sequence[tuple[Rule, int]]) -> Rule:
             raise ValueError(f"phases must differ in constant step, clip and noise only, got {rule.name}: {rule}.")
     starts = np.cumsum([1, *(steps for _, steps in phases[:-1])])
     step, clip, noise = (
-        Piecewise(starts, np.array([part(rule) for rule, _ in phases]))
-        for part in (lambda r: r.step.gamma, lambda r: r.clip.threshold, lambda r: r.noise.std)
+        Piecewise(starts, np.array([float(getattr(rule, part)[0]) for rule, _ in phases]))
+        for part in ("step", "clip", "noise")
     )
     return replace(first, step=step, clip=Scheduled(clip), noise=ScheduledGaussian(noise))

@@ -11,7 +11,7 @@ from clipsilon.reproduce.base import Finding, Lab, Result, experiment
 from clipsilon.reproduce.paper3.networks import Image, image, image_scale, paper_multiplier, privacy
 
 if TYPE_CHECKING:
-    from clipsilon.reproduce.paper3.networks import Plan
+    from clipsilon.reproduce.paper3.networks import TrainingConfig
 
 Accuracies = dict[float, Array]  # (steps or ratios, seeds), by clip
 
@@ -44,7 +44,7 @@ def thresholds(lab: Lab) -> Result:
     return Result([_equal_is_best(found), small_is_better(found, 0)], [chart], [_table(model)])
 
 
-def _plan(model: Image, clip: float, ratio: float) -> Plan:
+def _plan(model: Image, clip: float, ratio: float) -> TrainingConfig:
     noise = paper_multiplier(model.scale, ratio)
     return model.scale.plan("dice", STEP / clip, 0, clip=clip, error_clip=ratio * clip, noise_multiplier=noise)
 

@@ -12,7 +12,7 @@ from clipsilon.reproduce.paper3.fig1 import CLIPS, REMARK, Accuracies, small_is_
 from clipsilon.reproduce.paper3.networks import Image, image, image_scale, paper_multiplier, privacy
 
 if TYPE_CHECKING:
-    from clipsilon.reproduce.paper3.networks import Plan
+    from clipsilon.reproduce.paper3.networks import TrainingConfig
 
 STEPS = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)  # times C1
 
@@ -38,7 +38,7 @@ def steps(lab: Lab) -> Result:
     return Result([_inner_best(found), small_is_better(found, None)], [chart], [table])
 
 
-def _plan(model: Image, clip: float, step: float) -> Plan:
+def _plan(model: Image, clip: float, step: float) -> TrainingConfig:
     return model.scale.plan("dice", step / clip, 0, clip=clip, noise_multiplier=paper_multiplier(model.scale))
 
 

@@ -12,9 +12,9 @@ from clipsilon.reproduce.paper3.networks import paper_multiplier, privacy
 from clipsilon.reproduce.paper3.texts import TITLES, Writer, Written, mean, text_scale
 
 if TYPE_CHECKING:
-    from clipsilon.reproduce.paper3.networks import Plan
+    from clipsilon.reproduce.paper3.networks import TrainingConfig
 
-Trained = dict[str, tuple["Plan", list[Written]]]  # by algorithm
+Trained = dict[str, tuple["TrainingConfig", list[Written]]]  # by algorithm
 
 CLIP = 1.0
 STEPS = 60

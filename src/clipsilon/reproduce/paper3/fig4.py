@@ -13,7 +13,7 @@ from clipsilon.reproduce.paper3.networks import Scale, paper_multiplier, privacy
 from clipsilon.reproduce.paper3.texts import Writer, text_scale
 
 if TYPE_CHECKING:
-    from clipsilon.reproduce.paper3.networks import Plan
+    from clipsilon.reproduce.paper3.networks import TrainingConfig
 
 CLIPS = (100.0, 10.0, 1.0, 0.1)
 STEPS = (2e-2, 1e-2, 5e-3, 2e-3, 1e-3, 5e-4)
@@ -51,5 +51,5 @@ def thresholds(lab: Lab) -> Result:
     return Result([finding], [chart], [table])
 
 
-def _plan(scale: Scale, clip: float, step: float) -> Plan:
+def _plan(scale: Scale, clip: float, step: float) -> TrainingConfig:
     return scale.plan("dice", step, 0, clip=clip, noise_multiplier=paper_multiplier(scale))

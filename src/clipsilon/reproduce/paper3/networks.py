@@ -231,7 +231,9 @@ class Image(NamedTuple):
         """Return the test accuracies of a plan, one per seed of the scale."""
         return [self(lab, plan._replace(seed=seed)) for seed in range(self.scale.seeds)]
 
-    def tuned(self, lab: Lab, steps: Sequence[float], algorithm: str, **update: Any) -> tuple[TrainingConfig, list[float]]:
+    def tuned(
+        self, lab: Lab, steps: Sequence[float], algorithm: str, **update: Any
+    ) -> tuple[TrainingConfig, list[float]]:
         """Return the plan with the best step, and its accuracies.
 
         Parameters

@@ -20,7 +20,7 @@ from clipsilon.reproduce.paper3.networks import (
 )
 
 if TYPE_CHECKING:
-    from clipsilon.reproduce.paper3.networks import Plan
+    from clipsilon.reproduce.paper3.networks import TrainingConfig
 
 CLIPS = (1.0, 0.1)
 STEPS = (3.0, 1.0, 0.3, 0.1, 0.03)  # η·C
@@ -71,7 +71,7 @@ def _steps(lab: Lab) -> Sequence[float]:
     return STEPS[1:4] if lab.quick else STEPS
 
 
-def _row(title: str, model: Image, clip: Cell, plan: Plan, accuracies: Sequence[float]) -> list[Cell]:
+def _row(title: str, model: Image, clip: Cell, plan: TrainingConfig, accuracies: Sequence[float]) -> list[Cell]:
     noise = "0" if plan.algorithm == "sgd" else f"{plan.noise_multiplier:.3g}·C/B"
     return [title, model.name, clip, f"{plan.step:g}", format_spread(accuracies), noise, *privacy(model.scale, plan)]
 

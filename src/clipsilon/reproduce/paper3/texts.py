@@ -14,7 +14,7 @@ from clipsilon.reproduce.base import Lab
 from clipsilon.reproduce.paper3.networks import Scale, best_step
 
 if TYPE_CHECKING:
-    from clipsilon.reproduce.paper3.networks import Plan
+    from clipsilon.reproduce.paper3.networks import TrainingConfig
 
 TITLES = {"SGD": "sgd", "DPSGD-GC": "dpsgd", "DiceSGD": "dice"}
 STEPS = (5e-2, 2e-2, 1e-2, 5e-3)
@@ -69,7 +69,7 @@ def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
     return Scale("restaurants", 5000, 100, steps, 8.0, 8e-6, seeds, "AdamW", steps // 10, tuning=1)
 
 
-def write(source: str, folder: str | None, records: int, plan: Plan, described: int) -> Written:
+def write(source: str, folder: str | None, records: int, plan: TrainingConfig, described: int) -> Written:
     """Train a GPT-2, measure its test loss during training, and generate descriptions of restaurants.
 
     Parameters
@@ -80,7 +80,7 @@ def write(source: str, folder: str | None, records: int, plan: Plan, described: 
         Folder of a pretrained GPT-2; None for a small model with random parameters.
     records : int
         Number of made-up records.
-    plan : Plan
+    plan : TrainingConfig
         The training.
     described : int
         Number of restaurants of the test set to describe.
@@ -125,17 +125,17 @@ class Writer(NamedTuple):
     scale: Scale
     described: int = 100
 
-    def written(self, lab: Lab, plan: Plan) -> Written:
+    def written(self, lab: Lab, plan: TrainingConfig) -> Written:
         """Return the outcome of a plan."""
         folder = os.environ.get("CLIPSILON_GPT2")
         found: Written = lab.keep(write, self.scale.source, folder, self.scale.records, plan, self.described)
         return found
 
-    def __call__(self, lab: Lab, plan: Plan) -> float:
+    def __call__(self, lab: Lab, plan: TrainingConfig) -> float:
         """Return the last test loss of a plan."""
         return self.written(lab, plan).losses[-1]
 
-    def tuned(self, lab: Lab, algorithm: str, **update: Any) -> tuple[Plan, list[Written]]:
+    def tuned(self, lab: Lab, algorithm: str, **update: Any) -> tuple[TrainingConfig, list[Written]]:
         """Return the plan with the best step, and the outcomes of all seeds.
 
         Parameters
@@ -149,11 +149,11 @@ class Writer(NamedTuple):
 
         Returns
         -------
-        Plan, list of Written
+        TrainingConfig, list of Written
             The plan with seed 0, and one outcome per seed.
         """
 
-        def plans(step: float, seed: int) -> Plan:
+        def plans(step: float, seed: int) -> TrainingConfig:
             return self.scale.plan(algorithm, step, seed, **update)
 
         steps = STEPS[2:3] if lab.quick else STEPS
