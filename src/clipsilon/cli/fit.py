@@ -22,7 +22,7 @@ from clipsilon.cli.options import adjacency_option, format_option, ignore_option
 from clipsilon.cli.tables import Table, read_bounds, read_table
 from clipsilon.cli.targets import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.statement import Statement, shown
+from clipsilon.privacy.statement import Statement, format_epsilon
 
 if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
     from clipsilon.cli.quality import Measure
@@ -425,8 +425,8 @@ def _print_fit(result: Fit, output: Path) -> None:
         console.print(QUALITY_WARNING, style="bold")
     total = result.total
     click.echo(
-        f"Private: ε = {shown(total.epsilon)} at δ = {total.delta:g} for the {result.trained} rows that trained the "
-        f"model ({ADJACENCIES[total.adjacency]})."
+        f"Private: ε = {format_epsilon(total.epsilon)} at δ = {total.delta:g} for the {result.trained} rows that "
+        f"trained the model ({ADJACENCIES[total.adjacency]})."
     )
     for statement in result.statements:
         click.echo(statement)

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from sklearn.base import BaseEstimator, _clone_parametrized
 
-from clipsilon.privacy.statement import shown
+from clipsilon.privacy.statement import format_epsilon
 
 
 class Spent(NamedTuple):
@@ -170,6 +170,6 @@ def _note(spent: Spent | None) -> tuple[str, ...]:
     condition = f", if {' and '.join(spent.conditions)}" if spent.conditions else ""
     return (
         f"This estimator and its copies stand for {spent.fits} fits: on the records that they share they spend "
-        f"ε = {shown(spent.epsilon)}, δ = {spent.delta:g} together (basic composition){condition}, and whoever "
-        "chooses between them by their scores on private records spends more.",
+        f"ε = {format_epsilon(spent.epsilon)}, δ = {spent.delta:g} together (basic composition){condition}, and "
+        "whoever chooses between them by their scores on private records spends more.",
     )

@@ -15,7 +15,7 @@ from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.statement import Statement, account
 from clipsilon.problems.losses.base import Loss, label_kind
-from clipsilon.rules.rule import Rule
+from clipsilon.rules.rule import Rule, join_phases
 from clipsilon.rules.sampling import expected_batch
 
 _NO_CHOICES = Choices()
@@ -97,6 +97,11 @@ class TrainingPlan:
     keeps_length: bool = False
 
     @property
+    def rule(self) -> Rule:
+        """One rule that runs all phases one after the other, for accounting."""
+        return join_phases([(phase.rule, phase.steps) for phase in self.phases])
+
+    @property
     def steps(self) -> int:
         """The number of steps of all phases, each of which spends budget."""
         return sum(phase.steps for phase in self.phases)
@@ -126,8 +131,7 @@ def make_plan(task: Task) -> TrainingPlan:
 def statement_of(plan: TrainingPlan, records: int, delta: float, adjacency: str) -> Statement:
     """State the privacy of all phases of a plan.
 
-    Later phases have the sampling and the noise multiplier of the first one, so all steps are accounted for as steps
-    of the first rule.
+    All phases are one rule whose clip and noise change, and its steps are accounted for one by one.
 
     Parameters
     ----------
@@ -145,7 +149,7 @@ def statement_of(plan: TrainingPlan, records: int, delta: float, adjacency: str)
     Statement
         As `clipsilon.account` states it, with a reason for each phase that rescales.
     """
-    statement = account(plan.phases[0].rule, records, plan.steps, delta, adjacency)
+    statement = account(plan.rule, records, plan.steps, delta, adjacency)
     notes = [rescaling.note(phase.steps, plan.has_intercept) for phase in plan.phases if phase.rescales]
     return replace(statement, reasons=(*statement.reasons, *notes))
 

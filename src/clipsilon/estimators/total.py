@@ -16,7 +16,7 @@ from sklearn.utils import get_tags
 from clipsilon._core import checks
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.statement import Statement, shown
+from clipsilon.privacy.statement import Statement, format_epsilon
 from clipsilon.privacy.warning import PrivacyWarning
 
 _SHAPES = {"n_features_in_", "feature_names_in_", "n_output_features_"}  # attributes that depend on no record
@@ -47,7 +47,7 @@ class TotalPrivacy(NamedTuple):
 
     def __str__(self) -> str:
         lines = [
-            f"all steps: ε = {shown(self.epsilon)} at δ = {self.delta:g}",
+            f"all steps: ε = {format_epsilon(self.epsilon)} at δ = {self.delta:g}",
             f"  neighbours: {ADJACENCIES[self.adjacency]}",
         ]
         lines += [f"  - {reason}" for reason in self.reasons if reason not in self.notes]
@@ -108,7 +108,7 @@ def _compose(spent: list[Statement], fraction: float) -> tuple[float, list[str]]
         mu = math.hypot(*(_mu(statement) or 0.0 for statement in exact))
         level = fraction * sum(statement.delta for statement in exact)
         others.append((" and ".join(s.rule for s in exact), gaussian.epsilon(mu, level), level))
-    reasons = [f"{rule}: ε = {shown(epsilon)} at δ = {level:.4g}." for rule, epsilon, level in others]
+    reasons = [f"{rule}: ε = {format_epsilon(epsilon)} at δ = {level:.4g}." for rule, epsilon, level in others]
     return sum(epsilon for _, epsilon, _ in others), reasons
 
 

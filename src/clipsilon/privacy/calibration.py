@@ -1,4 +1,4 @@
-"""Calibration: the least noise for a target, and the longest run that keeps to it."""
+"""Calibration: the least noise for a budget, and the longest run within it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.certificate import ADJACENCIES, certify, selection_epsilon
 from clipsilon.privacy.claims import claim
 from clipsilon.privacy.release import Release, release
-from clipsilon.rules.noise import Gaussian, Local, Radial
+from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
 from clipsilon.rules.rule import Rule
+from clipsilon.rules.schedules import scaled
 
-_FAINT = 60.0  # in log: noise by which any participation shows
-_CLOSE = 0.002  # how near below the target the certified ε ends, relative
+_FAINT = 60.0  # logarithm of the factor by which noise is reduced to nothing
+_CLOSE = 0.002  # relative distance below the target at which the search ends
 
 
 def calibrate(
@@ -28,11 +29,32 @@ def calibrate(
     how: str = "certified",
     adjacency: str = "replace-one",
 ) -> Rule:
-    """The same rule with the least noise that certifies (ε, δ), or with the noise that its paper prescribes.
+    """Return the rule with the least noise that certifies (ε, δ), or with the noise that its paper prescribes.
 
-    Formal guarantee, for how="certified": `account` of the returned rule certifies at most ε at δ, and no less than
-    0.98 of it. For how="paper" there is none: the papers' formulas do not all hold. Under local privacy every user gets
-    the largest budget μ that keeps to (ε, δ).
+    Noise that follows a schedule is multiplied by one factor. Under local privacy every user gets the largest budget μ
+    that keeps to (ε, δ).
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule; the size of its noise is ignored.
+    epsilon, delta : float
+        The budget.
+    records, steps : int
+        Number of records and length of the run.
+    how : {"certified", "paper"}
+        Whether noise is chosen by the certificate or by the formula of the rule's paper.
+    adjacency : {"replace-one", "zero-out", "add-remove"}
+        How neighbouring data sets differ.
+
+    Returns
+    -------
+    Rule
+
+    Formal guarantee
+    ----------------
+    For how="certified", `account` of the returned rule certifies at most ε at δ, and no less than 0.98 of it. For
+    how="paper" there is none: the papers' formulas do not all hold.
     """
     target, delta = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
     checks.instance("rule", rule, Rule)
@@ -41,7 +63,7 @@ def calibrate(
     if type(rule.noise) is Local:
         _require_certificate(release(rule, records, steps), adjacency)
         return replace(rule, noise=Local(np.array(gaussian.largest_mu(target, delta))))
-    if type(rule.noise) not in (Gaussian, Radial):
+    if type(rule.noise) not in (Gaussian, Radial, ScheduledGaussian):
         raise ValueError(f"rule must have noise of a known kind to be calibrated, got {type(rule.noise).__name__}.")
     return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))
 
@@ -49,7 +71,25 @@ def calibrate(
 def longest_run(
     rule: Rule, epsilon: float, delta: float, records: int, adjacency: str = "replace-one", most: int = 10**7
 ) -> int:
-    """The largest number of steps, up to `most`, that certifies (ε, δ) with the rule's own noise; 0 if none does."""
+    """Return the largest number of steps that certifies (ε, δ) with the rule's own noise; 0 if none does.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule.
+    epsilon, delta : float
+        The budget.
+    records : int
+        Number of records.
+    adjacency : {"replace-one", "zero-out", "add-remove"}
+        How neighbouring data sets differ.
+    most : int, default 10**7
+        The largest number of steps to consider.
+
+    Returns
+    -------
+    int
+    """
     target, delta = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
     checks.instance("rule", rule, Rule)
     records = checks.count("records", records)
@@ -71,7 +111,10 @@ def longest_run(
 
 
 def _with_noise(rule: Rule, size: float) -> Rule:
-    return replace(rule, noise=type(rule.noise)(size))
+    """Return the rule with noise of this size; a schedule is multiplied by it."""
+    if isinstance(rule.noise, ScheduledGaussian):
+        return replace(rule, noise=ScheduledGaussian(scaled(rule.noise.std, size)))
+    return replace(rule, noise=Radial(size) if isinstance(rule.noise, Radial) else Gaussian(size))
 
 
 def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
@@ -89,7 +132,8 @@ def _certified_noise(released: Release, epsilon: float, delta: float, adjacency:
     def certified(log_size: float) -> float:
         return certify(_resized(released, float(np.exp(log_size))), adjacency).epsilon(delta)
 
-    guess = float(np.log(2.0 * released.bound / released.batch))
+    unit = released.noise_std if released.radial is None else 1.0
+    guess = float(np.log(2.0 * released.bound / (released.batch * unit)))
     most = certified(guess - _FAINT)
     if np.exp(_FAINT / 2) < most <= epsilon:
         raise ValueError(f"epsilon must be below {most:.3g} here, where noise all but vanishes, got {epsilon!r}.")
@@ -107,18 +151,22 @@ def _require_certificate(released: Release, adjacency: str) -> None:
 
 
 def _resized(released: Release, size: float) -> Release:
-    return replace(released, noise_std=size) if released.radial is None else replace(released, radial=size)
+    """Return the release with its noise multiplied by a factor."""
+    if released.radial is not None:
+        return replace(released, radial=released.radial * size)
+    events = tuple(event._replace(noise_std=event.noise_std * size) for event in released.events)
+    return replace(released, events=events)
 
 
 def _rest(epsilon: float, spent: float) -> float:
-    """The ε that a selection leaves for the descent."""
+    """Return the ε that a selection leaves for the descent."""
     if epsilon <= spent:
         raise ValueError(f"epsilon must be above the {spent:g} that the selection alone spends, got {epsilon!r}.")
     return epsilon - spent
 
 
 def _root_from_above(excess: Callable[[float], float], guess: float) -> float:
-    """The least x, to within _CLOSE of excess, at which a falling function is not above zero."""
+    """Return the least x, to within _CLOSE of excess, at which a decreasing function is not above zero."""
     width = 1.0
     low = high = guess
     while excess(high) > 0:

@@ -1,6 +1,7 @@
 """What can be proven about a release: a privacy profile, and how it was found, in sentences.
 
-The rows of the table in docs/privacy.md, one function each. Nothing here looks at a run.
+One function for each row of the table in docs/privacy.md. Nothing here looks at a run. Steps are composed event by
+event; steps with nearly equal noise multipliers are merged, and count with the smallest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import Feedback, Release
 from clipsilon.rules.sampling import Poisson
 
+_MOST_EVENTS = 32  # kinds of steps that are composed separately
+
 ADJACENCIES = {
     "replace-one": "one record is replaced by another",
     "zero-out": "one record's contributions are replaced by zero",
@@ -26,19 +29,22 @@ ADJACENCIES = {
 
 @dataclass(frozen=True)
 class Certificate:
-    """A profile and its reasons; no profile where nothing can be certified."""
+    """A profile and its reasons; the profile is None if nothing can be certified."""
 
     profile: Profile | None
     reasons: tuple[str, ...]
 
     def epsilon(self, delta: float) -> float:
-        """The certified ε at δ; infinite if there is none."""
+        """Return the certified ε at δ; infinite if there is none."""
         checks.open_fraction("delta", delta)
         return np.inf if self.profile is None else self.profile.epsilon(delta)
 
 
 def certify(released: Release, adjacency: str) -> Certificate:
-    """The best certificate that is known for a release under an adjacency."""
+    """Return the best certificate that is known for a release under an adjacency.
+
+    Raises ValueError for an adjacency that the release does not admit.
+    """
     checks.choice("adjacency", adjacency, ADJACENCIES)
     if adjacency == "add-remove" and type(released.sampling) is not Poisson:
         name = type(released.sampling).__name__
@@ -65,7 +71,7 @@ def certify(released: Release, adjacency: str) -> Certificate:
 
 
 def _personal(mu: float, adjacency: str) -> Certificate:
-    """Local noise: each report is a Gaussian mechanism of its own, and nothing else is computed from the record."""
+    """Certify local noise: each report is a Gaussian mechanism, and nothing else is computed from the record."""
     if adjacency != "replace-one":
         raise ValueError(f"adjacency must be 'replace-one' for local noise, got {adjacency!r}.")
     reason = (
@@ -77,9 +83,9 @@ def _personal(mu: float, adjacency: str) -> Certificate:
 
 
 def _radial(released: Release, scale: float, adjacency: str) -> Certificate:
-    """Noise of Gamma length: a step is ε0 = bound/(B·scale) private for a record that is in it (docs/privacy.md)."""
+    """Certify noise of Gamma length: a step is bound/(B·scale)-private for a record in it (docs/privacy.md)."""
     known = type(released.sampling) is Poisson and adjacency != "replace-one" and released.feedback is None
-    if not known or not np.isfinite(released.bound):
+    if not known or not released.is_constant or not np.isfinite(released.bound):
         reason = (
             "Nothing can be certified: Gamma noise is for Poisson batches of clipped gradients, not for replace-one."
         )
@@ -90,12 +96,12 @@ def _radial(released: Release, scale: float, adjacency: str) -> Certificate:
 
 
 def selection_epsilon(released: Release, adjacency: str) -> float:
-    """The ε of the selection alone: a norm that changes by L/n and not by 2L/n costs half (docs/privacy.md)."""
+    """Return the ε of the selection alone: a norm that changes by L/n and not by 2L/n costs half (docs/privacy.md)."""
     return released.selection if adjacency == "replace-one" else released.selection / 2
 
 
 def _with_selection(descent: Certificate, released: Release, adjacency: str) -> Certificate:
-    """Report-noisy-min over the norms of the mean gradients at iterates that the descent has released already."""
+    """Add report-noisy-min over the norms of the mean gradients at iterates that the descent has released already."""
     if descent.profile is None:
         return descent
     epsilon = selection_epsilon(released, adjacency)
@@ -108,42 +114,70 @@ def _with_selection(descent: Certificate, released: Release, adjacency: str) -> 
 
 
 def _obstacle(released: Release) -> str | None:
-    """Why nothing can be certified, if so."""
+    """Return why nothing can be certified, or None."""
     if not released.is_known:
         return f"Nothing can be certified: the law of {type(released.sampling).__name__} sampling is not known."
     if not np.isfinite(released.bound):
         return "Nothing can be certified: nothing bounds what one record adds to a step."
-    if released.noise_std * released.batch < 1e-290 * released.bound:
+    if any(event.noise_std * released.batch < 1e-290 * event.bound for event in released.events):
         return "Nothing can be certified: there is no Gaussian noise, or too little to count with."
+    if released.feedback is not None and not released.is_constant:
+        return "Nothing can be certified: error feedback is certified for a constant clip and constant noise only."
     if released.feedback is not None and not np.isfinite(released.feedback.bound):
         return "Nothing can be certified: nothing bounds what the fed-back error adds to a step."
     return None
 
 
 def _fixed_participation(released: Release, k: int, adjacency: str) -> Certificate:
-    """Full batches, or disjoint ones: the shifts are known, so the Gaussian is exact (or, shuffled, a bound)."""
+    """Certify full or disjoint batches: the shifts are known, so the Gaussian is exact (or, shuffled, a bound)."""
     change = 2.0 if adjacency == "replace-one" else 1.0
-    mu = np.sqrt(k) * change * released.bound / (released.batch * released.noise_std)
+    mu = change * np.sqrt(_largest_energy(released, k)) / released.batch
     reason = f"Each record takes part in at most {k} step(s): Gaussian differential privacy with μ = {mu:.4g}."
     return Certificate(profiles.gaussian(mu), (reason,))
 
 
+def _largest_energy(released: Release, k: int) -> float:
+    """Return the largest Σ (bound/noise)² over k steps: the record may take part in the least noisy ones."""
+    energy = 0.0
+    for event in sorted(released.events, key=lambda event: -event.ratio):
+        energy += min(k, event.steps) * event.ratio**2
+        k -= min(k, event.steps)
+    return energy
+
+
+def _multipliers(released: Release) -> tuple[list[float], list[int]]:
+    """Return noise multipliers s·B/c and their numbers of steps, at most `_MOST_EVENTS` of them.
+
+    Steps are merged if their multipliers are equal up to rounding, or nearly equal if there would be too many, and all
+    count with the smallest: the result is never more private than the release.
+    """
+    ratios = np.array([event.ratio for event in released.events])
+    steps = np.array([event.steps for event in released.events])
+    order = np.argsort(-ratios)
+    ratios, steps = ratios[order], steps[order]
+    width = max(1e-12, float(np.log(ratios[0] / ratios[-1])) / _MOST_EVENTS)
+    group = np.floor(np.log(ratios[0] / ratios) / width).astype(np.int64)
+    kinds, firsts = np.unique(group, return_index=True)
+    counts = [int(steps[group == kind].sum()) for kind in kinds]
+    return [float(released.batch / ratios[first]) for first in firsts], counts
+
+
 def _sampled(released: Release, adjacency: str) -> Certificate:
-    """Batches left to chance: the subsampled Gaussian, composed."""
-    sum_std = released.noise_std * released.batch
+    """Certify random batches: the subsampled Gaussian, composed."""
+    multipliers, steps = _multipliers(released)
     if type(released.sampling) is Poisson and adjacency != "replace-one":
-        profile = profiles.poisson(released.rate, sum_std / released.bound, released.steps)
+        profile = profiles.poisson(released.rate, multipliers, steps)
         reason = "Poisson-subsampled Gaussian, both directions composed numerically, the larger taken."
     else:
         # Zeroing a record out is a replacement, too; and a Poisson batch with a record against one with another
         # is bounded by the same pair.
-        profile = profiles.subset(released.rate, sum_std / (2 * released.bound), released.steps)
+        profile = profiles.subset(released.rate, [multiplier / 2 for multiplier in multipliers], steps)
         reason = "Subsampled Gaussian for replacements, the worse direction of every step composed numerically."
     return Certificate(profile, (reason,))
 
 
 def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Certificate:
-    """DiceSGD and its variants: the direct part and what the outputs see of the hidden error."""
+    """Certify DiceSGD and its variants: the direct part and what the outputs reveal of the hidden error."""
     shift = dice_shift(released, feedback, "zero-out" if adjacency == "add-remove" else adjacency)
     if feedback.projects and np.isfinite(feedback.residual):
         reason = f"Error feedback: a participation leaves {feedback.residual:.4g} in the hidden error, at most"
@@ -159,11 +193,25 @@ def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Cer
 
 
 def dice_shift(released: Release, feedback: Feedback, adjacency: str) -> Callable[[int], float]:
-    """μ of a run in which the record takes part K times (docs/explanation/dice-guarantee.md has the proof).
+    """Return μ as a function of K, how often the record takes part (docs/explanation/dice-guarantee.md has the proof).
 
     replace-one: μ = (2/(B·s))·(√K·C1 + √min{(K·r)², K·r·B·C2, T·B²·C2²}), zero-out: μ = (1/(B·s))·(√K·C1 +
     √min{(K·r)², 2·K·r·B·C2, 4·T·B²·C2²}). For K = 1 direct and fed-back part never fall on the same step, and
     their squares add. An error that is normalised and not projected never drains: only the last bound holds.
+
+    Parameters
+    ----------
+    released : Release
+        A release with constant clip and noise.
+    feedback : Feedback
+        Its hidden error.
+    adjacency : str
+        "replace-one" or "zero-out".
+
+    Returns
+    -------
+    callable
+        From the number of participations to μ.
     """
     b, r = released.batch, feedback.residual
     direct, fed_back = released.bound, b * feedback.bound

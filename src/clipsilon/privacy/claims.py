@@ -67,7 +67,7 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     """
     if released.personal is not None:
         return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
-    if not (np.isfinite(released.bound) and released.noise_std > 0):
+    if not (np.isfinite(released.bound) and released.noise_std > 0 and released.has_constant_multiplier):
         return None
     unit = math.sqrt(released.steps * math.log(1 / delta)) / released.records / released.noise_std
     replaced = Condition("the theorem is about records that are replaced", adjacency == "replace-one")

@@ -1,57 +1,141 @@
 """What a rule releases, as the accountants need to know it: one description, derived from the rule itself.
 
-The sampler that runs and the sampler that is accounted for are the same object, so they cannot differ.
+The sampler that runs and the sampler that is accounted for are the same object, so they cannot differ. Steps are
+described as events, stretches of steps with one bound and one noise, so that a rule with phases is one release.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from clipsilon._core import checks
-from clipsilon._core.parts import is_ours
-from clipsilon.rules.clipping import Norm, Normalise, Unclipped
+from clipsilon._core.parts import all_ours
+from clipsilon.rules import clipping
+from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, count_width
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
-from clipsilon.rules.noise import Gaussian, Local, Radial
-from clipsilon.rules.outputs import Selected, considers
+from clipsilon.rules.noise import Local, Noise, Radial, stds
+from clipsilon.rules.outputs import Output, Selected, considers
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import Epochs, Full, Poisson, SinglePass, Uniform, expected_batch
+from clipsilon.rules.sampling import Epochs, Full, Poisson, Sampling, SinglePass, Uniform, expected_batch
+
+_MOST_EVENTS = 1000
+
+
+class Event(NamedTuple):
+    """Consecutive steps that release the same kind of sum.
+
+    Parameters
+    ----------
+    steps : int
+        The number of steps.
+    bound : float
+        The most that one record adds to the sum of a step (C1); infinite if nothing bounds it.
+    noise_std : float
+        The standard deviation of Gaussian noise on the mean; 0 without.
+    """
+
+    steps: int
+    bound: float
+    noise_std: float
+
+    @property
+    def ratio(self) -> float:
+        """The bound in units of the noise; infinite without noise or without a bound."""
+        return self.bound / self.noise_std if self.noise_std > 0 else np.inf
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """The hidden error: what it adds to an update, and what one record leaves in it."""
+    """The hidden error: what it adds to an update, and what one record leaves in it.
 
-    bound: float  # C2: the most that the clipped error adds
-    projects: bool  # whether the error is clipped by projection (and not by normalising)
-    residual: float  # r: the most that one participation leaves behind; infinite without a cap
+    Parameters
+    ----------
+    bound : float
+        C2, the most that the clipped error adds to an update.
+    projects : bool
+        Whether the error is clipped by projection, and not by normalising.
+    residual : float
+        r, the most that one participation leaves in the error; infinite without a cap.
+    """
+
+    bound: float
+    projects: bool
+    residual: float
 
 
 @dataclass(frozen=True)
 class Release:
-    """Noisy mean updates, all of them: T Gaussian releases about m records."""
+    """Noisy mean updates, all of them, about m records.
 
-    records: int  # m, public
-    steps: int  # T
-    batch: int  # B, public and expected
-    sampling: Any
-    bound: float  # C1: the most that one record adds to the sum of a step
-    noise_std: float  # s, on the mean
+    Parameters
+    ----------
+    records : int
+        m, public.
+    batch : int
+        B, public and expected.
+    sampling : Sampling
+        The rule's own sampler.
+    events : tuple of Event
+        All steps, in order.
+    feedback : Feedback or None
+        The hidden error, if there is one.
+    radial : float or None
+        Scale of noise with the density ∝ exp(−‖z‖/scale) on the mean, in place of Gaussian noise.
+    personal : float or None
+        The largest budget μ_i, if each user adds noise for a budget of their own.
+    selection : float
+        ε under replacement of what is released besides the updates: which iterate is selected.
+    """
+
+    records: int
+    batch: int
+    sampling: Sampling
+    events: tuple[Event, ...]
     feedback: Feedback | None
-    radial: float | None = None  # scale of noise with the density ∝ exp(−‖z‖/scale) on the mean, in Gaussian's place
-    personal: float | None = None  # the largest budget μ_i, if each user adds noise for one of their own
-    selection: float = 0.0  # ε, if a record is replaced, of what is released beside the updates: which iterate is best
+    radial: float | None = None
+    personal: float | None = None
+    selection: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """T, the number of all steps."""
+        return sum(event.steps for event in self.events)
+
+    @property
+    def bound(self) -> float:
+        """C1, the most that one record adds to the sum of any step."""
+        return max(event.bound for event in self.events)
+
+    @property
+    def noise_std(self) -> float:
+        """The standard deviation on the mean; of several, the one that with `bound` has the least noise multiplier."""
+        if self.is_constant:
+            return self.events[0].noise_std
+        worst = max(event.ratio for event in self.events)
+        return self.bound / worst if np.isfinite(self.bound) else 0.0
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps have the same bound and noise."""
+        return len(self.events) == 1
+
+    @property
+    def has_constant_multiplier(self) -> bool:
+        """Whether all steps have the same noise multiplier, up to rounding."""
+        ratios = [event.ratio for event in self.events]
+        return max(ratios) <= min(ratios) * (1 + 1e-12)
 
     @property
     def rate(self) -> float:
-        """The chance q = B/m that a record takes part in a step."""
+        """The probability q = B/m that a record takes part in a step."""
         return self.batch / self.records
 
     @property
     def participations(self) -> int | None:
-        """K, in how many steps one record takes part; None if that is left to chance."""
+        """K, the number of steps in which one record takes part; None if it is random."""
         match self.sampling:
             case SinglePass():
                 return 1
@@ -63,22 +147,34 @@ class Release:
 
     @property
     def is_known(self) -> bool:
-        """Whether the sampler is one whose law the accountants know; one derived from it may draw otherwise."""
+        """Whether the accountants know the sampler's law; a class derived from a known one may draw differently."""
         return type(self.sampling) in (Uniform, Poisson, SinglePass, Epochs, Full)
 
 
 def release(rule: Rule, records: int, steps: int) -> Release:
-    """Describe what `steps` steps of a rule on `records` records release."""
+    """Describe what a rule releases.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule.
+    records : int
+        m, the number of records.
+    steps : int
+        T, the number of steps.
+
+    Returns
+    -------
+    Release
+    """
     checks.instance("rule", rule, Rule)
     records, steps = checks.count("records", records), checks.count("steps", steps)
     rule.check_sampling(records, steps)
     return Release(
         records,
-        steps,
         expected_batch(rule.sampling, records),
         rule.sampling,
-        _bound(rule.clip),
-        rule.noise.std if type(rule.noise) is Gaussian else 0.0,
+        _events(rule, steps),
         None if type(rule.feedback) is NoFeedback else _feedback(rule),
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule, records),
@@ -86,8 +182,39 @@ def release(rule: Rule, records: int, steps: int) -> Release:
     )
 
 
+def _events(rule: Rule, steps: int) -> tuple[Event, ...]:
+    """Return the stretches of steps on which both bound and noise are constant.
+
+    Very many stretches are merged, and count with the largest bound and the largest ratio of bound to noise.
+    """
+    ends, columns = [], []
+    for stretches in (_bounds(rule.clip, steps), _stds(rule.noise, steps)):
+        ends.append(np.cumsum([length for length, _ in stretches]))
+        columns.append(np.array([value for _, value in stretches]))
+    cuts = np.union1d(*ends)
+    bounds, stds = (column[np.searchsorted(end, cuts)] for end, column in zip(ends, columns, strict=True))
+    lengths = np.diff(cuts, prepend=0)
+    if cuts.size > _MOST_EVENTS:
+        firsts = np.arange(0, cuts.size, -(-cuts.size // _MOST_EVENTS))
+        with np.errstate(divide="ignore"):
+            ratios = np.maximum.reduceat(bounds / stds, firsts)
+        lengths, bounds = np.add.reduceat(lengths, firsts), np.maximum.reduceat(bounds, firsts)
+        stds = bounds / ratios
+    return tuple(Event(int(n), float(c), float(s)) for n, c, s in zip(lengths, bounds, stds, strict=True))
+
+
+def _bounds(clip: Clip, steps: int) -> list[tuple[int, float]]:
+    """Return the clip's bounds; nothing is taken on trust from users' clips, nor from clips that look at records."""
+    trusted = all_ours(clip) and count_width(clip) == 0
+    return clipping.bounds(clip, steps) if trusted else [(steps, np.inf)]
+
+
+def _stds(noise: Noise, steps: int) -> list[tuple[int, float]]:
+    return stds(noise, steps) if all_ours(noise) else [(steps, 0.0)]
+
+
 def _personal(rule: Rule, records: int) -> float | None:
-    """The largest budget, if a report is all that a record adds: no error is kept of it, and no clip could widen it."""
+    """Return the largest budget if a record adds nothing but its report: no error, no clip that could enlarge it."""
     if type(rule.noise) is not Local:
         return None
     rule.noise.check_users(records)
@@ -95,16 +222,16 @@ def _personal(rule: Rule, records: int) -> float | None:
     return float(rule.noise.budgets.max()) if alone else None
 
 
-def _selection(output: Any) -> float:
-    """What an output reveals beside the noisy updates: nothing, unless it looks at updates before noise."""
+def _selection(output: Output) -> float:
+    """Return the ε of what an output reveals besides the noisy updates: 0 unless it looks at updates before noise."""
     if type(output) is Selected:
         return float(output.epsilon)
     return np.inf if considers(output) else 0.0
 
 
-def _bound(clip: Any) -> float:
-    """The largest norm that leaves a clip of the package; for others nothing is taken on trust."""
-    return float(clip.bound()) if is_ours(type(clip)) and hasattr(clip, "bound") else np.inf
+def _bound(clip: Clip) -> float:
+    """Return the largest norm that leaves a constant clip of the package, ∞ for others."""
+    return max(bound for _, bound in _bounds(clip, 1)) if not hasattr(clip, "bounds") else np.inf
 
 
 def _feedback(rule: Rule) -> Feedback:
@@ -114,8 +241,8 @@ def _feedback(rule: Rule) -> Feedback:
     return Feedback(_bound(error), type(error) is Norm, _residual(rule.clip, cap))
 
 
-def _residual(clip: Any, cap: Any) -> float:
-    """r: the largest norm of cap(g) − clip(g)."""
+def _residual(clip: Clip, cap: Clip) -> float:
+    """Return r, the largest norm of cap(g) − clip(g)."""
     inner, outer = _bound(clip), _bound(cap)
     if type(clip) is Norm and type(cap) is Norm:
         return abs(outer - inner)  # both shorten the same vector

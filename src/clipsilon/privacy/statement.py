@@ -24,9 +24,34 @@ _IF_SEEDED = "A seeded run is not for release: whoever knows the seed can undo t
 class Statement:
     """The privacy of a rule run for a number of steps on a number of records.
 
-    Formal guarantee: for any two data sets that are neighbours under `adjacency`, the sequence of all iterates of one
-    run, with the one that was selected if the rule does so, is (certified, delta)-differentially private, on the terms
-    that `reasons` states.
+    Attributes
+    ----------
+    rule : str
+        The name of the rule.
+    records, steps : int
+        Number of records and steps.
+    delta : float
+        The δ at which ε is stated.
+    adjacency : str
+        How neighbouring data sets differ.
+    certified : float
+        ε that is proven; infinite if none is.
+    claimed : float or None
+        ε of the paper's formula.
+    claim_holds : bool or None
+        Whether the claim is proven; None without a claim.
+    reasons : tuple of str
+        How it is proven, on which terms, and what is not covered.
+    certificate : Certificate
+        The whole curve.
+    notes : tuple of str
+        Those of the reasons that state what is not covered, such as classes learnt from y.
+
+    Formal guarantee
+    ----------------
+    For any two data sets that are neighbours under `adjacency`, the sequence of all iterates of one run, with the one
+    that was selected if the rule selects, is (certified, delta)-differentially private, on the terms that `reasons`
+    states.
     """
 
     rule: str
@@ -34,19 +59,19 @@ class Statement:
     steps: int
     delta: float
     adjacency: str
-    certified: float  #: ε that is proven; infinite if none is
-    claimed: float | None  #: ε of the paper's formula
-    claim_holds: bool | None  #: None without a claim
-    reasons: tuple[str, ...]  #: how it is proven, on which terms, and what is not covered
+    certified: float
+    claimed: float | None
+    claim_holds: bool | None
+    reasons: tuple[str, ...]
     certificate: Certificate = field(repr=False)
-    notes: tuple[str, ...] = ()  #: those of the reasons that tell what is not covered, such as classes learnt from y
+    notes: tuple[str, ...] = ()
 
     def epsilon(self, delta: float) -> float:
-        """The certified ε at another δ."""
+        """Return the certified ε at another δ."""
         return self.certificate.epsilon(delta)
 
     def delta_at(self, epsilon: float) -> float:
-        """The certified δ at some ε; 1 if nothing is certified."""
+        """Return the certified δ at an ε; 1 if nothing is certified."""
         profile = self.certificate.profile
         return 1.0 if profile is None else profile.delta(epsilon)
 
@@ -56,12 +81,12 @@ class Statement:
         return gaussian.largest_mu(self.certified, self.delta) if np.isfinite(self.certified) else np.inf
 
     def tradeoff(self, alpha: ArrayLike) -> NDArray[np.float64]:
-        """The least type II error of any attack on one record, at type I error α."""
+        """Return the least type II error of any attack on one record at type I error α."""
         profile = self.certificate.profile
         return np.zeros(np.shape(alpha)) if profile is None else profiles.tradeoff(profile, alpha)
 
     def to_dict(self) -> dict[str, Any]:
-        """All but the curve, as JSON has it: an infinite ε becomes None."""
+        """Return everything but the curve, for JSON: an infinite ε becomes None."""
         return {
             "rule": self.rule,
             "records": self.records,
@@ -76,15 +101,15 @@ class Statement:
         }
 
     def to_json(self) -> str:
-        """The statement as JSON."""
+        """Return the statement as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
     def to_markdown(self) -> str:
-        """The statement as a Markdown table and a list of reasons."""
-        rows = [("certified ε", shown(self.certified)), ("δ", f"{self.delta:g}")]
+        """Return the statement as a Markdown table and a list of reasons."""
+        rows = [("certified ε", format_epsilon(self.certified)), ("δ", f"{self.delta:g}")]
         rows += [("neighbours", ADJACENCIES[self.adjacency])]
         if self.claimed is not None:
-            rows += [("claimed by a paper", f"ε = {shown(self.claimed)}, {self._verdict()}")]
+            rows += [("claimed by a paper", f"ε = {format_epsilon(self.claimed)}, {self._verdict()}")]
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
         reasons = "\n".join(f"- {reason}" for reason in self.reasons)
         return (
@@ -97,20 +122,35 @@ class Statement:
     def __str__(self) -> str:
         lines = [
             f"{self.rule}, {self.steps} steps on {self.records} records",
-            f"  certified: ε = {shown(self.certified)} at δ = {self.delta:g}",
+            f"  certified: ε = {format_epsilon(self.certified)} at δ = {self.delta:g}",
             f"  neighbours: {ADJACENCIES[self.adjacency]}",
         ]
         if self.claimed is not None:
-            lines.append(f"  claimed by a paper: ε = {shown(self.claimed)}, {self._verdict()}")
+            lines.append(f"  claimed by a paper: ε = {format_epsilon(self.claimed)}, {self._verdict()}")
         return "\n".join(lines + [f"  - {reason}" for reason in self.reasons])
 
 
 def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str = "replace-one") -> Statement:
     """State the privacy of a rule: certified, claimed, and whether the claim holds.
 
-    `adjacency` is "replace-one", "zero-out" (a record's gradients become zero) or, for Poisson sampling,
-    "add-remove".
+    Parameters
+    ----------
+    rule : Rule
+        The rule, noise included.
+    records, steps : int
+        Number of records and length of the run.
+    delta : float
+        The δ at which ε is stated, between 0 and 1.
+    adjacency : {"replace-one", "zero-out", "add-remove"}
+        How neighbouring data sets differ: a record is replaced, its gradients become zero, or, for Poisson sampling
+        only, it is added or removed.
 
+    Returns
+    -------
+    Statement
+
+    Examples
+    --------
     >>> import clipsilon as cs
     >>> rule = cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=0.004, batch=250)
     >>> round(cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="add-remove").certified, 2)
@@ -138,7 +178,7 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
 
 
 def about_seed(statement: Statement, seeded: bool) -> Statement:
-    """The statement of a run of which it is known whether it had a seed; `account` cannot know, and says "if"."""
+    """Return the statement of a run that is known to be seeded or not; `account` cannot know, and says "if"."""
     told = {_IF_SEEDED: (SEEDED,) if seeded else ()}
     return replace(statement, reasons=tuple(r for reason in statement.reasons for r in told.get(reason, (reason,))))
 
@@ -150,14 +190,16 @@ def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
     if claimed.failed:
         reasons.append(f"The claim's own condition fails: {'; '.join(claimed.failed)}.")
     if certified > claimed.epsilon:
-        reasons.append(f"The claim is not certified: {claimed.epsilon:.4g} is claimed, {shown(certified)} is proven.")
+        reasons.append(
+            f"The claim is not certified: {claimed.epsilon:.4g} is claimed, {format_epsilon(certified)} is proven."
+        )
     if claimed.source.startswith(("paper 3, Theorem 3.8", "paper 3, App. C.4")):
         reasons.append("The published proof for error feedback is wrong: see docs/errata.md.")
     return reasons
 
 
 def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[str]:
-    """On what terms the guarantee is given."""
+    """Return the terms on which the guarantee is given."""
     m, b = released.records, released.batch
     terms = [f"Sampling: {type(rule.sampling).__name__}. The number of records and the expected batch size are public."]
     if adjacency == "add-remove":
@@ -179,8 +221,8 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     return terms
 
 
-def shown(epsilon: float | None) -> str:
-    """An ε as tables show it."""
+def format_epsilon(epsilon: float | None) -> str:
+    """Return an ε as text for tables and statements."""
     if epsilon is None:
         return "none"
     return f"{epsilon:.4g}" if np.isfinite(epsilon) else "∞"

@@ -50,6 +50,20 @@ def stretches(schedule: Schedule, steps: int) -> list[tuple[int, float]]:
     return [(int(length), float(size(schedule, t))) for t, length in zip(starts, lengths, strict=True)]
 
 
+def scaled(schedule: Schedule, factor: float) -> Schedule:
+    """Return a schedule of the package with all its values multiplied by a factor."""
+    match schedule:
+        case Constant():
+            return Constant(schedule.gamma * factor)
+        case InverseTime():
+            return InverseTime(schedule.a0 * factor, schedule.a1)
+        case Power():
+            return Power(schedule.eta * factor, schedule.alpha)
+        case Piecewise():
+            return Piecewise(schedule.starts, schedule.values * factor)
+    raise ValueError(f"std must be a schedule of clipsilon to be calibrated, got {type(schedule).__name__}.")
+
+
 @checked(gamma=positive)
 class Constant(NamedTuple):
     """γ_t = gamma."""

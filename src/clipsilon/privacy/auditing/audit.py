@@ -13,7 +13,7 @@ from clipsilon.privacy.auditing.canaries import Pair
 from clipsilon.privacy.auditing.inference import Bound, clopper_pearson_bound, gaussian_bound, tradeoff_points
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.release import Release, release
-from clipsilon.privacy.statement import Statement, account, shown
+from clipsilon.privacy.statement import Statement, account, format_epsilon
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Full
@@ -61,7 +61,7 @@ class Audit:
         return (
             f"{about.rule}: an attack ({self.attack}) on its noisy updates shows ε ≥ {self.lower_bound:.4g} at "
             f"δ = {about.delta:g} with confidence {self.confidence:g}, where {ADJACENCIES[about.adjacency]}; "
-            f"certified is {shown(about.certified)}."
+            f"certified is {format_epsilon(about.certified)}."
         )
 
 

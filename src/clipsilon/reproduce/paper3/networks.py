@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon.privacy.calibration import calibrate
-from clipsilon.privacy.statement import account, shown
+from clipsilon.privacy.statement import account, format_epsilon
 from clipsilon.reproduce.base import Lab
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def privacy(scale: Scale, plan: TrainingConfig) -> tuple[str, str]:
         return "none", "∞"
     rule = build_rule(UpdateSettings(**plan.settings()), plan.optimizer, plan.batch)
     statement = account(rule, scale.records, plan.steps, scale.delta)
-    return shown(statement.claimed), shown(statement.certified)
+    return format_epsilon(statement.claimed), format_epsilon(statement.certified)
 
 
 def best_step(measure: Callable[[float, int], float], steps: Sequence[float], runs: int) -> float:
