@@ -43,7 +43,8 @@ def test_all_steps_are_one_mechanism(records, intercept):
     assert type(last.sampling) is type(main.sampling)
     np.testing.assert_allclose(multiplier(last, records), multiplier(main, records), rtol=1e-12)
     statement = statement_of(made, records, budget.delta, budget.adjacency)
-    assert statement.certified == cs.account(main, records, made.steps, budget.delta, budget.adjacency).certified
+    alone = cs.account(main, records, made.steps, budget.delta, budget.adjacency)
+    assert statement.certified == pytest.approx(alone.certified, rel=1e-12)
     assert 0.97 * budget.epsilon < statement.certified <= budget.epsilon
 
 
