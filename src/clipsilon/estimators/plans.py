@@ -17,6 +17,7 @@ from clipsilon.privacy.statement import Statement, account
 from clipsilon.problems.losses.base import Loss, label_kind
 from clipsilon.rules.rule import Rule, join_phases
 from clipsilon.rules.sampling import expected_batch
+from clipsilon.rules.schedules import Constant, size
 
 _NO_CHOICES = Choices()
 
@@ -216,6 +217,6 @@ def _with_rescaling(rule: Rule, steps: int, effective: float, has_intercept: boo
     """Split a run into a phase that travels as far as all steps would, and one that rescales."""
     last = steps // rescaling.ONE_IN
     first = steps - last
-    longer = rule.step._replace(gamma=rule.step.gamma * steps / first)
+    longer = Constant(size(rule.step, 1) * steps / first)  # methods that rescale have constant steps
     main = Phase(rule=replace(rule, step=longer), steps=first)
     return main, Phase(rule=rescaling.rescaling_rule(rule, effective, has_intercept), steps=last, rescales=True)

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from clipsilon.rules.clipping import Norm
-from clipsilon.rules.noise import Gaussian
+from clipsilon.rules.clipping import Norm, bound_of
+from clipsilon.rules.noise import Gaussian, std_of
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Constant
 
@@ -68,7 +68,7 @@ def rescaling_rule(rule: Rule, effective: float, has_intercept: bool) -> Rule:
     clip, step = _CLIP, _STEP
     if has_intercept:
         clip, step = _CLIP_OF_TWO, min(_STEP_OF_TWO, effective / _EFFECTIVE_PER_STEP)
-    noise = Gaussian(rule.noise.std * clip / rule.clip.threshold)
+    noise = Gaussian(std_of(rule.noise) * clip / bound_of(rule.clip))
     return replace(rule, clip=Norm(clip), step=Constant(step), noise=noise)
 
 

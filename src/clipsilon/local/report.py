@@ -140,7 +140,7 @@ def prepare(record: Record, loss: Loss, response: Response | None = None) -> Pro
     if features is None or np.isscalar(features):  # as with two bare numbers: features without a label
         # The message does not show the record, which is private.
         raise ValueError("record must be a pair (features, label), as in ([1.0, 2.0], 1).")
-    labels = None if label_kind(loss) == "none" and label is None else [label]
+    labels = None if label_kind(loss) == "none" and label is None else [np.nan if label is None else label]
     problem = Problem([features], labels, loss=loss, response=response)
     _check_magnitude("features", problem.features)
     _check_magnitude("label", problem.labels)

@@ -164,11 +164,16 @@ def count_width(clip: Clip) -> int:
     return int(getattr(clip, "counts", 0))
 
 
+def bound_of(clip: Clip) -> float:
+    """Return the largest norm that leaves the clip in all steps; ∞ if the clip does not state it."""
+    return float(clip.bound()) if hasattr(clip, "bound") else np.inf
+
+
 def bounds(clip: Clip, steps: int) -> list[tuple[int, float]]:
     """Return the largest norm that leaves the clip, as stretches of constant steps; ∞ if the clip does not state it."""
     if hasattr(clip, "bounds"):
         return list(clip.bounds(steps))
-    return [(steps, float(clip.bound()) if hasattr(clip, "bound") else np.inf)]
+    return [(steps, bound_of(clip))]
 
 
 class Unclipped(NamedTuple):

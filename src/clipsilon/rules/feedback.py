@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.parts import Part, checked, implements, operation, require, traits
-from clipsilon.rules.clipping import add_clipped, scale
+from clipsilon.rules.clipping import Clip, add_clipped, scale
 
 __all__ = ["ErrorFeedback", "Feedback", "NoFeedback", "keep", "kept_amount", "recall", "settle"]
 
@@ -89,8 +89,8 @@ def _clip(name: str, value: Any) -> Any:
 class ErrorFeedback(NamedTuple):
     """Feedback with a clip for e (C2) and a cap on each record's residual (C3), both clips."""
 
-    clip: Any
-    cap: Any
+    clip: Clip
+    cap: Clip
 
 
 @implements(keep, ErrorFeedback)

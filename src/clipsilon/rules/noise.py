@@ -60,6 +60,13 @@ def stds(noise: Noise, steps: int) -> list[tuple[int, float]]:
     return [(steps, float(noise.std) if type(noise) is Gaussian else 0.0)]
 
 
+def std_of(noise: Noise) -> float:
+    """Return the standard deviation of `Gaussian` noise; raise TypeError for any other noise."""
+    if not isinstance(noise, Gaussian):
+        raise TypeError(f"noise must be Gaussian, got {noise}.")
+    return noise.std
+
+
 @checked(std=nonnegative)
 class Gaussian(NamedTuple):
     """N(0, std²) on every coordinate of the mean update (ζ in paper 1, w in paper 3)."""

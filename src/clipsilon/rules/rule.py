@@ -24,7 +24,7 @@ import numpy as np
 from clipsilon._core import checks
 from clipsilon._core.parts import implemented, require
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step
+from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of
 from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
 from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
 from clipsilon.rules.outputs import Last, Output, Selected, summarise
@@ -109,7 +109,7 @@ class Rule:
             raise ValueError(f"sampling must be Full() to select an iterate, got {self.sampling}.")
         if type(self.feedback) is not NoFeedback:
             raise ValueError(f"feedback must be NoFeedback() to select an iterate, got {self.feedback}.")
-        if not (hasattr(self.clip, "bound") and self.clip.bound() < np.inf):
+        if not bound_of(self.clip) < np.inf:
             raise ValueError(f"clip must have a bound (as Norm has) to select an iterate, got {self.clip}.")
 
     def update(self) -> Update:
@@ -143,7 +143,7 @@ class Rule:
         if isinstance(self.noise, Local):
             return replace(self, noise=self.noise.on(problem))
         if isinstance(self.output, Selected):
-            return replace(self, output=self.output.on(self.clip.bound(), problem.records))
+            return replace(self, output=self.output.on(bound_of(self.clip), problem.records))
         return self
 
     def check(self, problem: Problem, steps: int) -> None:

@@ -22,6 +22,7 @@ from clipsilon.problems.losses.clipped import Clipped, clipped_loss
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Everywhere, project
 from clipsilon.problems.responses import Identity
+from clipsilon.rules.noise import std_of
 from clipsilon.rules.presets import DPGD
 from clipsilon.rules.schedules import Constant
 
@@ -286,7 +287,7 @@ def private_noise(
     With how="paper" there is no guarantee: the noise of Theorem 2.6 does not give (ε, δ) when records are replaced.
     """
     rule = DPGD(Constant(1.0), lipschitz, noise_std=1.0)
-    return float(calibrate(rule, epsilon, delta, records, steps, how).noise.std)
+    return std_of(calibrate(rule, epsilon, delta, records, steps, how).noise)
 
 
 def population_risk(geometry: Geometry, records: int, noise_std: float, steps: int, step: float | None = None) -> float:

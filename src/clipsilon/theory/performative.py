@@ -32,6 +32,7 @@ from clipsilon.problems.losses import Quadratic
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Box
 from clipsilon.problems.responses import LocationShift
+from clipsilon.rules.noise import std_of
 from clipsilon.rules.presets import PCSGD
 from clipsilon.rules.schedules import Constant, Schedule, size
 
@@ -273,7 +274,7 @@ def claimed_noise(clip: float, epsilon: float, delta: float, records: int, steps
         σ_DP, on the mean update; the same as that of `calibrate(rule, …, how="paper")`.
     """
     rule = PCSGD(Constant(1.0), clip, 1.0)
-    return float(calibrate(rule, epsilon, delta, records, steps, how="paper").noise.std)
+    return std_of(calibrate(rule, epsilon, delta, records, steps, how="paper").noise)
 
 
 def optimal_step(

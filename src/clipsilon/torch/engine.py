@@ -28,7 +28,7 @@ from clipsilon.torch.losses import RecordCriterion
 from clipsilon.torch.models import GhostModel, HooksModel
 from clipsilon.torch.optimizer import GhostOptimizer, HooksOptimizer, PrivateOptimizer
 from clipsilon.torch.processes import unwrap_parallel
-from clipsilon.torch.rules import UpdateSettings, build_rule
+from clipsilon.torch.rules import UpdateSettings, build_rule, sampling_of
 from clipsilon.torch.rules import noise_multiplier as noise_multiplier_of
 from clipsilon.torch.sampling import PrivateBatchSampler, make_private_loader
 
@@ -156,7 +156,7 @@ class PrivacyEngine:
         noise = noise_generator or make_generator(next(inner.parameters()).device)
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
         generator = make_batch_generator(data_loader, processes)
-        batches = PrivateBatchSampler(rule.sampling, records, generator, state, processes)
+        batches = PrivateBatchSampler(sampling_of(rule), records, generator, state, processes)
         self._training = _Training(
             rule,
             records,
@@ -198,7 +198,7 @@ class PrivacyEngine:
         chosen = {name: settings[name] for name in UpdateSettings._fields if name in settings}
         loader = settings.get("data_loader")
         rule, records = self._plan(UpdateSettings(1.0, **chosen), settings.get("optimizer"), loader)
-        steps = checks.count("epochs", epochs) * -(-records // rule.sampling.batch)
+        steps = checks.count("epochs", epochs) * -(-records // sampling_of(rule).batch)
         rule = calibrate(rule, epsilon, delta, records, steps, how, self.adjacency)
         private = self.make_private(noise_multiplier=noise_multiplier_of(rule), **settings)
         self._delta = delta

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clipsilon.torch.models import GhostModel
 from clipsilon.torch.optimizer import GhostOptimizer
+from clipsilon.torch.rules import error_feedback_of
 from clipsilon.torch.tensors import clip_factor, require_finite
 
 
@@ -62,7 +63,7 @@ class RecordLosses:
         self.model.first_pass(self.losses.sum())
         norms = require_finite(self.model.norms(len(self.losses)))
         clipped = clip_factor(rule.clip, norms)
-        capped = clip_factor(rule.feedback.cap, norms) / clipped if optimizer.keeps_capped_gradients else None
+        capped = clip_factor(error_feedback_of(rule).cap, norms) / clipped if optimizer.keeps_capped_gradients else None
         with optimizer.batch_state.adding(len(norms)) as is_first:
             optimizer.between_passes(is_first)
             self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), capped)

@@ -22,11 +22,13 @@ import torch
 from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
-from clipsilon.rules.clipping import Unclipped
+from clipsilon.rules.clipping import Unclipped, bound_of
 from clipsilon.rules.feedback import remembers
+from clipsilon.rules.noise import std_of
 from clipsilon.rules.rule import Rule
 from clipsilon.torch.batch_state import STEP_FIRST, BatchState
 from clipsilon.torch.processes import Processes
+from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
 from clipsilon.torch.tensors import accumulation_dtype, clip_factor, joint_norm, require_finite
 
 NO_GRADIENT = "no gradient per record was found; freeze what the loss does not depend on, or go back to training mode."
@@ -65,11 +67,11 @@ class PrivateOptimizer(DPOptimizer):
         processes: Processes,
         state: BatchState,
     ):
-        batch, bound = rule.sampling.batch, rule.clip.bound()
+        batch = sampling_of(rule).batch
         super().__init__(
             optimizer,
-            noise_multiplier=rule.noise.std * batch / bound,
-            max_grad_norm=bound,
+            noise_multiplier=noise_multiplier(rule),
+            max_grad_norm=bound_of(rule.clip),
             expected_batch_size=batch,
             generator=generator,
         )
@@ -101,7 +103,8 @@ class PrivateOptimizer(DPOptimizer):
 
     def error_factor(self) -> Tensor:
         """Return B·clip(e)/e, by which the error is multiplied to begin the sums of a batch."""
-        return self.batch * clip_factor(self.rule.feedback.clip, joint_norm(e.norm() for e in self.error))
+        clip = error_feedback_of(self.rule).clip
+        return self.batch * clip_factor(clip, joint_norm(e.norm() for e in self.error))
 
     def begin_sum(self, number: int, factor: Tensor) -> None:
         """Begin the sum of one parameter with its part of the clipped error."""
@@ -136,7 +139,7 @@ class PrivateOptimizer(DPOptimizer):
         return summed.div_(self.batch)
 
     def _add_noise(self, summed: Tensor) -> None:
-        std = self.rule.noise.std * self.batch
+        std = std_of(self.rule.noise) * self.batch
         if std > 0:
             noise = torch.empty_like(summed, device=self.generator.device)
             summed.add_(noise.normal_(std=std, generator=self.generator).to(summed.device))
@@ -192,7 +195,7 @@ class HooksOptimizer(PrivateOptimizer):
             raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
         norms = joint_norm(s.flatten(1).norm(dim=1, dtype=accumulation_dtype(s.dtype)) for s in samples)
         clipped = clip_factor(self.rule.clip, require_finite(norms))
-        capped = clip_factor(self.rule.feedback.cap, norms) if self.error else None
+        capped = clip_factor(error_feedback_of(self.rule).cap, norms) if self.error else None
         with self.batch_state.adding(len(norms)) as is_first:
             factor = self.error_factor() if self.error and is_first else None
             for number, sample in enumerate(samples):
@@ -226,7 +229,7 @@ class GhostOptimizer(PrivateOptimizer):
     @property
     def keeps_full_gradients(self) -> bool:
         """Whether the error keeps gradients without a cap, which the first pass can sum."""
-        return bool(self.error) and type(self.rule.feedback.cap) is Unclipped
+        return bool(self.error) and type(error_feedback_of(self.rule).cap) is Unclipped
 
     @property
     def keeps_capped_gradients(self) -> bool:

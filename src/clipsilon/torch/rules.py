@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from clipsilon._core import checks
-from clipsilon.rules.clipping import Norm, Normalise, Unclipped
+from clipsilon.rules.clipping import Norm, Normalise, Unclipped, bound_of
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
-from clipsilon.rules.noise import Gaussian
+from clipsilon.rules.noise import Gaussian, std_of
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs, Poisson
 from clipsilon.rules.schedules import Constant
@@ -76,7 +76,21 @@ def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
 
 def noise_multiplier(rule: Rule) -> float:
     """Return the standard deviation of the noise on the sum of a batch, in units of `clip`."""
-    return float(rule.noise.std * rule.sampling.batch / rule.clip.bound())
+    return std_of(rule.noise) * sampling_of(rule).batch / bound_of(rule.clip)
+
+
+def sampling_of(rule: Rule) -> Poisson | Epochs:
+    """Return the rule's sampling; raise TypeError unless it is one of the two that `build_rule` chooses from."""
+    if not isinstance(rule.sampling, Poisson | Epochs):
+        raise TypeError(f"sampling must be Poisson or Epochs, got {rule.sampling}.")
+    return rule.sampling
+
+
+def error_feedback_of(rule: Rule) -> ErrorFeedback:
+    """Return the rule's error feedback; raise TypeError if it has none."""
+    if not isinstance(rule.feedback, ErrorFeedback):
+        raise TypeError(f"feedback must be ErrorFeedback, got {rule.feedback}.")
+    return rule.feedback
 
 
 def _build_feedback(settings: UpdateSettings, kind: type[Norm] | type[Normalise], clip: float) -> ErrorFeedback:

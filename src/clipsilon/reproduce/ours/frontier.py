@@ -17,6 +17,7 @@ from clipsilon.reproduce.base import Finding, Lab, Result, experiment
 from clipsilon.reproduce.numbers import join
 from clipsilon.reproduce.problems import credit_data, credit_problem, quadratic, stand_in_remark
 from clipsilon.rules import schedules as steps
+from clipsilon.rules.noise import Local
 from clipsilon.rules.presets import LDPSGD
 from clipsilon.rules.rule import Rule
 from clipsilon.theory.tuning.gap import best, options, thresholds
@@ -172,8 +173,9 @@ def local(lab: Lab) -> list[Found]:
 def _local_rules(problem: Problem, epsilon: float) -> list[Rule]:
     """Return rules with the largest budget for ε, and with steps from small to large."""
     blank, m = LDPSGD(steps.Power(1.0, 0.6), budget=1.0), problem.records
-    budget = calibrate(blank, epsilon, 1 / m, m, m).noise.budgets
-    return [LDPSGD(steps.Power(float(first), 0.6), budget) for first in np.geomspace(0.003, 1.0, 6)]
+    noise = calibrate(blank, epsilon, 1 / m, m, m).noise
+    assert isinstance(noise, Local)
+    return [LDPSGD(steps.Power(float(first), 0.6), noise.budgets) for first in np.geomspace(0.003, 1.0, 6)]
 
 
 @experiment(

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 from clipsilon.engine.means import gradient_norms, mean_gradient
 from clipsilon.engine.progress import Progress
-from clipsilon.rules.clipping import Norm
+from clipsilon.rules.clipping import Norm, bound_of
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import InverseTime, size
 from clipsilon.theory.forecast import Forecast, MeanPath, elapsed, forecast, mean_path
@@ -57,7 +57,7 @@ def best(found: list[Option]) -> list[Option]:
 
 def _candidate_of(task: Task, rule: Rule) -> Candidate:
     """Return the candidate from which a rule was made."""
-    ratio = reach_of(rule) / rule.clip.threshold
+    ratio = reach_of(rule) / bound_of(rule.clip)
     same = [candidate for candidate in task.candidates if candidate.preset == rule.name]
     return min(same, key=lambda candidate: abs(candidate.ratio - ratio))
 
@@ -125,6 +125,7 @@ def _polish(task: Task, option: Option) -> Option:
     def cost(at: Iterable[float]) -> float:
         return expected(at).gap if _allowed(task, falling_step(*at)) else np.inf
 
+    assert isinstance(rule.step, InverseTime)  # a step of the grid
     begin = (np.log(size(rule.step, 1)), np.log(rule.step.a0))
     found = minimize(cost, begin, method="Nelder-Mead", options={"maxfev": 80}).x
     return Option(candidate.rule(falling_step(*found), reach, task.batch), expected(found))

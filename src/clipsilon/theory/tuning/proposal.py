@@ -13,6 +13,9 @@ from clipsilon.analysis.fixed_points import clipping_bias
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.statement import Statement, account
 from clipsilon.problems.problem import Problem
+from clipsilon.rules.clipping import bound_of
+from clipsilon.rules.feedback import ErrorFeedback
+from clipsilon.rules.noise import std_of
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import size
 from clipsilon.theory.forecast import Forecast
@@ -132,9 +135,9 @@ def _reasons(task: Task, options: list[Option], statement: Statement) -> Iterato
 def _expectation(option: Option) -> str:
     """Describe an option and its expected gap in one sentence."""
     rule, expected = option.rule, option.forecast
-    part = f"clip {rule.clip.threshold:.3g}"
-    if rule.name == "DiceSGD":
-        part += f", error clip {rule.feedback.clip.threshold:.3g}, residual cap {reach_of(rule):.3g}"
+    part = f"clip {bound_of(rule.clip):.3g}"
+    if isinstance(rule.feedback, ErrorFeedback):
+        part += f", error clip {bound_of(rule.feedback.clip):.3g}, residual cap {reach_of(rule):.3g}"
     return (
         f"{rule.name} with {part} and a step of {size(rule.step, 1):.3g} at first: the expected gap is "
         f"{expected.gap:.3g}, of which {expected.bias:.3g} is bias, {expected.noise:.3g} noise, "
@@ -144,7 +147,7 @@ def _expectation(option: Option) -> str:
 
 def _noise_reason(task: Task, option: Option) -> str:
     """Describe the noise of an option and its sampling in one sentence."""
-    std, clip = option.rule.noise.std, option.rule.clip.threshold
+    std, clip = std_of(option.rule.noise), bound_of(option.rule.clip)
     return (
         f"The budget asks for noise of {std:.3g} on the mean update, {std * task.batch / clip:.3g} times the clip on "
         f"the sum, with {type(option.rule.sampling).__name__} sampling, which needs the least."

@@ -13,6 +13,9 @@ from clipsilon.engine.runner import start_of
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.problems.problem import Problem
+from clipsilon.rules.clipping import bound_of
+from clipsilon.rules.feedback import ErrorFeedback
+from clipsilon.rules.noise import std_of
 from clipsilon.rules.presets import PCSGD, DiceSGD
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Constant, InverseTime, Schedule
@@ -175,7 +178,7 @@ def _least_noise(
     for sampling in samplings:
         unit = Candidate(preset, ratio, sampling, 1.0)
         rule = calibrate(unit.rule(Constant(1.0), ratio, batch), *about, adjacency=adjacency)
-        candidates.append(unit._replace(noise_std=rule.noise.std))
+        candidates.append(unit._replace(noise_std=std_of(rule.noise)))
     return min(candidates, key=lambda candidate: candidate.noise_std)
 
 
@@ -192,8 +195,7 @@ _PRESETS = {"PCSGD": _pcsgd, "DiceSGD": _dice}
 
 def reach_of(rule: Rule) -> float:
     """Return the threshold that sets the bias: with feedback, the cap on a record's gradient; otherwise the clip."""
-    cap = getattr(rule.feedback, "cap", rule.clip)
-    return float(cap.threshold)
+    return bound_of(rule.feedback.cap if isinstance(rule.feedback, ErrorFeedback) else rule.clip)
 
 
 def falling_step(log_first: float, log_scale: float) -> InverseTime:
