@@ -10,6 +10,7 @@ from torch import nn
 import clipsilon as cs
 import reference
 from clipsilon.engine.streams import spawn
+from clipsilon.torch.rules import error_feedback_of, sampling_of
 from private_training import Training
 
 STEPS, BATCH, CLIP, START = 200, 4, 0.4, 0.3
@@ -87,3 +88,13 @@ def assert_same(problem, rule, criterion, factor, settings, thetas, errors):
         assert found.shape == thetas.shape == (STEPS + 1, 4)
         np.testing.assert_allclose(found, thetas, rtol=0, atol=1e-8)
         np.testing.assert_allclose(kept, errors, rtol=0, atol=1e-8)
+
+
+def test_a_rule_that_pytorch_cannot_run_is_refused():
+    once = cs.DPSGD(clip=CLIP, **{**STEP, "sampling": "uniform"})
+    with pytest.raises(TypeError, match="sampling must be Poisson or Epochs"):
+        sampling_of(once)
+    with pytest.raises(TypeError, match="feedback must be ErrorFeedback"):
+        error_feedback_of(once)
+    assert sampling_of(CAPPED[0]) == cs.sampling.Poisson(BATCH)
+    assert error_feedback_of(CAPPED[0]).cap == cs.clipping.Norm(0.9)
