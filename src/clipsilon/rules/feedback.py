@@ -1,18 +1,17 @@
-"""Error feedback: remember what clipping took away and give it back later (DiceSGD).
+"""Error feedback: accumulate what clipping removes, and add it to later updates (DiceSGD).
 
-The two lines of the update, and the operations that do them::
+Two equations of the update, and the operations that compute them::
 
     v       = u + clip(e_t, C2)                       recall
     e_{t+1} = e_t + (1/B) Σ clip(g_i, C3) − v         keep for each record, then settle
 
-(paper 1, Algorithm 1, lines 5 and 7; paper 3, Algorithm 2). The papers have C3 = ∞; a finite
-cap bounds what one record can leave in the hidden state e, which is what makes a privacy
-certificate possible.
+(paper 1, Algorithm 1, lines 5 and 7; paper 3, Algorithm 2). In the papers C3 = ∞. A finite cap bounds the contribution
+of one record to the hidden state e, which makes a privacy certificate possible.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,37 +25,84 @@ Array = NDArray[np.float64]
 
 
 class Feedback(Part, Protocol):
-    """What becomes of the clipped-off part of gradients: implements `keep`, `recall` and `settle`."""
+    """The treatment of what clipping removes from gradients: implements `keep`, `recall` and `settle`.
+
+    The class attribute `remembers` states whether there is an error e to carry from step to step (default True).
+    """
 
 
 @operation
 def keep(feedback: Feedback, gradient: Array, weight: float, kept: Array) -> None:
-    """Add one record's (capped) gradient to what this step should have applied."""
+    """Add weight·clip(g_i, C3) of one record to `kept`, in place.
+
+    Parameters
+    ----------
+    feedback : Feedback
+        The part.
+    gradient : array of shape (d,)
+        g_i, the gradient of the record; left unchanged.
+    weight : float
+        1/B, with the expected batch size B.
+    kept : array of shape (d,)
+        The sum over the records of the step; empty if the feedback has no error.
+    """
 
 
 @operation
 def kept_amount(feedback: Feedback, amount: float, norm: float) -> float:
-    """What `amount` becomes in `keep`, where it multiplies a vector of that norm; only if the cap has a `scale`."""
+    """Return the factor that replaces `amount` when `keep` caps `amount`·x, for caps that implement `scale`.
+
+    Parameters
+    ----------
+    feedback : Feedback
+        The part.
+    amount : float
+        What multiplies x before it is capped.
+    norm : float
+        The norm of the record's gradient, which the cap compares with C3.
+    """
 
 
 @operation
 def recall(feedback: Feedback, error: Array, update: Array) -> None:
-    """Add the clipped error to the update: v = u + clip(e, C2)."""
+    """Add the clipped error to the update, in place: v = u + clip(e, C2).
+
+    Parameters
+    ----------
+    feedback : Feedback
+        The part.
+    error : array of shape (d,)
+        e; left unchanged.
+    update : array of shape (d,)
+        u before the call, v after it.
+    """
 
 
 @operation
 def settle(feedback: Feedback, error: Array, kept: Array, update: Array) -> None:
-    """Update the error: e ← e + kept − v, with v before noise."""
+    """Update the error, in place: e ← e + kept − v, with v before noise.
+
+    Parameters
+    ----------
+    feedback : Feedback
+        The part.
+    error : array of shape (d,)
+        e.
+    kept : array of shape (d,)
+        What `keep` summed over the records of the step.
+    update : array of shape (d,)
+        v, as `recall` left it; left unchanged.
+    """
 
 
 def remembers(feedback: Feedback) -> bool:
-    """Whether there is an error to keep; a feedback that does not say is given room for one."""
+    """Return whether a feedback carries an error e; True unless its class attribute `remembers` is False."""
     return bool(getattr(feedback, "remembers", True))
 
 
 @traits(remembers=False)
 class NoFeedback(NamedTuple):
-    """v = u: what clipping takes away is lost."""
+    """No feedback, v = u: what clipping removes is lost."""
 
 
 @implements(keep, NoFeedback)
@@ -79,7 +125,7 @@ def _(feedback, error, kept, update):
     pass
 
 
-def _clip(name: str, value: Any) -> Any:
+def _clip(name: str, value: Clip) -> Clip:
     require(name, value, [add_clipped])
     return value
 
@@ -87,7 +133,7 @@ def _clip(name: str, value: Any) -> Any:
 @checked(clip=_clip, cap=_clip)
 @traits(remembers=True)
 class ErrorFeedback(NamedTuple):
-    """Feedback with a clip for e (C2) and a cap on each record's residual (C3), both clips."""
+    """Feedback with a clip for the error e (threshold C2) and a cap on each record's contribution to it (C3)."""
 
     clip: Clip
     cap: Clip

@@ -1,4 +1,4 @@
-"""Outputs: what of a run is released at its end."""
+"""Outputs: the model that is released at the end of a run."""
 
 from __future__ import annotations
 
@@ -19,17 +19,50 @@ Array = NDArray[np.float64]
 
 
 class Output(Part, Protocol):
-    """What of a run is released: implements `summarise` and, if it looks at updates before noise, `consider`."""
+    """The model that a run releases: implements `summarise` and, if it uses updates before noise, `consider`.
+
+    An output keeps a `summary`, an array that begins with the model that would be released now. Class attributes state
+    how: `separate = False` if the summary is θ itself, `notes` for the number of values after the model (default 0),
+    and `averages = False` if the summary need not be recorded along the run.
+    """
 
 
 @operation
 def summarise(output: Output, t: int, theta: Array, summary: Array) -> None:
-    """Bring `summary` up to date with θ_t, t ≥ 1. It starts with the model that would be released now."""
+    """Update the summary with the iterate θ_t, in place.
+
+    Parameters
+    ----------
+    output : Output
+        The part.
+    t : int
+        The number of steps done, at least 1.
+    theta : array of shape (d,)
+        θ_t.
+    summary : array of shape (d + notes,)
+        The model that would be released now, and the output's notes.
+    """
 
 
 @operation
 def consider(output: Output, theta: Array, update: Array, summary: Array, rng: Generator) -> None:
-    """Bring `summary` up to date with θ_t and its update *before noise*, t ≥ 0; nothing is done for most outputs."""
+    """Update the summary with θ_t and its update *before noise*, in place; most outputs do nothing.
+
+    Nothing is certified for a user's output that implements this operation.
+
+    Parameters
+    ----------
+    output : Output
+        The part.
+    theta : array of shape (d,)
+        θ_t, t ≥ 0, at which the gradients of the step were taken.
+    update : array of shape (d,)
+        The mean update v, without noise.
+    summary : array of shape (d + notes,)
+        The model that would be released now, and the output's notes.
+    rng : Generator
+        The stream of the noise.
+    """
 
 
 @fallback(consider)
@@ -42,17 +75,17 @@ def _nothing(output, theta, update, summary, rng):  # type: ignore[no-untyped-de
 
 
 def considers(output: Output) -> bool:
-    """Whether an output looks at updates before noise, and not at the iterates alone."""
+    """Return whether an output uses updates before noise, besides the iterates."""
     return type(output) in implemented(consider)
 
 
 def averages(output: Output) -> bool:
-    """Whether the summary is recorded along the run, as averages are; so is that of an output that does not say."""
+    """Return whether the summary is recorded along the run; True unless the output's attribute `averages` is False."""
     return bool(getattr(output, "averages", True))
 
 
 def begin(output: Output, theta: Array) -> Array:
-    """The summary before the first step: θ itself, or a copy of it and, from ∞ on, what the output notes beside it."""
+    """Return the summary before the first step: θ itself, or a copy of it followed by `notes` entries of ∞."""
     if not getattr(output, "separate", True):
         return theta
     return np.append(theta, np.full(getattr(output, "notes", 0), np.inf))
@@ -60,7 +93,7 @@ def begin(output: Output, theta: Array) -> Array:
 
 @traits(separate=False, averages=False)
 class Last(NamedTuple):
-    """The last iterate: the summary is θ itself."""
+    """Release the last iterate: the summary is θ itself."""
 
 
 @implements(summarise, Last)
@@ -71,10 +104,10 @@ def _(output, t, theta, summary):
 @checked(power=nonnegative)
 @traits(averages=True)
 class Average(NamedTuple):
-    """The running mean of θ_1, …, θ_t (Polyak–Ruppert), without storing them; with a power p, later ones weigh more.
+    """Release the mean of θ_1, …, θ_t (Polyak–Ruppert), updated in each step without storing the iterates.
 
-    Then the weight of θ_k is about (k/t)^p: polynomial-decay averaging (Shamir and Zhang, 2013, with η = p). It forgets
-    the way from the start sooner, and needs not know how long the run will be.
+    With a power p > 0, θ_k has a weight of about (k/t)^p: polynomial-decay averaging (Shamir and Zhang, 2013, with
+    η = p). It forgets early iterates sooner, and does not need the length of the run in advance.
     """
 
     power: float = 0.0
@@ -90,17 +123,18 @@ def _(output, t, theta, summary):
 @traits(averages=False, notes=1)
 @checked(epsilon=positive)
 class Selected(NamedTuple):
-    """The one of θ_0, …, θ_{T−1} with the shortest mean gradient, up to Laplace noise (paper 5, Theorem 4.1).
+    """Release the iterate of θ_0, …, θ_{T−1} with the smallest noisy norm of the mean gradient.
 
-    Report-noisy-min: `epsilon` is what the choice costs when a record is replaced. `scale` is that of the noise; it
-    depends on the clip and on the number of records, so it is filled in when a run begins, and NaN until then.
+    This is report-noisy-min with Laplace noise (paper 5, Theorem 4.1). `epsilon` is the privacy cost of the selection under replace-one.
+    `scale`, the scale of the noise, depends on the clip and on the number of records, so it is filled in when a run
+    begins and is NaN until then.
     """
 
     epsilon: float
     scale: float = np.nan
 
     def on(self, bound: float, records: int) -> Selected:
-        """The same with its scale, 4L/(nε): twice 2L/n, the most that one of n gradients up to L changes, over ε."""
+        """Return the output with the scale 4L/(nε), twice the sensitivity 2L/n over ε; L is `bound`, n is `records`."""
         return self._replace(scale=4.0 * bound / (records * self.epsilon))
 
 
@@ -112,7 +146,7 @@ def _(output, t, theta, summary):
 @implements(consider, Selected)
 def _(output, theta, update, summary, rng):
     noisy = norm(update) + rng.laplace(0.0, output.scale)
-    if noisy < summary[theta.size]:  # the least noisy norm until now
+    if noisy < summary[theta.size]:  # the smallest noisy norm so far
         summary[theta.size] = noisy
         for j in range(theta.size):
             summary[j] = theta[j]

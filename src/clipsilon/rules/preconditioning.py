@@ -1,4 +1,4 @@
-"""Preconditioning: how the private update is turned into a direction. It sees only noisy updates."""
+"""Preconditioning: how the noisy update is turned into a direction. Preconditioners see noisy updates only."""
 
 from __future__ import annotations
 
@@ -16,22 +16,37 @@ Array = NDArray[np.float64]
 
 
 class Preconditioner(Part, Protocol):
-    """The direction made from a noisy update: implements `precondition`."""
+    """The direction made from a noisy update: implements `precondition`.
+
+    The class attribute `moments` states how many vectors of length d are carried from step to step (default 2).
+    """
 
 
 @operation
 def precondition(preconditioner: Preconditioner, t: int, update: Array, moments: Array) -> None:
-    """Replace the t-th noisy update (t ≥ 1) by a direction, in place; `moments` is its memory."""
+    """Replace the noisy update by a direction, in place.
+
+    Parameters
+    ----------
+    preconditioner : Preconditioner
+        The part.
+    t : int
+        The step, counted from 1.
+    update : array of shape (d,)
+        The noisy update.
+    moments : array of shape (moments, d)
+        What the preconditioner carries from step to step; zero before the first step.
+    """
 
 
 def moments(preconditioner: Preconditioner) -> int:
-    """How many vectors of memory a preconditioner has; one that does not say gets two."""
+    """Return the number of vectors that a preconditioner carries; 2 unless it has an attribute `moments`."""
     return int(getattr(preconditioner, "moments", 2))
 
 
 @traits(moments=0)
 class Plain(NamedTuple):
-    """The update itself."""
+    """Use the noisy update itself."""
 
 
 @implements(precondition, Plain)
@@ -42,10 +57,17 @@ def _(preconditioner, t, update, moments):
 @checked(beta1=fraction, beta2=fraction, stability=positive)
 @traits(moments=2)
 class Adam(NamedTuple):
-    """Adam's moments of the noisy update (paper 3, Algorithm 3).
+    """Divide a running mean of the noisy updates by the root of a running mean square (paper 3, Algorithm 3).
 
-    The algorithm divides by 1 − β^t at t = 0 and writes β² for β₂; here t counts from 1 and both
-    moments are corrected by their own power. As in the paper, `stability` (ε₁) stands under the root.
+    The printed algorithm divides by 1 − β^t at t = 0 and writes β² for β₂. Here t counts from 1, and each moment is
+    corrected by its own power.
+
+    Parameters
+    ----------
+    beta1, beta2 : float, default 0.9 and 0.999
+        Decay rates of the first and second moments, at least 0 and below 1.
+    stability : float, default 1e-8
+        ε₁, above 0. As in the paper, it is added under the root.
     """
 
     beta1: float = 0.9

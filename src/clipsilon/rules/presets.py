@@ -1,15 +1,15 @@
-"""The papers' algorithms, each a choice of parts.
+"""The papers' algorithms, each a `Rule` made of parts.
 
-In all of them `noise_std` is the standard deviation of the noise on the *mean* update v, `clip` bounds one record's
-gradient, `batch` is the public, expected batch size, and `sampling` is one of "uniform", "poisson", "single-pass",
-"epochs", "full" (all records at every step; leave `batch` at 1). `deploy_every=k` deploys the model every k steps only
-(lazy deployment); records react to the last deployed one.
+`sampling` selects the sampler by name: "uniform", "poisson", "single-pass", "epochs", or "full" (all records in every
+step). With `deploy_every` above 1, the model is deployed only every `deploy_every` steps (lazy deployment).
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+
+from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
 from clipsilon.rules.clipping import Norm, Normalise, Unclipped
@@ -18,25 +18,72 @@ from clipsilon.rules.noise import Gaussian, Local, Radial
 from clipsilon.rules.outputs import Average, Selected
 from clipsilon.rules.preconditioning import Adam
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import Epochs, Full, Poisson, SinglePass, Uniform
+from clipsilon.rules.sampling import Epochs, Full, Poisson, Sampling, SinglePass, Uniform
+from clipsilon.rules.schedules import Schedule
 
-SAMPLERS = {"uniform": Uniform, "poisson": Poisson, "single-pass": SinglePass, "epochs": Epochs, "full": Full}
+SAMPLERS: dict[str, Callable[..., Sampling]] = {
+    "uniform": Uniform,
+    "poisson": Poisson,
+    "single-pass": SinglePass,
+    "epochs": Epochs,
+    "full": Full,
+}
 
 
-def SGD(step: Any, noise_std: float = 0.0, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1) -> Rule:
-    """Stochastic gradient descent with greedy deployment (paper 1, eq. 5): no clipping, so never private.
+def SGD(
+    step: Schedule, noise_std: float = 0.0, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
+) -> Rule:
+    """Build stochastic gradient descent with greedy deployment (paper 1, eq. 5), without clipping: never private.
 
     θ_{t+1} = project(θ_t − γ_{t+1}·∇ℓ(θ_t; Z_{t+1})), Z_{t+1} ~ D(θ_t).
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    noise_std : float, default 0.0
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    batch : int, default 1
+        The public, expected batch size B; leave it at 1 for full batches.
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     return Rule("SGD", step, Unclipped(), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every)
 
 
 def PCSGD(
-    step: Any, clip: float, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
+    step: Schedule, clip: float, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
 ) -> Rule:
-    """Projected clipped SGD (paper 1, eq. 9): biased where clipping bites, and more so where records react.
+    """Build projected clipped SGD (paper 1, eq. 9), whose clipping bias grows where records react to the model.
 
     θ_{t+1} = project(θ_t − γ_{t+1}·(clip_c(∇ℓ(θ_t; Z_{t+1})) + ζ_{t+1})), ζ ~ N(0, noise_std²·I).
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        The largest norm of one record's gradient, above 0.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    batch : int, default 1
+        The public, expected batch size B; leave it at 1 for full batches.
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     return Rule(
         "PCSGD", step, _norm("clip", clip), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every
@@ -44,11 +91,32 @@ def PCSGD(
 
 
 def DPSGD(
-    step: Any, clip: float, noise_std: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
+    step: Schedule, clip: float, noise_std: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
 ) -> Rule:
-    """Minibatch DP-SGD with gradient clipping, DPSGD-GC (paper 3, Algorithm 1).
+    """Build minibatch DP-SGD with gradient clipping, DPSGD-GC (paper 3, Algorithm 1).
 
-    The algorithm adds noise of deviation σ₁ to the sum; here `noise_std` is σ₁/B.
+    θ_{t+1} = project(θ_t − γ_{t+1}·((1/B) Σ clip_c(g_i) + ζ_{t+1})), ζ ~ N(0, noise_std²·I). The algorithm adds
+    noise of standard deviation σ₁ to the sum; `noise_std` is σ₁/B.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        The largest norm of one record's gradient, above 0.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    batch : int
+        The public, expected batch size B; leave it at 1 for full batches.
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "poisson"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     return Rule(
         "DPSGD", step, _norm("clip", clip), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every
@@ -56,7 +124,7 @@ def DPSGD(
 
 
 def DiceSGD(
-    step: Any,
+    step: Schedule,
     clip: float,
     error_clip: float,
     noise_std: float,
@@ -65,11 +133,37 @@ def DiceSGD(
     sampling: str = "uniform",
     deploy_every: int = 1,
 ) -> Rule:
-    """Clipped SGD whose clipping error is fed back, so that it converges without bias.
+    """Build clipped SGD with error feedback, which converges without bias (paper 1, Algorithm 1; paper 3, Algorithm 2).
 
-    Paper 1, Algorithm 1 and paper 3, Algorithm 2: v = (1/B) Σ clip_{C1}(g_i) + clip_{C2}(e_t),
-    e_{t+1} = e_t + (1/B) Σ g_i − v, with C1 = `clip`, C2 = `error_clip`. `residual_cap` (C3) clips what each
-    record adds to e; None is the papers' algorithm.
+    v = (1/B) Σ clip_{C1}(g_i) + clip_{C2}(e_t), θ_{t+1} = project(θ_t − γ_{t+1}·(v + ζ_{t+1})),
+    e_{t+1} = e_t + (1/B) Σ g_i − v, with C1 = `clip`, C2 = `error_clip`. A `residual_cap` C3 replaces g_i in the last
+    equation by clip_{C3}(g_i).
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        C1, the largest norm of one record's gradient, above 0.
+    error_clip : float
+        C2, the largest norm of the error that is fed back, above 0. A value below `clip` triggers a warning,
+        because the fixed point may then be biased.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    residual_cap : float, optional
+        C3, the largest norm of one record's contribution to e, at least `clip`. None leaves it unbounded, as in the
+        papers; a privacy certificate needs a cap.
+    batch : int, default 1
+        The public, expected batch size B; leave it at 1 for full batches.
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     return Rule(
         "DiceSGD",
@@ -83,7 +177,7 @@ def DiceSGD(
 
 
 def AdamDiceSGD(
-    step: Any,
+    step: Schedule,
     clip: float,
     error_clip: float,
     noise_std: float,
@@ -95,7 +189,38 @@ def AdamDiceSGD(
     beta2: float = 0.999,
     stability: float = 1e-8,
 ) -> Rule:
-    """DiceSGD with Adam's moments of the private update (paper 3, Algorithm 3, corrected: see `Adam`)."""
+    """Build DiceSGD with Adam's moments of the private update (paper 3, Algorithm 3, corrected: see `Adam`).
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        C1, the largest norm of one record's gradient, above 0.
+    error_clip : float
+        C2, the largest norm of the error that is fed back, above 0. A value below `clip` triggers a warning,
+        because the fixed point may then be biased.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    residual_cap : float, optional
+        C3, the largest norm of one record's contribution to e, at least `clip`. None leaves it unbounded, as in the
+        papers; a privacy certificate needs a cap.
+    batch : int, default 1
+        The public, expected batch size B; leave it at 1 for full batches.
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+    beta1, beta2 : float, default 0.9 and 0.999
+        Decay rates of the first and second moments, at least 0 and below 1.
+    stability : float, default 1e-8
+        ε₁, added to the second moment under the root, above 0.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
+    """
     return Rule(
         "AdamDiceSGD",
         step,
@@ -108,8 +233,31 @@ def AdamDiceSGD(
     )
 
 
-def AutoDiceSGD(step: Any, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1) -> Rule:
-    """DiceSGD without thresholds: gradients and error are normalised to length one (paper 3, Algorithm 4)."""
+def AutoDiceSGD(
+    step: Schedule, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
+) -> Rule:
+    """Build DiceSGD without thresholds: gradients and error are normalised to length one (paper 3, Algorithm 4).
+
+    v = (1/B) Σ g_i/‖g_i‖ + e_t/‖e_t‖, e_{t+1} = e_t + (1/B) Σ g_i − v.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    batch : int, default 1
+        The public, expected batch size B; leave it at 1 for full batches.
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
+    """
     return Rule(
         "AutoDiceSGD",
         step,
@@ -121,48 +269,128 @@ def AutoDiceSGD(step: Any, noise_std: float, batch: int = 1, sampling: str = "un
     )
 
 
-def LDPSGD(step: Any, budget: Any, deploy_every: int = 1) -> Rule:
-    """SGD under local privacy: each user takes part once and adds noise for a budget of their own (paper 4, eq. 2).
+def LDPSGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
+    """Build SGD under local privacy, where each user takes part once with noise for their own budget (paper 4, eq. 2).
 
-    θ_i = θ_{i−1} − η_i·(∇ℓ(θ_{i−1}; x_i) + (2·C0/μ_i)·ω_i), ω ~ N(0, I). `budget` is μ: one number, or one for each
-    user. Nothing is clipped: the loss must know its `sensitivity`, 2·C0.
+    θ_i = θ_{i−1} − η_i·(∇ℓ(θ_{i−1}; x_i) + (2·C0/μ_i)·ω_i), ω ~ N(0, I). Nothing is clipped: the loss must state its
+    `sensitivity`, 2·C0.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    budget : array_like of float
+        μ, above 0: one number for all users, or one per user.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        A rule that allows as many steps as there are users.
     """
     noise = Local(checks.budgets("budget", budget))
     return Rule("LDPSGD", step, Unclipped(), SinglePass(1), noise, deploy_every=deploy_every)
 
 
-def LDPASGD(step: Any, budget: Any, deploy_every: int = 1) -> Rule:
-    """LDPSGD that releases the mean of its iterates (paper 4, Polyak–Ruppert averaging)."""
+def LDPASGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
+    """Build LDPSGD that releases the mean of its iterates (paper 4, Polyak–Ruppert averaging).
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    budget : array_like of float
+        μ, above 0: one number for all users, or one per user.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        A rule that allows as many steps as there are users.
+    """
     noise = Local(checks.budgets("budget", budget))
     return Rule("LDPASGD", step, Unclipped(), SinglePass(1), noise, output=Average(), deploy_every=deploy_every)
 
 
-def DPGD(step: Any, lipschitz: float, noise_std: float, deploy_every: int = 1) -> Rule:
-    """Private gradient descent on all records, which releases the mean of its iterates (paper 5, Algorithm 1).
+def DPGD(step: Schedule, lipschitz: float, noise_std: float, deploy_every: int = 1) -> Rule:
+    """Build private gradient descent on all records that releases the mean of its iterates (paper 5, Algorithm 1).
 
-    For losses whose gradients are no longer than L = `lipschitz`. They are clipped there, which changes nothing if that
-    is so, and keeps the statement true if it is not.
+    θ_{t+1} = project(θ_t − γ_{t+1}·((1/n) Σ ∇ℓ(θ_t; z_i) + ζ_{t+1})), for losses whose gradients are no longer than L.
+    Gradients are clipped at L: this changes nothing if the bound holds, and keeps the privacy statement true if it does
+    not.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    lipschitz : float
+        L, the largest norm of one record's gradient, above 0.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     clip = _norm("lipschitz", lipschitz)
     return Rule("DPGD", step, clip, Full(), _gaussian(noise_std), output=Average(), deploy_every=deploy_every)
 
 
-def ClippedDPGD(step: Any, clip: float, noise_std: float, deploy_every: int = 1) -> Rule:
-    """Private gradient descent with clipping on all records, averaged (paper 5, eq. 7; its B is `clip`).
+def ClippedDPGD(step: Schedule, clip: float, noise_std: float, deploy_every: int = 1) -> Rule:
+    """Build private gradient descent with clipping on all records, averaged (paper 5, eq. 7; its B is `clip`).
 
-    For a convex generalised linear loss it descends `losses.clipped_loss(loss, clip)` (Lemma 5.1).
+    For a convex generalised linear loss it minimises `losses.clipped_loss(loss, clip)` (Lemma 5.1).
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        The largest norm of one record's gradient, above 0.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     part = _norm("clip", clip)
     return Rule("ClippedDPGD", step, part, Full(), _gaussian(noise_std), output=Average(), deploy_every=deploy_every)
 
 
 def NoisySelection(
-    step: Any, lipschitz: float, noise_std: float, selection_epsilon: float, deploy_every: int = 1
+    step: Schedule, lipschitz: float, noise_std: float, selection_epsilon: float, deploy_every: int = 1
 ) -> Rule:
-    """DPGD that releases the iterate with the shortest gradient, chosen privately (paper 5, Theorem 4.1).
+    """Build DPGD that releases the iterate with the shortest gradient, selected privately (paper 5, Theorem 4.1).
 
-    Laplace noise of scale 4L/(nε) on the norms of the mean gradients at θ_0, …, θ_{T−1} hides which is the shortest,
-    with L = `lipschitz` and ε = `selection_epsilon`; this ε is added to that of the descent.
+    Laplace noise of scale 4L/(nε) is added to the norms of the mean gradients at θ_0, …, θ_{T−1}, and the iterate with
+    the smallest noisy norm is released.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    lipschitz : float
+        L, the largest norm of one record's gradient, above 0.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
+    selection_epsilon : float
+        ε of the selection, above 0; it is added to the ε of the descent.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     output = Selected(checks.positive("selection_epsilon", selection_epsilon))
     parts = (_norm("lipschitz", lipschitz), Full(), _gaussian(noise_std))
@@ -170,15 +398,38 @@ def NoisySelection(
 
 
 def GammaDPSGD(
-    step: Any, clip: float, scale: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
+    step: Schedule, clip: float, scale: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
 ) -> Rule:
-    """Minibatch DP-SGD whose noise has a length that is Gamma distributed (paper 5, App. E).
+    """Build minibatch DP-SGD with noise of Gamma-distributed length (paper 5, App. E).
 
-    The noise on the *sum* of a batch has the density ∝ exp(−‖z‖/(scale·clip)): a step is 1/scale-private for those in
-    it. Its length grows with the dimension, unlike that of Gaussian noise in the span of the data.
+    The noise on the *sum* of a batch has the density ∝ exp(−‖z‖/(scale·clip)), so a step is 1/scale-private for the
+    records in its batch. The length of the noise grows with the dimension, unlike that of Gaussian noise within the
+    span of the data.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        The largest norm of one record's gradient, above 0.
+    scale : float
+        The scale of the noise on the sum in units of `clip`, above 0.
+    batch : int
+        The public, expected batch size B.
+    sampling : {"uniform", "poisson", "single-pass", "epochs"}, default "poisson"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
     """
     if sampling == "full":
-        raise ValueError("sampling must be one with batches for GammaDPSGD, whose noise is set by them, got 'full'.")
+        raise ValueError(
+            "sampling must be one with batches for GammaDPSGD, whose noise depends on the batch size, got 'full'."
+        )
     noise = Radial(checks.positive("scale", scale) * checks.positive("clip", clip) / checks.count("batch", batch))
     return Rule("GammaDPSGD", step, _norm("clip", clip), _sampler(sampling, batch), noise, deploy_every=deploy_every)
 
@@ -188,7 +439,7 @@ _ALL = (SGD, PCSGD, DPSGD, *_DICE, LDPSGD, LDPASGD, DPGD, ClippedDPGD, NoisySele
 PRESETS = {preset.__name__: preset for preset in _ALL}
 
 
-def _sampler(sampling: str, batch: int) -> Any:
+def _sampler(sampling: str, batch: int) -> Sampling:
     kind = checks.choice("sampling", sampling, SAMPLERS)
     if kind is not Full:
         return kind(batch)

@@ -1,8 +1,7 @@
 """Sampling: which records take part in a step.
 
-Every sampler names a public, *expected* batch size B; the engine divides by it, never by the
-number that was drawn. A sampler looks at nothing but its own generator, so which records take
-part never depends on the data.
+Every sampler has a public, *expected* batch size B. The engine divides by B, never by the number of records drawn.
+Samplers use only their random generator, so which records take part never depends on the data.
 """
 
 from __future__ import annotations
@@ -40,20 +39,47 @@ class Sampling(Part, Protocol):
 
 @operation
 def draw(sampling: Sampling, t: int, m: int, order: Indices, rng: Generator, drawn: Indices) -> int:
-    """Write which of m records take part in step t (t ≥ 0) into `drawn`; return how many there are.
+    """Write the records that take part in a step into `drawn`, and return their number.
 
-    `order` starts as 0 … m−1 for samplers that ask for it (`permutes`) and is empty for others; a
-    sampler may shuffle it and finds it so at the next step.
+    Parameters
+    ----------
+    sampling : Sampling
+        The part.
+    t : int
+        The step, counted from 0.
+    m : int
+        The number of records.
+    order : array of int
+        0, …, m − 1 before the first step if the sampler `permutes`, else empty. The sampler may shuffle it; it is kept
+        from step to step.
+    rng : Generator
+        The stream of the records.
+    drawn : array of int
+        Overwritten from the front with the numbers of the records, without repetition; long enough for every batch.
     """
 
 
 @operation
 def foresee(sampling: Sampling, t: int, m: int, order: Indices) -> int:
-    """A record that step t will probably want, so that it can be fetched early; −1 if the sampler cannot tell."""
+    """Return a record that step t will probably draw, so that it can be prefetched; −1 if unknown.
+
+    The result affects the speed only. Samplers that do not implement this operation return −1.
+
+    Parameters
+    ----------
+    sampling : Sampling
+        The part.
+    t : int
+        The step, counted from 0; later than the current one.
+    m : int
+        The number of records.
+    order : array of int
+        As in `draw`, after the current step.
+    """
 
 
 @fallback(foresee)
-def _unforeseen(sampling: type) -> Callable[..., int]:
+def _unpredicted(sampling: type) -> Callable[..., int]:
     return _unknown
 
 
@@ -61,57 +87,86 @@ def _unknown(sampling, t, m, order):  # type: ignore[no-untyped-def]
     return -1
 
 
-# Samplers that take records in their order can be followed from chunk to chunk of the records. Those that cannot leave
-# these two out.
+# The next two operations are for records in chunks. They are implemented by samplers that draw records in increasing
+# order, so that the draws of a step can be made chunk by chunk.
 
 
 @operation
 def draw_span(
     sampling: Sampling, m: int, position: float, first: int, last: int, rng: Generator, drawn: Indices
 ) -> int:
-    """Write who of the records first … last − 1 takes part into `drawn`, counted from `first`; return how many do.
+    """Write the records of a chunk that take part in a step into `drawn`, and return their number.
 
-    `position` is the first of them, or what `pass_span` gave for `first`.
+    Parameters
+    ----------
+    sampling : Sampling
+        The part.
+    m : int
+        The number of records in all chunks.
+    position : float
+        The first record from `first` on that takes part, as returned by `pass_span`; it may lie beyond the chunk.
+    first, last : int
+        The chunk holds the records first, …, last − 1.
+    rng : Generator
+        The stream of the records, in its state after `position` was drawn.
+    drawn : array of int
+        Overwritten from the front with the numbers of the records, counted from `first`.
     """
 
 
 @operation
 def pass_span(sampling: Sampling, m: int, position: float, last: int, rng: Generator) -> float:
-    """The first record from `last` on that takes part, given the one at `position` (−1 before the first).
+    """Return the first record from `last` on that takes part in a step, and make all draws up to it.
 
-    It makes the draws of all those before. A result of m or more means that there is none.
+    Parameters
+    ----------
+    sampling : Sampling
+        The part.
+    m : int
+        The number of records in all chunks.
+    position : float
+        The last result of this function in the same step; −1 at the beginning of the step.
+    last : int
+        The first record of the next chunk, or m.
+    rng : Generator
+        The stream of the records.
+
+    Returns
+    -------
+    float
+        The record, possibly with a fraction that is to be dropped; m or more if there is none.
     """
 
 
 def permutes(sampling: Sampling) -> bool:
-    """Whether a sampler works on a permutation of the records; one that does not say gets it."""
+    """Return whether a sampler needs a permutation of the records; True unless it has a method `permutes`."""
     return bool(sampling.permutes()) if hasattr(sampling, "permutes") else True
 
 
 def most_drawn(sampling: Sampling, records: int) -> int:
-    """Room for the largest batch that a sampler can draw; all records if it does not say."""
+    """Return the size of the largest batch that a sampler can draw: B if its batches are `fixed`, else all records."""
     return expected_batch(sampling, records) if getattr(sampling, "fixed", False) else records
 
 
 def expected_batch(sampling: Sampling, records: int) -> int:
-    """B: the public, expected number of records in a step."""
+    """Return B, the public, expected number of records per step; all records for samplers without a field `batch`."""
     return int(getattr(sampling, "batch", records))
 
 
 def longest_run(sampling: Sampling, records: int) -> float:
-    """The largest number of steps the sampler allows."""
+    """Return the largest number of steps that the sampler allows; infinite unless it is a single pass."""
     return -(-records // sampling.batch) if isinstance(sampling, SinglePass) else np.inf
 
 
-@traits(fixed=True)  # never more than `batch` records a step
+@traits(fixed=True)  # never more than `batch` records per step
 @checked(batch=count)
 class Uniform(NamedTuple):
-    """B distinct records of m, all subsets equally likely, anew at every step."""
+    """Draw B distinct records of m, all subsets equally likely, independently in each step."""
 
     batch: int = 1
 
     def permutes(self) -> bool:
-        """Whether `draw` works on a permutation."""
+        """Return whether `draw` needs a permutation of the records."""
         return self.batch > 1
 
 
@@ -120,8 +175,8 @@ def _(sampling, t, m, order, rng, drawn):
     if sampling.batch == 1:
         drawn[0] = rng.integers(0, m)
         return 1
-    # The first B places of a Fisher–Yates shuffle, then its swaps undone in reverse: `order` is
-    # 0 … m−1 again, so a step costs O(B) and depends on nothing but its own draws.
+    # The first B swaps of a Fisher–Yates shuffle, then the same swaps undone in reverse. Afterwards `order` is
+    # 0, …, m − 1 again, so a step costs O(B) and depends on its own draws only.
     for k in range(sampling.batch):
         other = rng.integers(k, m)
         order[k], order[other] = order[other], order[k]
@@ -135,12 +190,12 @@ def _(sampling, t, m, order, rng, drawn):
 
 @checked(batch=count)
 class Poisson(NamedTuple):
-    """Every record takes part with probability B/m, independently, anew at every step."""
+    """Draw each record with probability B/m, independently of the other records and in each step."""
 
     batch: int = 1
 
     def permutes(self) -> bool:
-        """Whether `draw` works on a permutation."""
+        """Return whether `draw` needs a permutation of the records."""
         return False
 
 
@@ -151,7 +206,7 @@ def _rate(batch, m):
 
 @register_jitable
 def _following(position, rate, rng):
-    """Skips between participants are geometric: ⌊E/λ⌋ for E ~ Exp(1) and λ = −log(1 − B/m)."""
+    """Return the next record that takes part: gaps are geometric, ⌊E/λ⌋ for E ~ Exp(1) and λ = −log(1 − B/m)."""
     return np.floor(position) + 1.0 + rng.standard_exponential() / rate
 
 
@@ -179,27 +234,27 @@ def _(sampling, t, m, order, rng, drawn):
     return draw_span(sampling, m, pass_span(sampling, m, -1.0, 0, rng), 0, m, rng, drawn)
 
 
-@traits(fixed=True)  # never more than `batch` records a step
+@traits(fixed=True)  # never more than `batch` records per step
 @checked(batch=count)
 class SinglePass(NamedTuple):
-    """Disjoint batches of B in an order shuffled beforehand: each record takes part at most once."""
+    """Draw disjoint batches of B in an order shuffled before the run: each record takes part at most once."""
 
     batch: int = 1
 
     def permutes(self) -> bool:
-        """Whether `draw` works on a permutation."""
+        """Return whether `draw` needs a permutation of the records."""
         return True
 
 
-@traits(fixed=True)  # never more than `batch` records a step
+@traits(fixed=True)  # never more than `batch` records per step
 @checked(batch=count)
 class Epochs(NamedTuple):
-    """Disjoint batches of B, shuffled anew before each pass over the data; a short last batch stays short."""
+    """Draw disjoint batches of B in an order shuffled before each pass; the last batch of a pass may be smaller."""
 
     batch: int = 1
 
     def permutes(self) -> bool:
-        """Whether `draw` works on a permutation."""
+        """Return whether `draw` needs a permutation of the records."""
         return True
 
 
@@ -221,15 +276,15 @@ def _(sampling, t, m, order, rng, drawn):
 @implements(foresee, SinglePass)
 @implements(foresee, Epochs)
 def _(sampling, t, m, order):
-    # The next pass is shuffled anew, so a guess across its beginning may be wrong.
+    # The order is shuffled again before the next pass, so a prediction beyond the end of this pass may be wrong.
     return order[t % m] if sampling.batch == 1 else -1
 
 
 class Full(NamedTuple):
-    """All m records at every step."""
+    """Draw all m records in every step."""
 
     def permutes(self) -> bool:
-        """Whether `draw` works on a permutation."""
+        """Return whether `draw` needs a permutation of the records."""
         return False
 
 
