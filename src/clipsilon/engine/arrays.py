@@ -1,4 +1,4 @@
-"""A problem and the arrays of a step, as compiled code takes them."""
+"""A problem and the arrays of a step, in the form that compiled code takes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,37 @@ Indices = NDArray[np.int64]
 
 
 class Records(NamedTuple):
-    """The records before they react."""
+    """The records before they react.
 
-    features: Any  # a dense array, or `rows.Sparse`
+    Attributes
+    ----------
+    features : array of shape (m, columns) or rows.Sparse
+        One row per record.
+    labels : array of shape (m,)
+        One label per record.
+    weights : array of shape (m,) or None
+        Factors of the records' gradients; None for 1.
+    """
+
+    features: Any
     labels: Array
     weights: Array | None
 
 
 class ProblemArrays(NamedTuple):
-    """The arrays and parts of a problem."""
+    """The arrays and parts of a problem.
+
+    Attributes
+    ----------
+    records : Records
+        The records before they react.
+    loss : Loss
+        The loss of one record.
+    response : Response
+        How records react to the deployed model.
+    region : Region
+        Where θ may be.
+    """
 
     records: Records
     loss: Loss
@@ -38,11 +60,23 @@ class ProblemArrays(NamedTuple):
 
 
 class RecordParts(NamedTuple):
-    """The parts that turn one record into its contribution to a step."""
+    """The parts that turn one record into its contribution to a step.
+
+    Attributes
+    ----------
+    loss : Loss
+        The loss of one record.
+    response : Response
+        How the record reacts to the deployed model.
+    clip : Clip
+        The clip in force in the step.
+    feedback : Feedback
+        The treatment of what the clip removes.
+    """
 
     loss: Loss
     response: Response
-    clip: Clip  # the clip in force in the step
+    clip: Clip
     feedback: Feedback
 
 
@@ -54,7 +88,15 @@ class Models(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The records drawn[first:last] of a step."""
+    """The records drawn[first:last] of a step.
+
+    Attributes
+    ----------
+    drawn : array of int
+        The records that take part in the step.
+    first, last : int
+        The places in `drawn` at which the span begins and ends.
+    """
 
     drawn: Indices
     first: int
@@ -62,11 +104,21 @@ class Span(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What the records of a step add up to."""
+    """Sums over the records of a step, or of a part of it.
 
-    v: Array  # (1/B) Σ clip(g_i)
-    kept: Array  # (1/B) Σ cap(g_i) for the feedback; empty without
-    counts: Array  # what the clip counts; empty for most
+    Attributes
+    ----------
+    v : array of shape (d,)
+        (1/B) Σ clip(g_i).
+    kept : array
+        (1/B) Σ cap(g_i) for the feedback; empty without feedback.
+    counts : array
+        What the clip counts; empty for clips that do not adapt.
+    """
+
+    v: Array
+    kept: Array
+    counts: Array
 
 
 def problem_arrays(problem: Problem) -> ProblemArrays:
@@ -77,5 +129,20 @@ def problem_arrays(problem: Problem) -> ProblemArrays:
 
 
 def records(features: Any, labels: Array, weights: Array | None) -> Records:
-    """Return a table of records as read-only arrays."""
+    """Return a table of records as read-only arrays.
+
+    Parameters
+    ----------
+    features : array or sparse matrix of shape (m, columns)
+        One row per record.
+    labels : array of shape (m,)
+        One label per record.
+    weights : array of shape (m,) or None
+        One factor per record.
+
+    Returns
+    -------
+    Records
+        Dense features as an array, sparse ones as `rows.Sparse`.
+    """
     return Records(stored(features), frozen(labels), None if weights is None else frozen(weights))

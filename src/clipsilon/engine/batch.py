@@ -52,12 +52,24 @@ FACTOR, KEPT_FACTOR = 2, 3
 
 
 class Workspace(NamedTuple):
-    """Room for intermediate results."""
+    """Arrays for intermediate results, which each thread allocates once.
 
-    moved: Array  # a record's features after its reaction
-    dense_row: Array  # a record's features before its reaction, if the table is sparse
+    Attributes
+    ----------
+    moved : array of shape (columns,)
+        A record's features after its reaction.
+    dense_row : array of shape (columns,)
+        A record's features before its reaction, if the table is sparse.
+    gradient : array of shape (d,)
+        A record's gradient.
+    scratch : array of shape (4, ROWS_AT_A_TIME)
+        Margin, squared norm and the two factors of each row that is being processed.
+    """
+
+    moved: Array
+    dense_row: Array
     gradient: Array
-    scratch: Array  # a few numbers for each of the rows that are processed at a time
+    scratch: Array
 
 
 @kernel
@@ -81,6 +93,25 @@ def add_batch(
     """Add the records of a span, each times `weight`, to the sums of the step.
 
     This is a declaration for compiled code. The types of the parts select one of the functions below.
+
+    Parameters
+    ----------
+    records : Records
+        All records.
+    parts : RecordParts
+        Loss, response, clip in force and feedback.
+    models : Models
+        θ and the deployed model.
+    span : Span
+        The records to add.
+    weight : float
+        1/B, with the expected batch size B.
+    into : Sums
+        Updated in place.
+    space : Workspace
+        Overwritten.
+    rng : Generator
+        The stream of the response.
     """
 
 

@@ -1,7 +1,7 @@
-"""Checkpoints: a run's whole state in one file, written atomically, refused when it is not this run's.
+"""Checkpoints: the complete state of a run in one file, which is written atomically and can resume the same run only.
 
-A checkpoint holds the hidden error e and the state of the noise generators. Whoever reads it can undo
-the noise: keep it as private as the data. (The file is readable by its owner only.)
+A checkpoint holds the hidden error e and the state of the noise generators. Anyone who can read it can remove the
+noise: keep it as private as the data. (The file is readable by its owner only.)
 """
 
 from __future__ import annotations
@@ -25,11 +25,26 @@ _FORMAT = "clipsilon-checkpoint-1"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint file that cannot be used for this run; it is left as it was."""
+    """Raised for a checkpoint file that cannot be used for this run. The file is left unchanged."""
 
 
 def identity(problem: Problem, rule: Rule, settings: dict[str, Any]) -> dict[str, Any]:
-    """What makes a run this run: data, parts and settings, as digests that can be compared."""
+    """Return what identifies a run: digests of its data and parts, and its settings.
+
+    Parameters
+    ----------
+    problem : Problem
+        Data, loss, response and region.
+    rule : Rule
+        The rule; its name does not count.
+    settings : dict
+        Further settings of the run that JSON can represent, by the names that messages use.
+
+    Returns
+    -------
+    dict
+        Values that JSON can represent. Two runs can resume each other's checkpoints if all of them are equal.
+    """
     return {
         "version of clipsilon": SOURCE_DIGEST,
         "data": [list(problem.features.shape), _digest(problem)],
@@ -42,7 +57,7 @@ def identity(problem: Problem, rule: Rule, settings: dict[str, Any]) -> dict[str
 
 
 def _digest(problem: Problem) -> str:
-    """A digest of the records, of how their features are stored, and of their weights."""
+    """Return a digest of the records, their weights, and the storage format of the features."""
     table = stored(problem.features)
     arrays = [*table[:3]] if isinstance(table, Sparse) else [table]
     data = hashlib.sha256()
@@ -53,14 +68,39 @@ def _digest(problem: Problem) -> str:
 
 
 def save(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:
-    """Write the state of all replicates; the caller sees to it that none is moving."""
+    """Write the state of all replicates atomically. The caller must hold all of them still.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which is replaced if it exists.
+    run : dict
+        The result of `identity`.
+    replicates : list of Replicate
+        All replicates of the run.
+    """
     arrays = {name: value for r, replicate in enumerate(replicates) for name, value in _arrays(r, replicate).items()}
     about = {"format": _FORMAT, "run": run, "streams": [replicate.streams.state() for replicate in replicates]}
     write_atomically(path, lambda file: np.savez(file, about=np.array(json.dumps(about)), **arrays))
 
 
 def load(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:
-    """Bring the replicates to the state that `path` holds; nothing changes if the file is not theirs."""
+    """Restore all replicates from a checkpoint.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    run : dict
+        The result of `identity` for the present run.
+    replicates : list of Replicate
+        Replicates in their initial state; updated in place, or left unchanged on failure.
+
+    Raises
+    ------
+    CheckpointError
+        If the file belongs to another run, is damaged, or is not a checkpoint.
+    """
     arrays, about = _read(path)
     wrong = [name for name in run if about.get("run", {}).get(name) != json.loads(json.dumps(run[name]))]
     if wrong:
@@ -77,7 +117,10 @@ def load(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:
 
 
 def _check(arrays: dict[str, Any], about: dict[str, Any], replicates: list[Replicate]) -> None:
-    """Raise unless the file holds just what these replicates need: nothing is changed before this has passed."""
+    """Raise KeyError, TypeError or ValueError unless the file holds exactly what the replicates need.
+
+    This runs before any replicate is changed.
+    """
     expected = {name: value for r, replicate in enumerate(replicates) for name, value in _arrays(r, replicate).items()}
     fits = arrays.keys() == expected.keys() and len(about["streams"]) == len(replicates)
     for name, value in expected.items():
@@ -90,7 +133,7 @@ def _check(arrays: dict[str, Any], about: dict[str, Any], replicates: list[Repli
 
 
 def _arrays(r: int, replicate: Replicate) -> dict[str, Any]:
-    """The arrays of the r-th replicate, by the names they have in the file."""
+    """Return the arrays of the r-th replicate by their names in the file."""
     groups = {**replicate.state._asdict(), "order": replicate.order}
     kept = {f"recording.{name}": value for name, value in replicate.recording._asdict().items()}
     return {f"{r}.{name}": value for name, value in {**groups, **kept}.items()}

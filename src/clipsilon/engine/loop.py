@@ -1,4 +1,4 @@
-"""The update, compiled: the only loop over steps in the package. It knows no algorithm by name.
+"""The compiled update, the only loop over steps in the package. It is the same for all algorithms.
 
 A step has two halves. `batch.add_batch` sums the records of the batch; `finish_step` turns the sums into the next θ.
 `remote.py` shares the second half: its sums come from elsewhere.
@@ -34,20 +34,46 @@ Array = NDArray[np.float64]
 
 
 class State(NamedTuple):
-    """What one replicate carries from step to step, besides its random streams and the sampler's permutation."""
+    """What one replicate carries from step to step, besides its random streams and the sampler's permutation.
 
-    clock: NDArray[np.int64]  # steps done, records written
+    Attributes
+    ----------
+    clock : array of 2 int
+        The number of steps done, and the number of rows recorded.
+    theta : array of shape (d,)
+        θ.
+    deployed : array of shape (d,)
+        The model that records react to: θ itself, the same array, under greedy deployment.
+    error : array
+        e of the feedback; empty without feedback.
+    clip : array
+        The state of the clip.
+    noise, moments : array of shape (k, d)
+        The states of the noise and of the preconditioner, one vector per row; k may be 0.
+    summary : array
+        Begins with the model that would be released now: θ itself, an average, or the selected iterate.
+    """
+
+    clock: NDArray[np.int64]
     theta: Array
-    deployed: Array  # the model that records react to: θ itself under greedy deployment
-    error: Array  # e of the feedback; empty without
-    clip: Array  # the state of the clip
-    noise: Array  # the state of the noise, one vector per row
-    moments: Array  # the state of the preconditioner, one vector per row
-    summary: Array  # starts with what would be released now: θ itself, an average, or the best so far
+    deployed: Array
+    error: Array
+    clip: Array
+    noise: Array
+    moments: Array
+    summary: Array
 
 
 class Recording(NamedTuple):
-    """The rows that the loop records: row k belongs to iteration iterations[k]."""
+    """The rows that the loop records: row k belongs to iteration iterations[k].
+
+    Attributes
+    ----------
+    iterations : array of int
+        The iterations to record, increasing.
+    theta, error, average : array of shape (iterations.size, d or 0)
+        θ, e and the average; without columns if the rule has no error or no average.
+    """
 
     iterations: NDArray[np.int64]
     theta: Array
@@ -56,7 +82,22 @@ class Recording(NamedTuple):
 
 
 def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
-    """Return the state before the first step, at θ_0 = start."""
+    """Return the state before the first step.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its dimension d is the length of θ.
+    rule : Rule
+        Its parts determine the sizes of the arrays.
+    start : array of shape (d,)
+        θ_0, which is copied.
+
+    Returns
+    -------
+    State
+        The state with no steps done.
+    """
     d = problem.dimension
     theta = start.copy()
     return State(
@@ -72,7 +113,22 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
 
 
 def empty_recording(problem: Problem, rule: Rule, iterations: NDArray[np.int64]) -> Recording:
-    """Return rows of NaN, one for each iteration that is to be recorded."""
+    """Return a recording filled with NaN.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its dimension is the number of columns.
+    rule : Rule
+        Determines whether there are errors and averages to record.
+    iterations : array of int
+        The iterations to record, increasing.
+
+    Returns
+    -------
+    Recording
+        One row per iteration.
+    """
     kept = (True, remembers(rule.feedback), averages(rule.output))
     widths = [problem.dimension if wanted else 0 for wanted in kept]
     return Recording(iterations, *(np.full((iterations.size, width), np.nan) for width in widths))
@@ -115,7 +171,7 @@ def advance(
     record_rng, noise_rng, response_rng : Generator
         The random streams of the replicate.
     """
-    # Arrays are taken out of their tuples here: inside the loop that would cost reference counting.
+    # Arrays are unpacked from their tuples here: inside the loop this would cost reference counting.
     records, loss, response, region = arrays
     features, labels, _ = records
     clock, theta, deployed, _, clip_state, _, _, _ = state
@@ -183,7 +239,7 @@ def finish_step(
     precondition(update.preconditioner, t, v, memory)
     checksum = _move(theta, size(update.step, t), v)
     clock[0] = t
-    # Before the projection, which could hide it; a non-finite e shows in θ at the next step.
+    # Checked before the projection, which could hide it. A non-finite e makes θ non-finite in the next step.
     if not np.isfinite(checksum):
         return False
     project(region, theta)

@@ -1,4 +1,4 @@
-"""A run whose records are elsewhere, in chunks: the sums of each step come from there, and `finish_step` goes on.
+"""A run whose records are elsewhere, in chunks: each step's sums are computed there, and `finish_step` is run here.
 
 The draws of a step are one sequence over all chunks, as in memory. Each chunk receives the state of the generator at
 its first record and repeats the draws that fall into it. Which records take part therefore depends neither on the
@@ -38,7 +38,19 @@ Indices = NDArray[np.int64]
 
 
 class RemoteProblem(Problem):
-    """A problem whose records are elsewhere: only their number is known, and a row of ones stands for them."""
+    """A problem whose records are elsewhere: only their number is known, and one row of ones stands in for them.
+
+    Parameters
+    ----------
+    records : int
+        m, the number of records.
+    columns : int
+        The number of features per record.
+    loss : Loss
+        The loss of one record.
+    response : Response or None
+        How records react to the model; None if they do not.
+    """
 
     def __init__(self, records: int, columns: int, *, loss: Loss, response: Response | None):
         self._records = 1
@@ -52,7 +64,21 @@ class RemoteProblem(Problem):
 
 
 class Job(NamedTuple):
-    """What stays the same throughout a run, as the holders of chunks need it."""
+    """What the holders of chunks need to know, and stays the same throughout a run.
+
+    Attributes
+    ----------
+    loss : Loss
+        The loss of one record.
+    response : Response
+        How records react to the model.
+    feedback : Feedback
+        The treatment of what clipping removes.
+    sampling : Sampling
+        Which records take part in a step; implements `draw_span`.
+    records : int
+        m, the number of records in all chunks.
+    """
 
     loss: Loss
     response: Response
@@ -62,27 +88,64 @@ class Job(NamedTuple):
 
 
 class ChunkStart(NamedTuple):
-    """The draws of a step where they reach a chunk."""
+    """The state of a step's draws at the beginning of a chunk.
 
-    first: int  # the number of the chunk's first record
-    position: float  # the first record from there on that takes part
-    generator: GeneratorState  # after the draw of that record
+    Attributes
+    ----------
+    first : int
+        The number of the chunk's first record.
+    position : float
+        The first record from `first` on that takes part, as returned by `pass_span`.
+    generator : GeneratorState
+        The state of the generator after that record was drawn.
+    """
+
+    first: int
+    position: float
+    generator: GeneratorState
 
 
 class Step(NamedTuple):
-    """What changes from step to step."""
+    """What the holders of chunks need to know for one step.
+
+    Attributes
+    ----------
+    models : Models
+        θ and the deployed model.
+    clip : Clip
+        The clip in force.
+    counts : int
+        The number of sums that the clip counts.
+    starts : list of ChunkStart
+        One per chunk.
+    """
 
     models: Models
-    clip: Clip  # the clip in force
-    counts: int  # how many sums the clip counts
-    starts: list[ChunkStart]  # one per chunk
+    clip: Clip
+    counts: int
+    starts: list[ChunkStart]
 
 
 # -- where the chunks are -------------------------------------------------------------------------------------------
 
 
 def drawn_rows(job: Job, start: ChunkStart, rows: int) -> Indices:
-    """Return which rows of a chunk with so many rows take part in a step."""
+    """Return the rows of a chunk that take part in a step.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+    start : ChunkStart
+        The state of the step's draws at the beginning of the chunk.
+    rows : int
+        The number of rows in the chunk.
+
+    Returns
+    -------
+    array of int
+        Row numbers, counted from the first row of the chunk.
+    """
     drawn = np.empty(rows, dtype=np.int64)
     last = start.first + rows
     rng = start.generator.generator()
@@ -124,7 +187,7 @@ def add_up(*parts: Sums) -> Sums:
 
 
 def _check_parts(parts: RecordParts) -> None:
-    """Raise TypeError for parts of the user's own that arrived without their functions."""
+    """Raise TypeError if a user's part was sent here without its functions."""
     needed = {"loss": gradient, "response": respond, "clip": add_clipped, "feedback": keep}
     for role, operation in needed.items():
         kind = type(getattr(parts, role))
@@ -217,7 +280,7 @@ def check_chunked(problem: Problem, rule: Rule) -> None:
 def _advance(
     problem: RemoteProblem, rule: Rule, replicate: Replicate, firsts: list[int], sum_up: Callable[[Step], Sums]
 ) -> None:
-    """Take one step, with the sums from elsewhere."""
+    """Take one step with the sums that `sum_up` returns."""
     state, streams = replicate.state, replicate.streams
     if rule.deploy_every > 1 and replicate.done % rule.deploy_every == 0:
         state.deployed[:] = state.theta
@@ -230,13 +293,13 @@ def _advance(
 
 @kernel
 def _finish_step(update: Update, region: Region, total: Sums, state: State, rng: Generator) -> bool:
-    drawn = np.empty(0, np.int64)  # no noise that depends on who took part can be run in chunks
+    drawn = np.empty(0, np.int64)  # noise that depends on the records drawn cannot be run in chunks
     finite: bool = finish_step(update, region, drawn, total, state, rng)
     return finite
 
 
 def _chunk_starts(sampling: Sampling, m: int, firsts: list[int], rng: Generator) -> list[ChunkStart]:
-    """Go through the draws of a step without keeping them, and note where each chunk's begin."""
+    """Make the draws of a step without storing them, and return their state at the beginning of each chunk."""
     starts, position = [], -1.0
     for first in firsts:
         position = _pass(sampling, m, position, first, rng)

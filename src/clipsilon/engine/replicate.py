@@ -26,11 +26,23 @@ _NOTHING = np.empty(0, dtype=np.int64)
 
 
 class Fixed(NamedTuple):
-    """The arguments of `advance` that stay the same throughout a run."""
+    """The arguments of `advance` that stay the same throughout a run.
+
+    Attributes
+    ----------
+    arrays : ProblemArrays
+        The problem.
+    update : Update
+        The parts of the rule.
+    weight : float
+        1/B, with the expected batch size B.
+    shared : StepThreads
+        The memory shared with the worker threads.
+    """
 
     arrays: ProblemArrays
     update: Update
-    weight: float  # 1/B
+    weight: float
     shared: StepThreads
 
 
@@ -50,12 +62,30 @@ class Pace:
 
 @dataclass
 class Replicate:
-    """One replicate. `moving` is held while its state changes, `turn` by the thread that is next to hold it."""
+    """One replicate of a run.
+
+    Parameters
+    ----------
+    state : State
+        Where it is.
+    recording : Recording
+        What it has recorded.
+    streams : Streams
+        Its random streams.
+    order : array of int, default empty
+        The sampler's permutation of the records while it runs.
+    diverged : bool, default False
+        Whether θ is no longer finite.
+    moving : threading.Lock
+        Held while the state changes, and by `still`.
+    turn : threading.Lock
+        Held by the thread that is next to acquire `moving`.
+    """
 
     state: State
     recording: Recording
     streams: Streams
-    order: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)  # the sampler's permutation, while it runs
+    order: NDArray[np.int64] = field(default_factory=lambda: _NOTHING)
     diverged: bool = False
     moving: threading.Lock = field(default_factory=threading.Lock)
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -67,7 +97,10 @@ class Replicate:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Hold the replicate between two chunks. Taking the turn first keeps other threads from overtaking."""
+        """Keep the replicate between two chunks for the duration of the block.
+
+        `turn` is acquired first, so that no other thread can overtake this one.
+        """
         with self.turn:
             self.moving.acquire()
         try:
@@ -76,7 +109,15 @@ class Replicate:
             self.moving.release()
 
     def compile(self, problem: Problem, rule: Rule, threads: int) -> None:
-        """Compile or load the loop, and record the start; no step is taken."""
+        """Compile or load the loop, and record the start; no step is taken.
+
+        Parameters
+        ----------
+        problem, rule : Problem, Rule
+            What will run.
+        threads : int
+            The largest number of threads per step.
+        """
         fixed = self._fixed(problem, rule, threads)
         advance(*fixed, self.state, self.order, self.recording, self.done, *self.streams)
         prepare(fixed.shared, *self._common(fixed))
@@ -133,7 +174,7 @@ class Replicate:
 
 @contextmanager
 def all_still(replicates: Iterable[Replicate]) -> Iterator[None]:
-    """Hold all replicates at once."""
+    """Keep all replicates still for the duration of the block."""
     with ExitStack() as stack:
         for replicate in replicates:
             stack.enter_context(replicate.still())

@@ -1,8 +1,8 @@
-"""Several threads per step: the batch is cut into spans, each summed by itself, and the sums are added in order.
+"""Several threads per step: the batch is cut into spans, each is summed separately, and the sums are added in order.
 
-The number of spans depends on the batch alone, so the result does not depend on the number of threads. A step takes
-microseconds, and waking a thread takes longer. The threads therefore watch a number in memory, the ticket, which the
-leader sets to the step that is due.
+The number of spans depends on the batch size only, so the result does not depend on the number of threads. A step takes
+microseconds, which is less than it takes to wake a thread. The worker threads therefore poll a number in memory, the
+ticket, which the leader sets to the number of the step that is due.
 """
 
 from __future__ import annotations
@@ -36,22 +36,48 @@ _SPAN = 32  # least number of records per span if there are several
 _WORTHWHILE = 2_000  # numbers read per step, below which a second thread costs more than it saves
 _LINE = 8  # numbers per cache line: each thread writes to a line of its own
 _STOP = -1
-_PATIENCE = 2_000  # looks at the ticket before the thread yields the processor
+_PATIENCE = 2_000  # polls of the ticket before the thread yields the processor
 
 
 class StepThreads(NamedTuple):
-    """The memory that the threads of one replicate share."""
+    """The memory that the threads of one replicate share.
 
-    post: NDArray[np.int64]  # the ticket, the size of the batch, and from the second line on each thread's last step
+    Attributes
+    ----------
+    post : array of int
+        The ticket, the size of the batch, and from the second cache line on, one line per thread, the last step that
+        the thread has finished.
+    drawn : array of int
+        Begins with the records of the batch.
+    v, kept, counts : array
+        One row per span, as in `Sums`.
+    members : int
+        The number of threads, including the leader.
+    """
+
+    post: NDArray[np.int64]
     drawn: NDArray[np.int64]
-    v: Array  # one row per span, as in `Sums`
+    v: Array
     kept: Array
     counts: Array
-    members: int  # number of threads, the leader included
+    members: int
 
 
 def step_threads(problem: Problem, rule: Rule, threads: int) -> StepThreads:
-    """Allocate the shared memory of a replicate whose steps are computed by at most `threads` threads."""
+    """Allocate the shared memory of a replicate.
+
+    Parameters
+    ----------
+    problem, rule : Problem, Rule
+        Their sizes and parts determine the sizes of the arrays.
+    threads : int
+        The largest number of threads per step. Fewer are used where they would not save time.
+
+    Returns
+    -------
+    StepThreads
+        The memory, with the number of threads to use.
+    """
     batch = expected_batch(rule.sampling, problem.records)
     spans = _spans(batch)
     members = min(threads, spans) if _is_worthwhile(problem, batch) else 1
@@ -66,7 +92,7 @@ def step_threads(problem: Problem, rule: Rule, threads: int) -> StepThreads:
 
 
 def _spans(batch: int) -> int:
-    """Return a power of two, so that spans are about equal for the usual numbers of threads."""
+    """Return the number of spans, a power of two, so that the usual numbers of threads get equal shares."""
     spans = 1
     while spans < _MOST_SPANS and 2 * spans * _SPAN <= batch:
         spans *= 2
@@ -74,7 +100,7 @@ def _spans(batch: int) -> int:
 
 
 def _is_worthwhile(problem: Problem, batch: int) -> bool:
-    """Return whether a second thread saves time; random responses draw from one stream, record after record."""
+    """Return whether a second thread is possible and saves time; random responses draw from one stream in order."""
     if sys.platform == "win32" or is_random(problem.response):
         return False
     return batch * problem.dimension >= _WORTHWHILE
@@ -162,13 +188,38 @@ def clear(into: Sums) -> None:
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]
 def span_start(span: int, spans: int, batch: int) -> int:
-    """Return the place of a span's first record: a multiple of eight, because rows are summed eight at a time."""
+    """Return the place of a span's first record, a multiple of eight, because rows are summed eight at a time.
+
+    Parameters
+    ----------
+    span : int
+        The span, from 0 to `spans`; `spans` gives the end of the last one.
+    spans : int
+        The number of spans.
+    batch : int
+        The number of records drawn.
+
+    Returns
+    -------
+    int
+        A place in `drawn`, at most `batch`.
+    """
     return batch if span == spans else span * (batch // 8) // spans * 8
 
 
 @kernel
 def wait_for(post: NDArray[np.int64], member: int, ticket: int) -> None:
-    """Wait until a thread has finished a step."""
+    """Wait until a thread has finished a step.
+
+    Parameters
+    ----------
+    post : array of int
+        `StepThreads.post`.
+    member : int
+        The thread, counted from 1.
+    ticket : int
+        The step, counted from 1.
+    """
     looks = 0
     while look(post, (member + 1) * _LINE) != ticket:
         looks += 1
@@ -176,12 +227,22 @@ def wait_for(post: NDArray[np.int64], member: int, ticket: int) -> None:
             _yield_processor()
 
 
-# Loads and stores that other threads observe in program order.
+# Atomic loads and stores, which other threads observe in program order. As Numba intrinsics, they receive Numba types.
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def look(typing: Any, array: Any, place: Any) -> Any:
-    """Load a number that another thread may write."""
+    """Load a number that another thread may write; compiled code calls `look(array, place)`.
+
+    Parameters
+    ----------
+    typing : numba typing context
+        Passed by Numba.
+    array : array of int64
+        The array to read.
+    place : int
+        The index of the number.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -192,7 +253,21 @@ def look(typing: Any, array: Any, place: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def announce(typing: Any, array: Any, place: Any, value: Any) -> Any:
-    """Store a number so that threads that see it also see everything written before it."""
+    """Store a number so that threads that see it also see everything written before it.
+
+    Compiled code calls `announce(array, place, value)`.
+
+    Parameters
+    ----------
+    typing : numba typing context
+        Passed by Numba.
+    array : array of int64
+        The array to write.
+    place : int
+        The index of the number.
+    value : int
+        The number.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -206,7 +281,7 @@ if sys.platform == "win32":
 
     @register_jitable
     def _yield_processor() -> None:
-        """Do nothing: there is one thread on this platform."""
+        """Do nothing: one thread per replicate is used on this platform."""
 
 else:
     _yield_processor = types.ExternalFunction("sched_yield", types.int32())

@@ -125,9 +125,9 @@ def _(output, t, theta, summary):
 class Selected(NamedTuple):
     """Release the iterate of θ_0, …, θ_{T−1} with the smallest noisy norm of the mean gradient.
 
-    This is report-noisy-min with Laplace noise (paper 5, Theorem 4.1). `epsilon` is the privacy cost of the selection under replace-one.
-    `scale`, the scale of the noise, depends on the clip and on the number of records, so it is filled in when a run
-    begins and is NaN until then.
+    This is report-noisy-min with Laplace noise (paper 5, Theorem 4.1). `epsilon` is the privacy cost of the selection
+    under replace-one. `scale`, the scale of the noise, depends on the clip and on the number of records, so it is
+    filled in when a run begins and is NaN until then.
     """
 
     epsilon: float
