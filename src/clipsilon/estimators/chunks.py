@@ -35,12 +35,14 @@ from clipsilon.engine.remote import (
 from clipsilon.estimators.inputs import Array, Labels
 from clipsilon.estimators.quantiles import balances
 from clipsilon.estimators.rescaling import project
-from clipsilon.estimators.targets import merge
+from clipsilon.estimators.targets import ClassCounts, Moments, merge
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
 from clipsilon.rules.rule import Rule
 
 if TYPE_CHECKING:
+    import pandas
+
     from clipsilon.estimators.inputs import DaskColumn, DaskTable
 
 Encoder = Callable[[Any, Array | None], Labels]  # from y and weights to labels and weights
@@ -64,18 +66,18 @@ class Chunks(NamedTuple):
     X: list[Any]
     y: list[Any]
     weights: list[Any]
-    sample: Any
+    sample: Array | pandas.DataFrame
 
 
 class Survey(NamedTuple):
-    """The result of one pass over the chunks."""
+    """The number of rows of each chunk, and a summary of all of y."""
 
     sizes: list[int]
-    summary: Any  # of y: `ClassCounts` or `Moments`
+    summary: ClassCounts | Moments
 
 
 def is_chunked(X: object) -> TypeGuard[DaskTable]:
-    """Whether X is a Dask collection."""
+    """Return whether X is a Dask collection."""
     return hasattr(X, "__dask_graph__")
 
 
@@ -129,7 +131,7 @@ def _aligned(name: str, column: DaskColumn | None, X: DaskTable, blocks: list[An
     return list(np.ravel(column.to_delayed()))
 
 
-def _sample(X: DaskTable) -> Any:
+def _sample(X: DaskTable) -> Array | pandas.DataFrame:
     row = np.ones((1, X.shape[1]))
     if not hasattr(X, "columns"):
         return row
@@ -210,7 +212,7 @@ class ChunkRunner:
 
     @cached_property
     def labels(self) -> tuple[Any, ...]:
-        """Labels and weights, which the workers keep: one or two numbers per record, encoded once."""
+        """Return labels and weights, encoded once and kept by the workers: one or two numbers per record."""
         import dask
 
         encoded: tuple[Any, ...] = dask.persist(
@@ -221,7 +223,26 @@ class ChunkRunner:
     def run(
         self, rule: Rule, steps: int, seed: int | None, start: float | Array, directions: Array | None = None
     ) -> Array:
-        """Run a rule on the chunks, or on their projection; see `Runner.run`."""
+        """Run a rule on the chunks, or on their projection, and return its output.
+
+        Parameters
+        ----------
+        rule : Rule
+            The rule; its sampling must be Poisson or Full.
+        steps : int
+            Number of iterations.
+        seed : int or None
+            None for cryptographic noise.
+        start : float or array
+            θ_0; a number stands for all entries.
+        directions : array, optional
+            One direction per column: records are projected on these, and θ has one entry for each.
+
+        Returns
+        -------
+        array
+            θ.
+        """
         problem = self.problem
         if directions is not None:
             problem = RemoteProblem(problem.records, directions.shape[1], loss=problem.loss, response=None)
@@ -251,7 +272,7 @@ def make_runner(
     has_intercept: bool,
     progress: bool | None,
 ) -> ChunkRunner:
-    """Make a runner.
+    """Return a runner for records in chunks.
 
     Parameters
     ----------
@@ -288,7 +309,7 @@ def _encode_chunk(encode: Encoder, y: Any, weights: Any) -> Labels:
 
 
 class _ChunkStep(NamedTuple):
-    """What all chunks get for one step."""
+    """The arguments that all chunks share in one step."""
 
     job: Job
     has_intercept: bool

@@ -22,6 +22,7 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Schedule
 
 if TYPE_CHECKING:
+    from clipsilon.estimators.glm import PrivateGLM
     from clipsilon.estimators.inputs import Column, RandomState, Table
 
 
@@ -200,7 +201,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return tags
 
 
-def first_classes(estimator: Any, classes: ArrayLike | None) -> tuple[ArrayLike, bool]:
+def first_classes(
+    estimator: PrivateLogisticRegression | PrivateGLM, classes: ArrayLike | None
+) -> tuple[ArrayLike, bool]:
     """Return the classes for a call of `partial_fit`, and whether it is the first call."""
     if hasattr(estimator, "theta_"):
         if classes is not None and not np.array_equal(np.unique(classes), estimator.classes_):

@@ -33,7 +33,7 @@ class Lab(Protocol):
     def sweep(self, runs: Sequence[Run]) -> list[Trace]:
         """Return the traces of all runs, in their order."""
 
-    def keep(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    def keep(self, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
         """Return what a function returns; it is called once per set of arguments.
 
         Parameters

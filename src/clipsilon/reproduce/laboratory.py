@@ -46,7 +46,7 @@ class Laboratory:
         """Return the traces of all runs, in their order."""
         return sweep(runs, self.folder, self.n_jobs, self.progress)
 
-    def keep(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    def keep(self, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
         """Return what a function of this package returns, from the store if possible.
 
         The function is called once per set of arguments, and again after the sources of the package (for a function
@@ -73,7 +73,7 @@ class Laboratory:
         return value
 
 
-def _key(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:
+def _key(function: Callable[..., Any], arguments: tuple[object, ...], keywords: dict[str, object]) -> str:
     module, name = function.__module__, function.__qualname__
     if module.split(".")[0] != "clipsilon" or "<" in name:
         raise ValueError(f"function must be at the top level of a module of clipsilon, got {module}.{name}.")
