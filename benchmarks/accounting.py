@@ -1,10 +1,10 @@
-"""Accounting for DP-SGD: certified ε and calibrated noise against Opacus's accountants and dp-accounting, and the time.
+"""Accounting for DP-SGD compared with Opacus's accountants and dp-accounting: certified ε, calibrated noise, and time.
 
     python benchmarks/accounting.py [--quick]
 
-Poisson batches, one record added or removed. `cs.account` is timed from the rule to the certified ε, with nothing kept
-from earlier calls; peers from their history to theirs. Opacus's GDP accountant uses a central limit theorem and so is
-not an upper bound: a ratio below 1 is no lead.
+Poisson batches, one record added or removed. `cs.account` is timed from the rule to the certified ε, without results
+cached by earlier calls; peers are timed from their history to their ε. Opacus's GDP accountant uses a central limit
+theorem, so its ε is not an upper bound and a ratio below 1 does not mean that it is tighter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,19 @@ BATCH = 1000
 
 
 class Setting(NamedTuple):
-    """Records, the noise on a batch's sum in clips, steps, δ. The batch is `BATCH`."""
+    """One DP-SGD run with batches of `BATCH`.
+
+    Parameters
+    ----------
+    records : int
+        Number of records.
+    noise : float
+        Standard deviation of the noise on the sum of a batch, in units of the clip.
+    steps : int
+        Number of steps.
+    delta : float
+        The δ at which ε is stated.
+    """
 
     records: int
     noise: float
@@ -38,7 +50,7 @@ class Setting(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The chance of a record to take part in a step."""
+        """Return the probability that a record takes part in a step."""
         return BATCH / self.records
 
     def __str__(self) -> str:
@@ -52,29 +64,29 @@ SETTINGS = [
     Setting(1_000_000, 0.6, 100_000, 1e-8),
     Setting(2_000, 20.0, 500, 1e-5),
 ]
-SHORT = [case for case in SETTINGS if case.steps <= 1_000]  # to calibrate for: Opacus's PRV is slow beyond
-EPSILON, CLOSE = 1.0, 0.002  # to calibrate for, and how near below it, as `cs.calibrate` does
+SHORT = [case for case in SETTINGS if case.steps <= 1_000]  # for calibration: Opacus's PRV is slow beyond
+EPSILON, CLOSE = 1.0, 0.002  # target of the calibration and its relative tolerance, as in `cs.calibrate`
 
 
 def rule(noise: float) -> cs.Rule:
-    """DP-SGD."""
+    """Return DP-SGD with noise of `noise` clips on the sum of a batch."""
     return cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=noise / BATCH, batch=BATCH)
 
 
 def ours(case: Setting) -> float:
-    """The certified ε."""
+    """Return the certified ε."""
     return cs.account(rule(case.noise), case.records, case.steps, case.delta, "add-remove").certified
 
 
 def opacus(name: str, case: Setting) -> float:
-    """The ε of one of Opacus's accountants."""
+    """Return the ε of one of Opacus's accountants."""
     accountant = create_accountant(name)
     accountant.history = [(case.noise, case.rate, case.steps)]
     return float(accountant.get_epsilon(delta=case.delta))
 
 
 def dp_accounting_epsilon(case: Setting) -> float:
-    """The ε of dp-accounting's privacy loss distributions, with its defaults."""
+    """Return the ε of dp-accounting's privacy loss distributions, with its defaults."""
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     event = dp_accounting.PoissonSampledDpEvent(case.rate, dp_accounting.GaussianDpEvent(case.noise))
     return float(accountant.compose(event, case.steps).get_epsilon(case.delta))
@@ -89,7 +101,7 @@ PEERS: dict[str, Callable[[Setting], float]] = {
 
 
 def compare(rows: list[Row], cases: list[Setting], repeats: int) -> None:
-    """ε and time, over all settings."""
+    """Add rows for ε and time, each over all settings."""
     tightness, speed = {name: [] for name in PEERS}, {name: [] for name in PEERS}
     for case in cases:
         certified = ours(case)
@@ -104,26 +116,26 @@ def compare(rows: list[Row], cases: list[Setting], repeats: int) -> None:
 
 
 def summary(what: str, other: str, ratios: list[float]) -> Row:
-    """One row for all settings: the median, and the least and the greatest in words."""
+    """Return one row for all settings: the median ratio, with the range in words."""
     about = f"{len(ratios)} settings, {min(ratios):#.4g} to {max(ratios):#.4g}"
     return ahead(TOPIC, what, other, statistics.median(ratios), about)
 
 
 def calibrated(case: Setting) -> float:
-    """The noise multiplier that `cs.calibrate` finds."""
+    """Return the noise multiplier that `cs.calibrate` finds."""
     found = cs.calibrate(rule(1.0), EPSILON, case.delta, case.records, case.steps, adjacency="add-remove")
     return found.noise.std * BATCH
 
 
 def opacus_noise(name: str, case: Setting) -> float:
-    """The noise multiplier that Opacus finds, told to come as close to ε as we do."""
+    """Return the noise multiplier that Opacus finds with the same tolerance on ε."""
     order = {"target_epsilon": EPSILON, "target_delta": case.delta, "sample_rate": case.rate, "steps": case.steps}
     close = {"epsilon_tolerance": CLOSE * EPSILON} | ({"eps_error": CLOSE * EPSILON} if name == "prv" else {})
     return float(get_noise_multiplier(**order, accountant=name, **close))
 
 
 def calibration(rows: list[Row], cases: list[Setting], repeats: int) -> None:
-    """The noise for ε = 1, by each, and how long finding it takes."""
+    """Add rows for the noise calibrated for ε = 1, and for the time of the calibration."""
     for peer, name in {"Opacus, RDP": "rdp", "Opacus, PRV": "prv"}.items():
         noises, times = [], []
         for case in cases:
@@ -136,8 +148,8 @@ def calibration(rows: list[Row], cases: list[Setting], repeats: int) -> None:
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """All settings."""
-    warnings.simplefilter("ignore")  # Opacus's, about orders and the GDP accountant
+    """Measure all settings, or the first ones if `quick`."""
+    warnings.simplefilter("ignore")  # Opacus warns about RDP orders and the GDP accountant
     repeats = 1 if quick else 5
     compare(rows, SETTINGS[:2] if quick else SETTINGS, repeats)
     calibration(rows, SETTINGS[:1] if quick else SHORT, 1 if quick else 2)

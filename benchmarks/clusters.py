@@ -1,10 +1,11 @@
-"""What a task costs on a Dask cluster: fits of chunks that are next to nothing, beside tasks that do nothing.
+"""The cost of a task on a Dask cluster: fits on tiny chunks compared with tasks that do nothing.
 
     python benchmarks/clusters.py [--quick]
 
-Two workers on this machine. A step has one task a chunk, and one for every sixteen parts that are added up. What comes
-before the first step is left out: the time of a long fit less that of a short one, over the steps between. The peer is
-the same tree of tasks, submitted by hand, which do nothing. Wanted is at most 5 ms a task.
+Two workers on this machine. A step has one task per chunk, and one for every sixteen parts that are added up. The time
+before the first step is excluded: the time per step is the difference between a long and a short fit, divided by the
+difference in steps. The peer is the same tree of tasks, submitted by hand, which do nothing. The limit is 5 ms
+per task.
 """
 
 from __future__ import annotations
@@ -28,18 +29,26 @@ SHORT, LONG = 5, 35
 
 
 def fit(X: Any, y: Any, steps: int) -> None:
-    """A fit of so many steps with all records."""
+    """Fit a model in `steps` steps on all records.
+
+    Parameters
+    ----------
+    X, y : Dask array
+        Features and labels.
+    steps : int
+        Number of steps.
+    """
     PrivateLogisticRegression(epochs=steps, random_state=0, classes=[0, 1]).fit(X, y)
 
 
 def step_seconds(X: Any, y: Any) -> float:
-    """How long one step takes."""
+    """Return the seconds per step of a fit."""
     short, long = (seconds(lambda steps=steps: fit(X, y, steps)) for steps in (SHORT, LONG))
     return (long - short) / (LONG - SHORT)
 
 
 def tasks_of(chunks: int) -> int:
-    """How many tasks a step has."""
+    """Return the number of tasks per step."""
     tasks, parts = chunks, chunks
     while parts > 1:
         parts = -(-parts // _FAN_IN)
@@ -48,11 +57,11 @@ def tasks_of(chunks: int) -> int:
 
 
 def nothing(*parts: Any) -> None:
-    """What the peer's tasks do."""
+    """Do nothing: the peer's task."""
 
 
 def empty_step(client: Client, chunks: int) -> None:
-    """The tasks of a step, without what they do."""
+    """Run the tasks of one step, each of which does nothing."""
     parts = client.map(nothing, range(chunks), pure=False)
     while len(parts) > 1:
         parts = [client.submit(nothing, *parts[k : k + _FAN_IN], pure=False) for k in range(0, len(parts), _FAN_IN)]
@@ -60,12 +69,39 @@ def empty_step(client: Client, chunks: int) -> None:
 
 
 def peer_seconds(client: Client, chunks: int, steps: int = 20) -> float:
-    """How long a step of empty tasks takes."""
+    """Return the seconds per step of empty tasks.
+
+    Parameters
+    ----------
+    client : Client
+        The cluster.
+    chunks : int
+        Number of chunks.
+    steps : int, default 20
+        Number of steps to average over.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
     return seconds(lambda: [empty_step(client, chunks) for _ in range(steps)]) / steps
 
 
 def beside(rows: list[Row], client: Client, chunks: int, repeats: int) -> None:
-    """A step of a fit beside a step of empty tasks, and beside 5 ms a task."""
+    """Add rows that compare a step of a fit with a step of empty tasks, and with 5 ms per task.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    client : Client
+        The cluster.
+    chunks : int
+        Number of chunks.
+    repeats : int
+        Number of turns.
+    """
     table = np.random.default_rng(0).standard_normal((ROWS * chunks, COLUMNS))
     X, y = dask.persist(da.from_array(table, (ROWS, COLUMNS)), da.from_array((table[:, 0] > 0).astype(int), ROWS))
     wait([X, y])
@@ -73,11 +109,11 @@ def beside(rows: list[Row], client: Client, chunks: int, repeats: int) -> None:
     found = turns({**jobs, "wanted": lambda: 0.005 * tasks_of(chunks)}, repeats)
     about, how = f"a step, {chunks} chunks, {tasks_of(chunks)} tasks", f"two workers, {repeats} turns"
     rows.append(cost(TOPIC, about, "the same tasks, empty", ratio(found, "ours", "empty"), how))
-    rows.append(cost(TOPIC, about, "5 ms a task", ratio(found, "ours", "wanted"), how, most=1.0))
+    rows.append(cost(TOPIC, about, "5 ms per task", ratio(found, "ours", "wanted"), how, most=1.0))
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """Few chunks and many."""
+    """Measure small and large numbers of chunks."""
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster) as client,

@@ -1,10 +1,10 @@
-"""The engine's speed against a NumPy loop and JAX, and what its parts cost.
+"""The speed of the engine compared with a NumPy loop and JAX, and the cost of its parts.
 
     python benchmarks/engine.py [--quick]
 
-Logistic loss with best response, d = 10, float64. Before anything is timed, the NumPy loop and JAX are given the
-engine's draws and must end at the engine's model. JAX runs in an environment of its own, which is made when it is
-missing; compiling is not counted on either side, and JAX gets the fastest of four forms (`peers/jax_loop.py`).
+Logistic loss with best response, d = 10, float64. Before anything is timed, the NumPy loop and JAX run on the engine's
+random draws and must end at the engine's model. JAX runs in an environment of its own, which is created if it does not
+exist. Compilation is not counted on either side, and JAX runs in the fastest of four forms (`peers/jax_loop.py`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from timing import per_step, ratio, seconds, turns
 RECORDS, BATCH, REPLICATES = 15_776, 250, 64
 TOPIC = "Engine"
 CLIP, NOISE = 1.0, 0.3
-CHECKED = 300  # steps in which all must agree
+CHECKED = 300  # number of steps after which all models must agree
 
 
 def problem(d: int = 10) -> cs.Problem:
-    """Random records of the credit data's shape."""
+    """Return a problem with random records, as many as in the credit data, and d columns."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((RECORDS, d))
     y = (rng.random(RECORDS) < 0.07).astype(float)
@@ -46,7 +46,7 @@ def problem(d: int = 10) -> cs.Problem:
 
 
 def rule(name: str = "PCSGD") -> cs.Rule:
-    """PCSGD and DiceSGD with one record a step, or DPSGD with a uniform minibatch."""
+    """Return PCSGD or DiceSGD with one record per step, or DPSGD with uniform minibatches."""
     step = cs.schedules.InverseTime(50, 5000)
     if name == "DiceSGD":
         return cs.DiceSGD(step, clip=CLIP, error_clip=CLIP, noise_std=NOISE)
@@ -56,7 +56,22 @@ def rule(name: str = "PCSGD") -> cs.Rule:
 
 
 def engine(case: cs.Problem, how: cs.Rule, steps: int) -> np.ndarray:
-    """The compiled loop alone, in one thread."""
+    """Run the compiled loop alone, in one thread, and return the last model.
+
+    Parameters
+    ----------
+    case : Problem
+        The problem.
+    how : Rule
+        The rule.
+    steps : int
+        Number of steps.
+
+    Returns
+    -------
+    array
+        θ.
+    """
     state = initial_state(case, how, np.zeros(case.dimension))
     records = empty_recording(case, how, np.array([0, steps]))
     weight, shared = 1.0 / expected_batch(how.sampling, case.records), step_threads(case, how, 1)
@@ -66,12 +81,27 @@ def engine(case: cs.Problem, how: cs.Rule, steps: int) -> np.ndarray:
 
 
 def clipped(vector: np.ndarray) -> np.ndarray:
-    """Cut to the clip."""
+    """Return the vector clipped to `CLIP`."""
     return vector * min(1.0, CLIP / max(np.linalg.norm(vector), 1e-300))
 
 
 def numpy_single(case: cs.Problem, dice: bool, steps: int) -> np.ndarray:
-    """One record a step, as anybody would write it in NumPy."""
+    """Run PCSGD or DiceSGD with one record per step, written plainly in NumPy, and return the last model.
+
+    Parameters
+    ----------
+    case : Problem
+        The problem.
+    dice : bool
+        Whether to feed the clipping error back.
+    steps : int
+        Number of steps.
+
+    Returns
+    -------
+    array
+        θ.
+    """
     draws = spawn(0, 1)[0]
     x_all, y_all, theta, error = case.features, case.labels, np.zeros(case.dimension), np.zeros(case.dimension)
     loss, beta = case.loss, case.response.beta
@@ -91,7 +121,24 @@ def numpy_single(case: cs.Problem, dice: bool, steps: int) -> np.ndarray:
 
 
 def numpy_batch(case: cs.Problem, batch: int, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
-    """A minibatch a step (or one record all the same), vectorised over it; `drawn` says which records, to check it."""
+    """Run DPSGD in NumPy, vectorised over the minibatch, and return the last model.
+
+    Parameters
+    ----------
+    case : Problem
+        The problem.
+    batch : int
+        Number of records per step, at least 1.
+    steps : int
+        Number of steps.
+    drawn : array of shape (steps, batch), optional
+        The records of each step, for checking; by default they are drawn here.
+
+    Returns
+    -------
+    array
+        θ.
+    """
     records, noise = np.random.default_rng(0), spawn(0, 1)[0].noise
     x_all, y_all, theta = case.features, case.labels, np.zeros(case.dimension)
     loss, beta = case.loss, case.response.beta
@@ -113,13 +160,33 @@ def numpy_batch(case: cs.Problem, batch: int, steps: int, drawn: np.ndarray | No
 
 
 def replicates(case: cs.Problem, how: cs.Rule, steps: int) -> None:
-    """Many runs at once, with as many threads as the machine has."""
+    """Run `REPLICATES` replicates, with one thread per core.
+
+    Parameters
+    ----------
+    case : Problem
+        The problem.
+    how : Rule
+        The rule.
+    steps : int
+        Steps per replicate.
+    """
     cs.run(case, how, steps, replicates=REPLICATES, seed=0, record=[steps], progress=False)
 
 
 @numba.njit(nogil=True)
 def draw_numbers(records, noise, m, d, steps):
-    """The random numbers of a run and nothing else."""
+    """Draw the random numbers of a run and return their sum.
+
+    Parameters
+    ----------
+    records, noise : Generator
+        The streams of records and noise.
+    m, d : int
+        Number of records and of columns.
+    steps : int
+        Number of steps.
+    """
     total = 0.0
     for _ in range(steps):
         total += records.integers(0, m)
@@ -129,13 +196,13 @@ def draw_numbers(records, noise, m, d, steps):
 
 
 def draws(steps: int, d: int = 10) -> None:
-    """Draw as many numbers as a run of that many steps."""
+    """Draw as many random numbers as a run of `steps` steps."""
     streams = spawn(0, 1)[0]
     draw_numbers(streams.records, streams.noise, RECORDS, d, steps)
 
 
 def engine_draws(how: cs.Rule) -> np.ndarray:
-    """The records that the engine draws in the first steps."""
+    """Return the records that the engine draws in the first `CHECKED` steps, one row per step."""
     records, order = spawn(0, 1)[0].records, np.arange(RECORDS)
     drawn = np.empty((CHECKED, expected_batch(how.sampling, RECORDS)), dtype=np.int64)
     for t in range(CHECKED):
@@ -144,13 +211,35 @@ def engine_draws(how: cs.Rule) -> np.ndarray:
 
 
 def must_agree(name: str, found: np.ndarray, case: cs.Problem, how: cs.Rule) -> None:
-    """Refuse to time what is not the same algorithm."""
+    """Raise RuntimeError unless a peer's model equals the engine's: only the same algorithm may be timed.
+
+    Parameters
+    ----------
+    name : str
+        The peer, for the message.
+    found : array
+        The peer's model after `CHECKED` steps.
+    case : Problem
+        The problem.
+    how : Rule
+        The rule.
+    """
     if not np.allclose(found, engine(case, how, CHECKED), rtol=0, atol=1e-9):
-        raise RuntimeError(f"{name} must end where the engine does, given the same draws: it does not.")
+        raise RuntimeError(f"{name} must end at the engine's model when given the same draws, got {found}.")
 
 
 def against_numpy(rows: list[Row], case: cs.Problem, quick: bool) -> None:
-    """One record a step, in two ways to write it, and a minibatch."""
+    """Compare with NumPy: one record per step, written in two ways, and minibatches.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    case : Problem
+        The problem.
+    quick : bool
+        Whether to use fewer steps and turns.
+    """
     fewer, repeats = (10, 3) if quick else (1, 15)
     for name, batch, steps in (("PCSGD", 1, 2_000), ("DiceSGD", 1, 2_000), ("DPSGD", BATCH, 200)):
         how, loops = rule(name), numpy_loops(case, name, batch)
@@ -159,13 +248,28 @@ def against_numpy(rows: list[Row], case: cs.Problem, quick: bool) -> None:
         contenders = {other: per_step(loop, steps // fewer) for other, (loop, _) in loops.items()}
         ours = per_step(lambda steps, how=how: engine(case, how, steps), (100_000 if batch == 1 else 2_000) // fewer)
         found = turns({"ours": ours, **contenders}, repeats)
-        what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} a step"
+        what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} per step"
         for other, (_, least) in loops.items():
             rows.append(ahead(TOPIC, what, other, ratio(found, other, "ours"), _how(repeats), least))
 
 
 def numpy_loops(case: cs.Problem, name: str, batch: int) -> dict[str, tuple[Callable[..., np.ndarray], float | None]]:
-    """The NumPy loops for a rule, and how many times as fast we want to be."""
+    """Return the NumPy loops for a rule, each with the least ratio that is wanted, or None.
+
+    Parameters
+    ----------
+    case : Problem
+        The problem.
+    name : str
+        "PCSGD", "DiceSGD" or "DPSGD".
+    batch : int
+        Number of records per step.
+
+    Returns
+    -------
+    dict
+        Loops and ratios, by their names in the table.
+    """
     loops: dict[str, tuple[Callable[..., np.ndarray], float | None]] = {}
     if batch == 1:
         loops["NumPy loop, plain vectors"] = lambda steps, _=None: numpy_single(case, name == "DiceSGD", steps), None
@@ -176,11 +280,23 @@ def numpy_loops(case: cs.Problem, name: str, batch: int) -> dict[str, tuple[Call
 
 
 def _how(repeats: int, threads: str = "1 thread") -> str:
-    return f"time a step, {threads}, {repeats} turns"
+    return f"time per step, {threads}, {repeats} turns"
 
 
 def check_jax(peer: Peer, folder: Path, file: str, case: cs.Problem) -> None:
-    """JAX on the engine's draws."""
+    """Raise RuntimeError unless JAX ends at the engine's models on the engine's draws.
+
+    Parameters
+    ----------
+    peer : Peer
+        JAX.
+    folder : Path
+        Where the draws are written.
+    file : str
+        The problem, as an .npz file.
+    case : Problem
+        The same problem.
+    """
     for name in ("PCSGD", "DiceSGD", "DPSGD"):
         drawn = engine_draws(rule(name))
         noise = spawn(0, 1)[0].noise.standard_normal((CHECKED, case.dimension))
@@ -190,7 +306,19 @@ def check_jax(peer: Peer, folder: Path, file: str, case: cs.Problem) -> None:
 
 
 def against_jax(rows: list[Row], case: cs.Problem, folder: Path, quick: bool) -> None:
-    """Single runs in one thread (JAX has all it wants), and many runs at once with all cores."""
+    """Compare with JAX: single runs, ours in one thread, and many runs at once on all cores.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    case : Problem
+        The problem.
+    folder : Path
+        Where the problem is written for JAX.
+    quick : bool
+        Whether to use fewer steps and turns.
+    """
     file, (fewer, repeats) = str(folder / "problem.npz"), (10, 3) if quick else (1, 9)
     about = {"l2": case.loss.l2, "positive_weight": case.loss.positive_weight, "beta": case.response.beta}
     np.savez(file, features=case.features, labels=case.labels, **about)
@@ -199,25 +327,52 @@ def against_jax(rows: list[Row], case: cs.Problem, folder: Path, quick: bool) ->
         for name, batch, steps in (("PCSGD", 1, 50_000), ("DiceSGD", 1, 50_000), ("DPSGD", BATCH, 2_000)):
             order = {"file": file, "dice": name == "DiceSGD", "batch": batch, "replicates": 1, "steps": steps // fewer}
             found = beside_jax(peer, order, lambda steps, name=name: engine(case, rule(name), steps), repeats)
-            what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} a step"
+            what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} per step"
             rows.append(ahead(TOPIC, what, "JAX, compiled scan", found, _how(repeats, "ours in 1 thread")))
         for name in ("PCSGD", "DiceSGD"):
             order = {"dice": name == "DiceSGD", "batch": 1, "replicates": REPLICATES, "steps": 20_000 // fewer}
             ours = lambda steps, name=name: replicates(case, rule(name), steps)  # noqa: E731
             found = beside_jax(peer, order | {"file": file}, ours, repeats)
-            what = f"{name}, one record a step, {REPLICATES} runs"
+            what = f"{name}, one record per step, {REPLICATES} runs"
             rows.append(ahead(TOPIC, what, "JAX, vmapped scan", found, _how(repeats, "all cores for both")))
 
 
 def beside_jax(peer: Peer, order: dict[str, Any], ours: Callable[[int], Any], repeats: int) -> float:
-    """JAX's time over ours for the same number of steps."""
+    """Return JAX's time over ours for the same number of steps.
+
+    Parameters
+    ----------
+    peer : Peer
+        JAX.
+    order : dict
+        What JAX is to compile; see `peers/jax_loop.py`.
+    ours : callable
+        Runs the same number of steps, which it is passed, with the engine.
+    repeats : int
+        Number of turns.
+
+    Returns
+    -------
+    float
+        Above 1 if the engine is faster.
+    """
     peer.ask(order)
     contenders = {"ours": lambda: seconds(lambda: ours(order["steps"])), "JAX": lambda: peer.ask("run")}
     return ratio(turns(contenders, repeats), "JAX", "ours")
 
 
 def costs(rows: list[Row], case: cs.Problem, quick: bool) -> None:
-    """The engine over its parts, and how cost grows."""
+    """Add rows for the engine's time over its parts', and for the growth of time and memory.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    case : Problem
+        The problem.
+    quick : bool
+        Whether to use fewer steps and turns.
+    """
     n, repeats = (10, 3) if quick else (1, 15)
     wide = {d: problem(d) for d in (10, 100, 1000)}
     one = turns(
@@ -239,11 +394,14 @@ def costs(rows: list[Row], case: cs.Problem, quick: bool) -> None:
         rows.append(cost(TOPIC, ours, other, ratio(one, over, under), f"{repeats} turns", most=most))
     grown = memory(10**7 // n) / memory(10**5)
     rows.append(cost(TOPIC, "four runs in one thread", "in two", threads_ratio(case, quick), "long runs", least=1.7))
-    rows.append(cost(TOPIC, "memory after 10⁷ steps", "after 10⁵", grown, "a process each", most=1.1))
+    rows.append(cost(TOPIC, "memory after 10⁷ steps", "after 10⁵", grown, "one process each", most=1.1))
 
 
 def threads_ratio(case: cs.Problem, quick: bool) -> float:
-    """How much faster four replicates are in two threads than in one; runs of seconds, as short ones show noise."""
+    """Return how many times as fast four replicates are in two threads as in one.
+
+    The runs take seconds, because the times of short runs are noisy.
+    """
     steps = 400_000 if quick else 4_000_000
     cs.run(case, rule(), 10, replicates=2, seed=0)
     found = turns(
@@ -259,7 +417,7 @@ def threads_ratio(case: cs.Problem, quick: bool) -> float:
 
 
 def memory(steps: int) -> float:
-    """Resident megabytes of a fresh process after a run."""
+    """Return the resident memory of a new process after a run, in MB."""
     job = (
         f"import sys, psutil; sys.path.insert(0, {str(Path(__file__).parent)!r}); import engine, clipsilon as cs;"
         f"cs.run(engine.problem(), engine.rule(), {steps}, seed=0, progress=False);"
@@ -269,7 +427,7 @@ def memory(steps: int) -> float:
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """All of it."""
+    """Measure against NumPy and JAX, and the costs of the engine's parts."""
     case = problem()
     against_numpy(rows, case, quick)
     with tempfile.TemporaryDirectory() as folder, unless_missing(rows, TOPIC, "all runs", "JAX"):

@@ -1,12 +1,12 @@
-"""Private logistic regression: the speed of an epoch, as ratios to Opacus and diffprivlib in the same run.
+"""The speed of private logistic regression compared with Opacus and diffprivlib in the same run.
 
     python benchmarks/glm.py [--quick]
 
-float64, Poisson batches of 250 records. The peers run in environments of their own, which are made when they are
-missing. Opacus gets as many threads as clipsilon; its epoch is timed with its DataLoader, and over batches that were
-fetched before. diffprivlib has no epochs: a whole fit of it is set against a whole fit of `PrivateLogisticRegression`
-with its defaults. The floor is a plain sum over the table from front to end, the least that reading it can take.
-`--quick` takes small tables and few turns.
+float64, Poisson batches of 250 records. The peers run in environments of their own, which are created if they do not
+exist. Opacus uses as many threads as clipsilon; its epoch is timed with its DataLoader, and over batches fetched in
+advance. diffprivlib has no epochs: one fit is compared with one fit of `PrivateLogisticRegression` with its defaults.
+The floor is a plain sum over the table, the least time in which the table can be read. `--quick` uses small tables and
+few turns.
 """
 
 from __future__ import annotations
@@ -28,21 +28,38 @@ from timing import ratio, seconds, turns
 
 TOPIC = "Estimators"
 BATCH = 250
-EPOCHS = 10  # of clipsilon at a time, and as many more as it takes for ENTRIES: what is timed is not the call
+EPOCHS = 10  # least number of epochs per call; more until ENTRIES are read, so that the call itself hardly counts
 ENTRIES = 54_000_000
-SIZES = {(60_000, 9): (100, 150), (60_000, 500): (25, 32), (20_000, 5_000): (15, 20)}  # wanted with 1, 2 threads
+SIZES = {(60_000, 9): (100, 150), (60_000, 500): (25, 32), (20_000, 5_000): (15, 20)}  # ratios wanted with 1, 2 threads
 QUICK_SIZES = {(2_000, 9): (None, None), (1_000, 500): (None, None)}
 
 
 def table(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random records."""
+    """Return n random records with d columns, and their labels."""
     rng = np.random.default_rng(0)
     features = rng.standard_normal((n, d))
     return features, (features @ rng.standard_normal(d) > 0).astype(float)
 
 
 def epoch(problem: cs.Problem, rule: cs.Rule, threads: int, epochs: int | None = None) -> float:
-    """Seconds of an epoch of clipsilon."""
+    """Return the seconds per epoch of clipsilon.
+
+    Parameters
+    ----------
+    problem : Problem
+        The records and their loss.
+    rule : Rule
+        The rule.
+    threads : int
+        Number of threads.
+    epochs : int, optional
+        Number of epochs to average over; by default enough for a stable time.
+
+    Returns
+    -------
+    float
+        Seconds.
+    """
     epochs = epochs or max(EPOCHS, ENTRIES // problem.features.size)
     steps = epochs * problem.records // BATCH
     began = time.perf_counter()
@@ -51,17 +68,27 @@ def epoch(problem: cs.Problem, rule: cs.Rule, threads: int, epochs: int | None =
 
 
 def private(noise_std: float = 0.01) -> cs.Rule:
-    """DP-SGD."""
+    """Return DP-SGD."""
     return cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=noise_std, batch=BATCH)
 
 
 def plain() -> cs.Rule:
-    """The same loop with clipping and noise turned off."""
+    """Return the same rule without clipping and noise."""
     return cs.SGD(cs.schedules.Constant(0.5), batch=BATCH, sampling="poisson")
 
 
 def against_opacus(rows: list[Row], folder: Path, quick: bool) -> None:
-    """An epoch, with one thread and with two."""
+    """Compare an epoch with Opacus's, with one thread and with two.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    folder : Path
+        Where tables are written for Opacus.
+    quick : bool
+        Whether to use small tables and few turns.
+    """
     with closing(Peer("opacus", "opacus_epoch.py")) as peer:
         for (n, d), wanted in (QUICK_SIZES if quick else SIZES).items():
             features, labels = table(n, d)
@@ -80,7 +107,23 @@ def epochs_beside(
     least: float | None,
     repeats: int,
 ) -> None:
-    """One table, one number of threads."""
+    """Compare an epoch with Opacus's on one table.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    peer : Peer
+        Opacus, with the table loaded.
+    features, labels : array
+        The table.
+    threads : int
+        Number of threads for both.
+    least : float or None
+        The ratio that is wanted.
+    repeats : int
+        Number of turns.
+    """
     problem = cs.Problem(features, labels, loss=cs.losses.Logistic())
     found = turns(
         {
@@ -95,7 +138,7 @@ def epochs_beside(
     about = f"an epoch, n = {len(labels):,}, d = {features.shape[1]:,}"
     how = f"{threads} thread{'s' if threads > 1 else ''}, {repeats} turns"
     rows.append(ahead(TOPIC, about, "Opacus with its DataLoader", ratio(found, "loader", "ours"), how, least))
-    rows.append(ahead(TOPIC, about, "Opacus, batches fetched before", ratio(found, "batches", "ours"), how))
+    rows.append(ahead(TOPIC, about, "Opacus, batches fetched in advance", ratio(found, "batches", "ours"), how))
     most = 1.3 if threads == 1 else None
     rows.append(cost(TOPIC, about, "without clipping and noise", ratio(found, "ours", "plain"), how, most=most))
     if threads == 1:
@@ -103,7 +146,17 @@ def epochs_beside(
 
 
 def against_diffprivlib(rows: list[Row], folder: Path, quick: bool) -> None:
-    """A whole fit."""
+    """Compare a fit with diffprivlib's.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    folder : Path
+        Where tables are written for diffprivlib.
+    quick : bool
+        Whether to use small tables and few turns.
+    """
     with closing(Peer("diffprivlib", "diffprivlib_fit.py")) as peer:
         for n, d in QUICK_SIZES if quick else SIZES:
             features, labels = table(n, d)
@@ -113,7 +166,19 @@ def against_diffprivlib(rows: list[Row], folder: Path, quick: bool) -> None:
 
 
 def fits_beside(rows: list[Row], peer: Peer, features: np.ndarray, labels: np.ndarray, repeats: int) -> None:
-    """One table."""
+    """Compare a fit with diffprivlib's on one table.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    peer : Peer
+        diffprivlib, with the table loaded.
+    features, labels : array
+        The table.
+    repeats : int
+        Number of turns.
+    """
     model = PrivateLogisticRegression(classes=[0, 1], fit_intercept=False, progress=False, random_state=0, n_jobs=1)
     problem = cs.Problem(features, labels, loss=cs.losses.Logistic())
     found = turns(
@@ -126,13 +191,13 @@ def fits_beside(rows: list[Row], peer: Peer, features: np.ndarray, labels: np.nd
     )
     about, how = f"n = {len(labels):,}, d = {features.shape[1]:,}", f"1 thread, {repeats} turns"
     fit = ratio(found, "diffprivlib", "fit")
-    rows.append(ahead(TOPIC, f"a fit by defaults, {about}", "diffprivlib: a fit", fit, how))
+    rows.append(ahead(TOPIC, f"a fit with defaults, {about}", "diffprivlib: a fit", fit, how))
     one = ratio(found, "diffprivlib", "epoch")
     rows.append(ahead(TOPIC, f"an epoch, {about}", "diffprivlib: a fit", one, how))
 
 
 def growth(rows: list[Row], quick: bool) -> None:
-    """Cost a record as records, and cost an entry as columns grow."""
+    """Add rows for the growth of the time per record with records, and of the time per entry with columns."""
     sizes, width, repeats = ([5_000, 10_000], 500, 2) if quick else ([500_000, 5_000_000], 5_000, 5)
     few, many = (cs.Problem(*table(n, 10), loss=cs.losses.Logistic()) for n in sizes)
     narrow, wide = (cs.Problem(*table(20_000, d), loss=cs.losses.Logistic()) for d in (width // 10, width))
@@ -147,13 +212,13 @@ def growth(rows: list[Row], quick: bool) -> None:
     )
     how = f"1 thread, {repeats} turns"
     record, entry = ratio(found, "many", "few"), ratio(found, "wide", "narrow")
-    rows.append(cost(TOPIC, f"a record, n = {sizes[1]:,}, d = 10", f"n = {sizes[0]:,}", record, how))
-    rows.append(cost(TOPIC, f"an entry, d = {width:,}, n = 20,000", f"d = {width // 10:,}", entry, how))
+    rows.append(cost(TOPIC, f"time per record, n = {sizes[1]:,}, d = 10", f"n = {sizes[0]:,}", record, how))
+    rows.append(cost(TOPIC, f"time per entry, d = {width:,}, n = 20,000", f"d = {width // 10:,}", entry, how))
 
 
 def measure(rows: list[Row], quick: bool) -> None:
-    """All of it."""
-    warnings.simplefilter("ignore", cs.PrivacyWarning)  # many fits of random records
+    """Measure against Opacus and diffprivlib, and the growth of time with size."""
+    warnings.simplefilter("ignore", cs.PrivacyWarning)  # random records need no protection
     with tempfile.TemporaryDirectory() as folder:
         with unless_missing(rows, TOPIC, "an epoch", "Opacus"):
             against_opacus(rows, Path(folder), quick)

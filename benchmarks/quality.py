@@ -1,19 +1,19 @@
-"""Quality at equal certified (ε, δ): clipsilon with its defaults, Opacus and diffprivlib tuned on a small grid.
+"""Model quality at equal certified (ε, δ): clipsilon with its defaults, Opacus and diffprivlib tuned on a small grid.
 
     CLIPSILON_COD_RNA=folder python benchmarks/quality.py [--seeds 10] [--peers no] [--data breast-cancer]
-    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --bench  # ε = 1 alone, for docs/peers.md
-    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --tune   # finds the peers' grid points anew
-    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --units  # clipsilon alone, columns in other units
-    python benchmarks/quality.py --sizes                          # clipsilon alone, generated records of many sizes
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --bench  # only ε = 1, for docs/peers.md
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --tune   # selects the peers' grid points again
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --units  # only clipsilon, columns in other units
+    python benchmarks/quality.py --sizes                          # only clipsilon, generated records of many sizes
 
 Prints a Markdown table: mean AUC and accuracy on test records, ± standard errors, at δ = 10⁻⁵. Columns are standardised
-by the training records' means and deviations, which are treated as public and given to all three alike. The peers run
-in environments of their own, which are made when they are missing; their files are beside this one, in `peers/`.
+by the training records' means and deviations, which are treated as public for all three. The peers run in environments
+of their own, which are created if they do not exist; their scripts are in `peers/`.
 
-Each peer's grid point is the one with the best mean AUC on a fifth of the training records, held out, over three
-splits of other seeds than the table's; that look at the records is not charged to the peers' budget. Opacus's points
-are found with clipsilon's engine, which runs the same algorithm (Poisson batches, flat clipping, last iterate), and
-then run by Opacus; its noise is clipsilon's, certified for the same ε. diffprivlib is ε-private outright, without a δ.
+Each peer's grid point is the one with the best mean AUC on a held-out fifth of the training records, over three splits
+with seeds that the table does not use; this tuning is not charged to the peers' budget. Opacus's points are selected
+with clipsilon's engine, which runs the same algorithm (Poisson batches, flat clipping, last iterate), and then run by
+Opacus; its noise is clipsilon's, certified for the same ε. diffprivlib is ε-private, with δ = 0.
 """
 
 from __future__ import annotations
@@ -50,7 +50,15 @@ DIFFPRIVLIB_GRID = {"data_norm": (1.0, 2.0, 4.0, 8.0), "C": (0.001, 0.01, 0.1, 1
 
 
 class Split(NamedTuple):
-    """Standardised records to train on and to test on, without a column of ones."""
+    """Standardised records for training and testing, without a column of ones.
+
+    Parameters
+    ----------
+    features, labels : array
+        Training records.
+    test_features, test_labels : array
+        Test records.
+    """
 
     features: np.ndarray
     labels: np.ndarray
@@ -59,7 +67,7 @@ class Split(NamedTuple):
 
 
 def main() -> None:
-    """The table, or the peers' grid points."""
+    """Print the table that the options select, or store the peers' grid points."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--data", choices=sorted(DATA), action="append")
@@ -85,7 +93,17 @@ def main() -> None:
 
 
 def table(names: list[str], seeds: range, peers: bool) -> None:
-    """The comparison."""
+    """Print the comparison.
+
+    Parameters
+    ----------
+    names : list of str
+        Data sets, keys of `DATA`.
+    seeds : range
+        Seeds to average over.
+    peers : bool
+        Whether to run the peers.
+    """
     print("| data | ε | clipsilon: AUC, accuracy | Opacus: AUC, accuracy | diffprivlib: AUC, accuracy |")
     print("|---|---|---|---|---|")
     for name in names:
@@ -93,7 +111,17 @@ def table(names: list[str], seeds: range, peers: bool) -> None:
 
 
 def compare(name: str, seeds: range, peers: bool) -> None:
-    """The rows of one data set."""
+    """Print the rows of one data set.
+
+    Parameters
+    ----------
+    name : str
+        A key of `DATA`.
+    seeds : range
+        Seeds to average over.
+    peers : bool
+        Whether to run the peers.
+    """
     splits = {seed: split(name, seed) for seed in seeds}
     points = json.loads(POINTS.read_text())[name] if peers else None
     for epsilon in EPSILONS:
@@ -107,7 +135,7 @@ def compare(name: str, seeds: range, peers: bool) -> None:
 
 
 def bench(names: list[str], quick: bool) -> int:
-    """Errors of the peers over ours at ε = 1, for the page of peers."""
+    """Measure the peers' errors over ours at ε = 1 for docs/peers.md, and return the exit status."""
     names, seeds = (["breast-cancer"], range(2)) if quick else (names, range(10))
 
     def measure(rows: list[Row]) -> None:
@@ -118,9 +146,21 @@ def bench(names: list[str], quick: bool) -> int:
 
 
 def errors(rows: list[Row], name: str, seeds: range, epsilon: float = 1.0) -> None:
-    """1 − AUC and 1 − accuracy of each peer over clipsilon's."""
+    """Add rows for each peer's 1 − AUC and 1 − accuracy over clipsilon's.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    name : str
+        A key of `DATA`.
+    seeds : range
+        Seeds to average over.
+    epsilon : float, default 1.0
+        The certified ε.
+    """
     if not REAL[name]():
-        rows.append(Row("peer", "Quality", name, "both peers", None, "not run: the real records are not here"))
+        rows.append(Row("peer", "Quality", name, "both peers", None, "not run: the real records are not available"))
         return
     splits = {seed: split(name, seed) for seed in seeds}
     ours = [score(ours_at(data, epsilon, seed), data) for seed, data in splits.items()]
@@ -135,14 +175,27 @@ def errors(rows: list[Row], name: str, seeds: range, epsilon: float = 1.0) -> No
 
 
 def error_ratio(theirs: list[dict[str, float]], ours: list[dict[str, float]], metric: str) -> tuple[float, float]:
-    """The ratio of mean errors, and its standard error; seeds are shared, and so pairs are compared."""
+    """Return the ratio of mean errors and its standard error, from pairs that share a seed.
+
+    Parameters
+    ----------
+    theirs, ours : list of dict
+        Scores of the peer and of clipsilon, one per seed, in the same order.
+    metric : str
+        "auc" or "accuracy".
+
+    Returns
+    -------
+    float, float
+        The peer's mean error over ours, and the standard error of the ratio.
+    """
     over, under = (np.array([1 - scores[metric] for scores in each]) for each in (theirs, ours))
     found = over.mean() / under.mean()
     return found, np.std(over - found * under, ddof=1) / math.sqrt(len(over)) / under.mean()
 
 
 def shown(values: list[float]) -> str:
-    """Mean ± standard error."""
+    """Return mean ± standard error as text."""
     return f"{np.mean(values):.4f} ± {np.std(values, ddof=1) / math.sqrt(len(values)):.4f}"
 
 
@@ -152,7 +205,7 @@ UNITS = {"× 1": (1.0, 1.0), "× 0.1": (0.1, 0.1), "× 10": (10.0, 10.0), "each 
 
 
 def other_units(names: list[str], seeds: range) -> None:
-    """Clipsilon's defaults where columns are not of unit order: multiplied by factors between two bounds."""
+    """Print scores of clipsilon's defaults with columns multiplied by factors between two bounds."""
     print("| data, ε = 1 |" + "|".join(f" {unit} " for unit in UNITS) + "|")
     print("|---|" + "---|" * len(UNITS))
     for name in names:
@@ -164,15 +217,30 @@ def other_units(names: list[str], seeds: range) -> None:
 
 
 def ours_scaled(data: Split, low: float, high: float, seed: int) -> dict[str, float]:
-    """Scores with each column multiplied by a factor of its own."""
+    """Return the scores at ε = 1 with each column multiplied by a random factor.
+
+    Parameters
+    ----------
+    data : Split
+        The records.
+    low, high : float
+        Bounds of the factors, which are uniform on a logarithmic scale.
+    seed : int
+        Seed of the factors and of the fit.
+
+    Returns
+    -------
+    dict of float
+        AUC and accuracy.
+    """
     factors = np.exp(np.random.default_rng(seed).uniform(np.log(low), np.log(high), data.features.shape[1]))
     scaled = data._replace(features=data.features * factors, test_features=data.test_features * factors)
     return score(ours_at(scaled, 1.0, seed), scaled)
 
 
 def other_sizes(seeds: range) -> None:
-    """Clipsilon's defaults on generated records: normal features, labels by a margin of deviation 3 less 1."""
-    print("| n | d | the margin itself |" + "|".join(f" ε = {epsilon:g} " for epsilon in EPSILONS) + "|")
+    """Print scores of clipsilon's defaults on generated records of many sizes."""
+    print("| n | d | true model |" + "|".join(f" ε = {epsilon:g} " for epsilon in EPSILONS) + "|")
     print("|---|---|---|" + "---|" * len(EPSILONS))
     for records, columns in ((1_000, 3), (1_000, 30), (20_000, 3), (20_000, 100), (20_000, 500), (500_000, 10)):
         cells = [], *([] for _ in EPSILONS)
@@ -186,7 +254,20 @@ def other_sizes(seeds: range) -> None:
 
 
 def generated(records: int, columns: int, seed: int) -> tuple[Split, np.ndarray]:
-    """Records, 20,000 more to test on, and the model that made the labels."""
+    """Return records with normal features and logistic labels, 20,000 test records, and the model of the labels.
+
+    Parameters
+    ----------
+    records, columns : int
+        Size of the training table.
+    seed : int
+        Seed of the data.
+
+    Returns
+    -------
+    Split, array
+        The records; weights of norm 3 and the intercept −1.
+    """
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((records + 20_000, columns))
     weights = rng.standard_normal(columns)
@@ -200,19 +281,19 @@ def generated(records: int, columns: int, seed: int) -> tuple[Split, np.ndarray]
 
 
 def credit(seed: int) -> Split:
-    """All complete rows, 80 : 20."""
+    """Return all complete rows of the credit data, split 80 : 20."""
     return standardised(*_credit().split(0.8, seed))
 
 
 def breast_cancer(seed: int) -> Split:
-    """scikit-learn's, 80 : 20."""
+    """Return scikit-learn's breast cancer data, split 80 : 20."""
     table = load_breast_cancer()
     whole = cs.datasets.Dataset(table.data, table.target.astype(float), tuple(table.feature_names), "UCI", True)
     return standardised(*whole.split(0.8, seed))
 
 
 def cod_rna(seed: int) -> Split:
-    """The two files, whatever the seed: only the noise differs."""
+    """Return the two files of Cod-RNA; the split does not depend on the seed, which determines the noise only."""
     return standardised(*_cod_rna())
 
 
@@ -221,7 +302,7 @@ DATA = {"credit": credit, "cod-rna": cod_rna, "breast-cancer": breast_cancer}
 
 @cache
 def split(name: str, seed: int) -> Split:
-    """Records of a data set for one seed."""
+    """Return the records of a data set for one seed."""
     return DATA[name](seed)
 
 
@@ -239,36 +320,51 @@ REAL = {"credit": lambda: _credit().real, "cod-rna": lambda: _cod_rna()[0].real,
 
 
 def standardised(train: cs.datasets.Dataset, test: cs.datasets.Dataset) -> Split:
-    """Both by the training records' means and deviations."""
+    """Return both tables standardised by the means and deviations of the training records."""
     if not train.real:
-        print(f"{train.source} data: these are not the figures of the real records.", file=sys.stderr)
+        print(f"{train.source} data: the figures are not those of the real records.", file=sys.stderr)
     mean, spread = train.features.mean(axis=0), train.features.std(axis=0)
     spread[spread == 0] = 1.0
     return Split((train.features - mean) / spread, train.labels, (test.features - mean) / spread, test.labels)
 
 
-# Models: weights and, last, the intercept
+# Models: weights, followed by the intercept
 
 
 def score(model: Any, data: Split) -> dict[str, float]:
-    """AUC and accuracy on the test records."""
+    """Return AUC and accuracy on the test records."""
     margin = data.test_features @ np.asarray(model)[:-1] + model[-1]
     right = np.mean((margin > 0) == (data.test_labels > 0))
     return {"auc": float(roc_auc_score(data.test_labels, margin)), "accuracy": float(right)}
 
 
 def problem(data: Split) -> cs.Problem:
-    """The training records with a column of ones."""
+    """Return the training records with a column of ones as a problem."""
     return cs.Problem(with_ones(data.features), data.labels, loss=cs.losses.Logistic())
 
 
 def with_ones(features: np.ndarray) -> np.ndarray:
-    """A last column for the intercept."""
+    """Return the features with a last column of ones for the intercept."""
     return np.column_stack([features, np.ones(len(features))])
 
 
 def ours_at(data: Split, epsilon: float, seed: int) -> np.ndarray:
-    """Clipsilon by its defaults."""
+    """Return the model that clipsilon fits with its defaults.
+
+    Parameters
+    ----------
+    data : Split
+        The records.
+    epsilon : float
+        The certified ε.
+    seed : int
+        Seed of the noise.
+
+    Returns
+    -------
+    array
+        Weights, followed by the intercept.
+    """
     model = PrivateLogisticRegression(epsilon=epsilon, delta=DELTA, classes=[0, 1], random_state=seed, n_jobs=1)
     model.fit(data.features, data.labels)
     return np.append(model.coef_.ravel(), model.intercept_)
@@ -276,12 +372,46 @@ def ours_at(data: Split, epsilon: float, seed: int) -> np.ndarray:
 
 @cache
 def calibrated(rule: cs.Rule, epsilon: float, records: int, steps: int) -> cs.Rule:
-    """With the least noise that is certified; for Poisson batches zero-out and add-remove are the same."""
+    """Return the rule with the least noise that certifies ε under zero-out.
+
+    For Poisson batches this is the same as add-remove.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule, with any noise.
+    epsilon : float
+        The target.
+    records, steps : int
+        Number of records and of steps.
+
+    Returns
+    -------
+    Rule
+        The calibrated rule.
+    """
     return cs.calibrate(rule, epsilon, DELTA, records, steps, adjacency="zero-out")
 
 
 def run(case: cs.Problem, rule: cs.Rule, steps: int, seed: int) -> np.ndarray:
-    """What the rule releases."""
+    """Return the model that a run releases.
+
+    Parameters
+    ----------
+    case : Problem
+        The problem.
+    rule : Rule
+        The rule.
+    steps : int
+        Number of steps.
+    seed : int
+        Seed of the run.
+
+    Returns
+    -------
+    array
+        θ.
+    """
     return cs.run(case, rule, steps, seed=seed, record=[steps], progress=False, n_jobs=1).output[0]
 
 
@@ -289,7 +419,24 @@ def run(case: cs.Problem, rule: cs.Rule, steps: int, seed: int) -> np.ndarray:
 
 
 def opacus_rule(point: dict[str, Any], epsilon: float, records: int) -> tuple[cs.Rule, int]:
-    """Opacus's algorithm as a rule with certified noise, and its steps. (Opacus samples at 1/⌈n/B⌉.)"""
+    """Return Opacus's algorithm as a rule with certified noise, and its number of steps.
+
+    Opacus draws each record with probability 1/⌈n/B⌉.
+
+    Parameters
+    ----------
+    point : dict
+        A point of the grid: batch, epochs, clip and rate.
+    epsilon : float
+        The target.
+    records : int
+        n.
+
+    Returns
+    -------
+    Rule, int
+        The rule and its number of steps.
+    """
     batches = math.ceil(records / point["batch"])
     batch = math.ceil(records / batches)
     unit = calibrated(
@@ -300,13 +447,45 @@ def opacus_rule(point: dict[str, Any], epsilon: float, records: int) -> tuple[cs
 
 
 def opacus_job(data: Split, point: dict[str, Any], epsilon: float) -> dict[str, Any]:
-    """What the script in Opacus's environment needs to know."""
+    """Return the job for the script in Opacus's environment.
+
+    Parameters
+    ----------
+    data : Split
+        The records.
+    point : dict
+        A point of the grid.
+    epsilon : float
+        The certified ε.
+
+    Returns
+    -------
+    dict
+        The point and its noise multiplier.
+    """
     rule, _ = opacus_rule(point, epsilon, len(data.labels))
     return {**point, "noise_multiplier": rule.noise.std * rule.sampling.batch / point["clip"]}
 
 
 def peer_scores(peer: str, splits: dict[int, Split], epsilon: float, point: dict[str, Any]) -> list[dict[str, float]]:
-    """The peer itself at one grid point, for all seeds."""
+    """Return the scores of a peer at one grid point, one per seed.
+
+    Parameters
+    ----------
+    peer : {"opacus", "diffprivlib"}
+        The peer.
+    splits : dict of Split
+        Records, by seed.
+    epsilon : float
+        The ε for both.
+    point : dict
+        A point of the peer's grid.
+
+    Returns
+    -------
+    list of dict
+        AUC and accuracy, in the order of `splits`.
+    """
     jobs = [
         (seed, opacus_job(data, point, epsilon) if peer == "opacus" else {**point, "epsilon": epsilon})
         for seed, data in splits.items()
@@ -316,7 +495,22 @@ def peer_scores(peer: str, splits: dict[int, Split], epsilon: float, point: dict
 
 
 def models_of(peer: str, splits: dict[int, Split], jobs: list[tuple[int, dict[str, Any]]]) -> list[list[float]]:
-    """Run jobs, each on the split of its seed, in the peer's environment."""
+    """Run jobs in a peer's environment and return their models.
+
+    Parameters
+    ----------
+    peer : {"opacus", "diffprivlib"}
+        The peer.
+    splits : dict of Split
+        Records, by seed.
+    jobs : list of (int, dict)
+        Seeds and settings.
+
+    Returns
+    -------
+    list of list of float
+        Weights, followed by the intercept, one model per job.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for seed, data in splits.items():
             np.savez(Path(folder) / f"{seed}.npz", features=data.features, labels=data.labels)
@@ -333,7 +527,7 @@ def models_of(peer: str, splits: dict[int, Split], jobs: list[tuple[int, dict[st
 
 
 def tune(name: str) -> dict[str, Any]:
-    """The best grid points of both peers, for each ε."""
+    """Return the best grid points of both peers for each ε."""
     splits = {seed: held_out(split(name, seed), seed) for seed in TUNING_SEEDS}
     tables: dict[str, Any] = {"opacus": {}, "diffprivlib": {}}
     for epsilon in EPSILONS:
@@ -345,14 +539,14 @@ def tune(name: str) -> dict[str, Any]:
 
 
 def held_out(data: Split, seed: int) -> Split:
-    """A split of the training records alone: four fifths to train on, the others to choose by."""
+    """Split the training records: four fifths for training, one fifth for the selection of grid points."""
     rows = np.random.default_rng(seed).permutation(len(data.labels))
     kept, other = rows[len(rows) // 5 :], rows[: len(rows) // 5]
     return Split(data.features[kept], data.labels[kept], data.features[other], data.labels[other])
 
 
 def search_opacus(splits: dict[int, Split], epsilon: float) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Mean scores at all grid points, by clipsilon's engine."""
+    """Return Opacus's grid points and their mean scores, computed with clipsilon's engine."""
     cases = {seed: problem(data) for seed, data in splits.items()}
     records = next(iter(cases.values())).records
     found = []
@@ -364,7 +558,7 @@ def search_opacus(splits: dict[int, Split], epsilon: float) -> list[tuple[dict[s
 
 
 def search_diffprivlib(splits: dict[int, Split], epsilon: float) -> list[tuple[dict[str, Any], dict[str, float]]]:
-    """Mean scores at all grid points."""
+    """Return diffprivlib's grid points and their mean scores."""
     points = list(grid(DIFFPRIVLIB_GRID))
     jobs = [(seed, {**point, "epsilon": epsilon}) for point in points for seed in splits]
     models = models_of("diffprivlib", splits, jobs)
@@ -373,12 +567,12 @@ def search_diffprivlib(splits: dict[int, Split], epsilon: float) -> list[tuple[d
 
 
 def grid(axes: dict[str, tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """All points."""
+    """Return all points of a grid."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def mean(scores: list[dict[str, float]]) -> dict[str, float]:
-    """Each metric's mean."""
+    """Return the mean of each metric."""
     return {metric: float(np.mean([one[metric] for one in scores])) for metric in METRICS}
 
 

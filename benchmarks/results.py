@@ -1,4 +1,4 @@
-"""What benchmarks find: rows of ratios, kept in a file a part (`benchmarks/results/`) for the page that joins them."""
+"""Results of benchmarks: rows of ratios, one file per part in `benchmarks/results/`, from which the page is made."""
 
 from __future__ import annotations
 
@@ -28,31 +28,48 @@ PEERS = {"jax": ("jax",), "jax-privacy": ("jax-privacy",), "diffprivlib": ("diff
 
 
 class Row(NamedTuple):
-    """One comparison. Against a peer, above 1 means that clipsilon is ahead; a cost is ours over what it stands on."""
+    """One comparison.
 
-    kind: str  # "peer" or "cost"
+    Parameters
+    ----------
+    kind : {"peer", "cost"}
+        A comparison with a peer, where a ratio above 1 means that clipsilon is ahead; or the cost of clipsilon over the
+        cost of one of its parts.
+    topic : str
+        The topic on the page.
+    ours, other : str
+        What is compared with what.
+    ratio : float or None
+        The result; None if it was not measured.
+    how : str
+        How it was measured, or why it was not.
+    least, most : float, optional
+        The limits that are wanted.
+    """
+
+    kind: str
     topic: str
     ours: str
     other: str
-    ratio: float | None  # None: there is none, and `how` says why
-    how: str  # how it was measured, or why it was not
+    ratio: float | None
+    how: str
     least: float | None = None
     most: float | None = None
 
     @property
     def kept(self) -> bool:
-        """Whether the limits are kept; what was not run breaks none."""
+        """Return whether the ratio is within the limits; True if it was not measured."""
         return self.ratio is None or (self.least or 0.0) <= self.ratio <= (self.most or math.inf)
 
     @property
     def wanted(self) -> str:
-        """The limits in words."""
+        """Return the limits as text."""
         limits = [f"≥ {self.least:.3g}"] if self.least is not None else []
         return ", ".join(limits + ([f"≤ {self.most:.3g}"] if self.most is not None else []))
 
     @property
     def shown(self) -> str:
-        """The ratio to three digits, or to four where three would hide who is ahead."""
+        """Return the ratio with three digits, or with four where three would hide who is ahead."""
         if self.ratio is None:
             return "–"
         if self.ratio >= 100:
@@ -61,7 +78,20 @@ class Row(NamedTuple):
 
 
 def ahead(topic: str, ours: str, other: str, ratio: float, how: str, least: float | None = None) -> Row:
-    """A row against a peer."""
+    """Return a comparison with a peer.
+
+    Parameters
+    ----------
+    topic, ours, other, how, least
+        As in `Row`.
+    ratio : float
+        Finite and above 0.
+
+    Returns
+    -------
+    Row
+        The row.
+    """
     return Row("peer", topic, ours, other, _checked(ratio), how, least)
 
 
@@ -74,7 +104,20 @@ def cost(
     least: float | None = None,
     most: float | None = None,
 ) -> Row:
-    """A row of clipsilon over something of its own."""
+    """Return the cost of clipsilon over the cost of one of its parts.
+
+    Parameters
+    ----------
+    topic, ours, other, how, least, most
+        As in `Row`.
+    ratio : float
+        Finite and above 0.
+
+    Returns
+    -------
+    Row
+        The row.
+    """
     return Row("cost", topic, ours, other, _checked(ratio), how, least, most)
 
 
@@ -86,7 +129,17 @@ def _checked(ratio: float) -> float:
 
 @contextmanager
 def unless_missing(rows: list[Row], topic: str, ours: str, peer: str) -> Iterator[None]:
-    """Go on without a peer that cannot be installed or that fails, and say so in a row."""
+    """Skip the rest of the block, and add a row that says so, if a peer cannot be installed or fails.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    topic, ours : str
+        As in `Row`.
+    peer : str
+        The name of the peer.
+    """
     try:
         yield
     except PeerError as error:
@@ -95,15 +148,47 @@ def unless_missing(rows: list[Row], topic: str, ours: str, peer: str) -> Iterato
 
 
 def main(part: str, measure: Callable[[list[Row], bool], None], about: str) -> int:
-    """Measure one part, print its rows and keep them; 1 if something was not run or a limit is not kept."""
+    """Parse the command line, measure one part, and print and store its rows.
+
+    Parameters
+    ----------
+    part : str
+        The name of the part.
+    measure : callable
+        Appends rows to a list; its second argument is whether to measure quickly.
+    about : str
+        The help text.
+
+    Returns
+    -------
+    int
+        The exit status: 1 if something was not measured or a limit is missed, else 0.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes and few turns: to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes and few turns, to check that everything works"
+    )
     quick = parser.parse_args().quick
     return keep(part, lambda rows: measure(rows, quick), quick)
 
 
 def keep(part: str, measure: Callable[[list[Row]], None], quick: bool = False) -> int:
-    """Measure, and write what was found even if it is interrupted."""
+    """Measure one part, and store its rows even if it is interrupted.
+
+    Parameters
+    ----------
+    part : str
+        The name of the part.
+    measure : callable
+        Appends rows to a list.
+    quick : bool, default False
+        Whether sizes are small; such rows are stored separately.
+
+    Returns
+    -------
+    int
+        The exit status: 1 if something was not measured or a limit is missed, else 0.
+    """
     rows: list[Row] = []
     began, finished = time.perf_counter(), False
     try:
@@ -118,7 +203,21 @@ def keep(part: str, measure: Callable[[list[Row]], None], quick: bool = False) -
 
 
 def write(part: str, rows: list[Row], seconds: float, finished: bool, quick: bool) -> None:
-    """Keep the rows of one part, with when and where they were measured."""
+    """Store the rows of one part with the date, the machine and the versions.
+
+    Parameters
+    ----------
+    part : str
+        The name of the part.
+    rows : list of Row
+        The results.
+    seconds : float
+        Duration of the measurement.
+    finished : bool
+        Whether the part ran to its end.
+    quick : bool
+        Whether sizes were small.
+    """
     found = {
         "part": part,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -133,12 +232,12 @@ def write(part: str, rows: list[Row], seconds: float, finished: bool, quick: boo
 
 
 def file(part: str, quick: bool = False) -> Path:
-    """Where the rows of a part are kept; those of quick runs apart, as they are not for the page."""
+    """Return the file of a part's rows; quick runs have a folder of their own, as the page does not use them."""
     return (RESULTS / "quick" if quick else RESULTS) / f"{part}.json"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What `write` kept."""
+    """Return what `write` stored, with rows as `Row`."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return {**found, "rows": [Row(**row) for row in found["rows"]]}
 
@@ -152,7 +251,7 @@ def show(part: str, rows: list[Row]) -> None:
 
 
 def machine() -> str:
-    """The processor, the cores that may be used, and memory."""
+    """Return the processor, the number of usable cores, the memory and the system as text."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -163,7 +262,7 @@ def machine() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of all that takes part; those of peers are what their environments are made from."""
+    """Return the versions of all packages involved; those of peers are the pins of their environments."""
     found = {"Python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -1,13 +1,13 @@
-"""Run the benchmarks against peers and put what they find on one page, docs/peers.md.
+"""Run the benchmarks against peers and write their results to docs/peers.md.
 
     python benchmarks/table.py                  all parts, then the page
-    python benchmarks/table.py engine audit     these parts; the others' rows stay as they were measured before
-    python benchmarks/table.py --join           no part: only the page
-    python benchmarks/table.py --quick          small sizes: to see that all of it works; no page
+    python benchmarks/table.py engine audit     only these parts; the rows of the others stay as measured earlier
+    python benchmarks/table.py --join           no measurement, only the page
+    python benchmarks/table.py --quick          small sizes, to check that everything works; no page
 
-Each part is a script of its own, in a process of its own, and keeps its rows in benchmarks/results/. The page joins
-those that were measured on this machine with these versions. Exit status: 0 if all parts ran to their end and kept
-their limits, else 1.
+Each part is a script that runs in its own process and stores its rows in benchmarks/results/. The page joins the rows
+that were measured on this machine with these versions. The exit status is 0 if all parts finished within their
+limits, else 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from results import Row, file, machine, read, versions
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "peers.md"
-# In the order of the page; what each is called there.
+# Parts in the order of the page, with their names there.
 PARTS = {
     "engine": "Engine",
     "glm": "Estimators, speed",
@@ -37,10 +37,10 @@ BEGIN, END = "<!-- table: begin (written by benchmarks/table.py) -->", "<!-- tab
 
 
 def main() -> int:
-    """Run, join, write."""
+    """Run the parts, write the page, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all unless given")
-    parser.add_argument("--join", action="store_true", help="run nothing")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"one or more of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--join", action="store_true", help="measure nothing; only write the page")
     parser.add_argument("--quick", action="store_true", help="small sizes and few turns")
     chosen = parser.parse_args()
     unknown = sorted(set(chosen.parts) - set(PARTS))
@@ -58,27 +58,27 @@ def main() -> int:
 
 
 def run(parts: list[str], quick: bool) -> bool:
-    """Run parts one after the other until Ctrl-C; whether all of them came to a good end."""
+    """Run parts one after the other until Ctrl-C, and return whether all of them succeeded."""
     good = True
     for part in parts:
         print(f"== {part}", flush=True)
-        file(part, quick).unlink(missing_ok=True)  # or a failure would leave the rows of an earlier run
+        file(part, quick).unlink(missing_ok=True)  # otherwise a failure would leave the rows of an earlier run
         process = subprocess.Popen([sys.executable, str(HERE / f"{part}.py"), *options(part, quick)])
         try:
             good &= process.wait() == 0
         except KeyboardInterrupt:
-            process.wait()  # Ctrl-C reached it, too, and it writes down what it has
+            process.wait()  # Ctrl-C reached it, too, and it stores what it has measured
             return False
     return good
 
 
 def options(part: str, quick: bool) -> list[str]:
-    """What a part's script is told."""
+    """Return the command-line options of a part's script."""
     return (["--bench"] if part == "quality" else []) + (["--quick"] if quick else [])
 
 
 def kept(part: str) -> dict[str, Any] | str:
-    """What a part found, or why it is not on the page."""
+    """Return the stored results of a part, or why they are not on the page."""
     if not file(part).exists():
         return "not run"
     found = read(file(part))
@@ -88,7 +88,7 @@ def kept(part: str) -> dict[str, Any] | str:
 
 
 def problems_of(part: str, found: dict[str, Any] | str) -> list[str]:
-    """What a reader of the exit status should know."""
+    """Return the reasons for which a part makes the exit status 1."""
     if isinstance(found, str):
         return [f"{part}: {found}"]
     problems = [] if found["finished"] else [f"{part}: not finished"]
@@ -99,7 +99,7 @@ def problems_of(part: str, found: dict[str, Any] | str) -> list[str]:
 
 
 def page(found: dict[str, dict[str, Any] | str]) -> str:
-    """What stands between the marks: where and when, the table of peers, and the table of costs."""
+    """Return the text between the marks: machine and dates, the table of peers, and the table of costs."""
     named = ", ".join(f"{name} {version}" for name, version in versions().items())
     dates = "; ".join(f"{PARTS[part]}: {_when(what)}" for part, what in found.items())
     rows = [row for what in found.values() if not isinstance(what, str) for row in what["rows"]]
@@ -111,7 +111,7 @@ def page(found: dict[str, dict[str, Any] | str]) -> str:
             "|---|---|---|---|---|---|",
             *[_line(row) for row in rows if row.kind == "peer"],
             "",
-            "What clipsilon's own parts cost, in the same runs: time or memory of the first over that of the second.",
+            "What clipsilon's own parts cost, in the same runs: time or memory of the first over the second.",
             "",
             "| topic | first | second | ratio | wanted | how measured |",
             "|---|---|---|---|---|---|",
@@ -132,9 +132,9 @@ def _line(row: Row) -> str:
 
 
 def replaced(text: str, table: str) -> str:
-    """The text with another table between the marks."""
+    """Return the text with another table between the marks."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"the page must have one {BEGIN} and after it one {END}.")
+        raise ValueError(f"the page must have one {BEGIN}, followed by one {END}.")
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
 

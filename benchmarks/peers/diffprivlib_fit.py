@@ -1,4 +1,4 @@
-"""Times fits of diffprivlib's logistic regression, in its own environment: commands in, seconds out, a line each.
+"""Time fits of diffprivlib's logistic regression in its own environment: one command per line in, seconds out.
 
     python diffprivlib_fit.py
 
@@ -17,7 +17,7 @@ from diffprivlib.models import LogisticRegression
 
 
 def main() -> None:
-    """Obey, one line at a time."""
+    """Execute commands, one per line."""
     warnings.simplefilter("ignore")
     for line in sys.stdin:
         command = json.loads(line)

@@ -2,8 +2,8 @@
 
     python diffprivlib_logistic.py < jobs.json > models.json
 
-A job names a split (an .npz file with features and labels), ε, `data_norm`, `C` and a seed. A model is its weights
-and, last, its intercept.
+A job names a split (an .npz file with features and labels), ε, `data_norm`, `C` and a seed. A model is its weights,
+followed by its intercept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diffprivlib.models import LogisticRegression
 
 
 def main() -> None:
-    """Read jobs, fit them, write models."""
+    """Read jobs, fit models and write them."""
     warnings.simplefilter("ignore")
     tables: dict[str, dict[str, np.ndarray]] = {}
     models = []

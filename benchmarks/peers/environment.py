@@ -1,4 +1,4 @@
-"""Environments for peers whose requirements differ from ours, and peers that obey in them."""
+"""Environments for peers whose requirements differ from ours, and processes that run in them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PEERS = Path(__file__).parent
 
 
 class PeerError(RuntimeError):
-    """A peer could not be installed, or failed."""
+    """Raised if a peer cannot be installed or fails."""
 
 
 def environment(peer: str) -> Path:
-    """The Python of the peer's environment, which is made from `<peer>.txt` if it is missing or from another file."""
+    """Return the Python of a peer's environment; create it from `<peer>.txt` if it is missing or outdated."""
     folder = cache_folder() / "peers" / peer
     python, ready = folder / "bin" / "python", folder / "ready"
     wanted = _requirements(peer)
     if not (ready.exists() and ready.read_text(encoding="utf-8") == wanted):
-        print(f"Making an environment for {peer} …", file=sys.stderr, flush=True)
+        print(f"Creating an environment for {peer} …", file=sys.stderr, flush=True)
         try:
             venv.create(folder, with_pip=True, clear=True)
             subprocess.run([python, "-m", "pip", "install", "-q", "-r", PEERS / f"{peer}.txt"], check=True)
@@ -35,7 +35,7 @@ def environment(peer: str) -> Path:
 
 
 def pins(peer: str) -> dict[str, str]:
-    """The versions that a peer's environment is made of."""
+    """Return the pinned versions of a peer's environment."""
     lines = [line for line in _requirements(peer).splitlines() if line and not line.startswith("#")]
     return dict(line.split("==") for line in lines)
 
@@ -45,14 +45,14 @@ def _requirements(peer: str) -> str:
 
 
 class Peer:
-    """A peer's script in its environment, which obeys one line at a time."""
+    """A peer's script, which runs in its environment and answers one command per line."""
 
     def __init__(self, name: str, script: str):
         command = [environment(name), PEERS / script]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, command: Any) -> Any:
-        """What the script answers: how many seconds the command took, or what it found."""
+        """Send a command and return the answer: the seconds that it took, or its result."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

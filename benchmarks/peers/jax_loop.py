@@ -1,4 +1,4 @@
-"""Times PCSGD, DPSGD and DiceSGD written in JAX, in its own environment: commands in, answers out, a line each.
+"""Time PCSGD, DPSGD and DiceSGD, written in JAX, in its own environment: one command per line in, one answer out.
 
     python jax_loop.py
 
@@ -26,18 +26,18 @@ FORMS = [(generator, unroll) for generator in ("threefry2x32", "rbg") for unroll
 
 
 def clipped(gradients: Any, size: float) -> Any:
-    """Rows cut to a length."""
+    """Return the rows, clipped to norm `size`."""
     norms = jnp.linalg.norm(gradients, axis=-1, keepdims=True)
     return gradients * jnp.minimum(1.0, size / jnp.maximum(norms, 1e-300))
 
 
 def mean(gradients: Any) -> Any:
-    """Over the records of a batch, or the one record itself."""
+    """Return the mean over the records of a batch; a single gradient is returned as it is."""
     return gradients if gradients.ndim == 1 else gradients.mean(axis=0)
 
 
 def step(problem: dict[str, Any], dice: bool, state: Any, draws: Any) -> Any:
-    """One step on the drawn records; with `dice`, the clipping error is fed back."""
+    """Take one step on the drawn records; with `dice`, the clipping error is fed back."""
     theta, error = state
     t, drawn, noise = draws
     x, y = problem["features"][drawn], problem["labels"][drawn]
@@ -54,14 +54,14 @@ def step(problem: dict[str, Any], dice: bool, state: Any, draws: Any) -> Any:
 
 
 def loop(problem: dict[str, Any], dice: bool, drawn: Any, noise: Any, unroll: int) -> Any:
-    """The last model."""
+    """Run the loop and return the last model."""
     start = jnp.zeros(noise.shape[1]), jnp.zeros(noise.shape[1])
     draws = jnp.arange(len(noise)), drawn, noise
     return lax.scan(partial(step, problem, dice), start, draws, unroll=unroll)[0][0]
 
 
 def whole(problem: dict[str, Any], key: Any, dice: bool, batch: int, steps: int, unroll: int) -> Any:
-    """A run with its draws. Records are drawn with replacement, which is cheaper here than without."""
+    """Draw the random numbers of a run, and run it. Records are drawn with replacement, which is cheaper here."""
     m, d = problem["features"].shape
     first, second = jax.random.split(key)
     drawn = jax.random.randint(first, (steps,) if batch == 1 else (steps, batch), 0, m)
@@ -69,7 +69,7 @@ def whole(problem: dict[str, Any], key: Any, dice: bool, batch: int, steps: int,
 
 
 def compiled(problem: dict[str, Any], dice: bool, batch: int, replicates: int, steps: int, form: Any) -> Any:
-    """A run, or several at once, ready to be timed."""
+    """Return a compiled function that runs one replicate, or several at once."""
     generator, unroll = form
     single = partial(whole, dice=dice, batch=batch, steps=steps, unroll=unroll)
     key = jax.random.key(0, impl=generator)
@@ -82,25 +82,25 @@ def compiled(problem: dict[str, Any], dice: bool, batch: int, replicates: int, s
 
 
 def seconds(job: Any) -> float:
-    """How long a job takes."""
+    """Return the seconds that a job takes."""
     began = time.perf_counter()
     job()
     return time.perf_counter() - began
 
 
 def fastest(problem: dict[str, Any], dice: bool, batch: int, replicates: int, steps: int) -> Any:
-    """The form that takes the least time."""
+    """Return the compiled form that takes the least time."""
     jobs = [compiled(problem, dice, batch, replicates, steps, form) for form in FORMS]
     return min(jobs, key=lambda job: min(seconds(job) for _ in range(3)))
 
 
 def loaded(file: str) -> dict[str, Any]:
-    """Arrays of a file, on the device."""
+    """Return the arrays of a file on the device."""
     return {name: jnp.asarray(value) for name, value in np.load(file).items()}
 
 
 def main() -> None:
-    """Obey, one line at a time."""
+    """Execute commands, one per line."""
     jax.config.update("jax_enable_x64", True)
     job: Any = None
     for line in sys.stdin:

@@ -1,10 +1,10 @@
-"""Lower bounds on ε by JAX Privacy's auditor, in its own environment: commands in, bounds out, a line each.
+"""Lower bounds on ε by JAX Privacy's auditor in its own environment: one command per line in, one bound out.
 
     python jax_privacy_audit.py
 
 `{"file": …, "method": …, "strategy": …, "delta": …, "significance": …}` reads scores (an .npz file with `absent` and
-`present`) and answers with the bound and how long it took, the making of the auditor included. Both directions of a
-test count where the method allows it.
+`present`) and answers with the bound and its time, which includes the construction of the auditor. Both directions of
+a test count where the method allows it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STRATEGIES = {
 
 
 def bound(scores: Any, method: str, strategy: str, delta: float, significance: float) -> float:
-    """What one method makes of the scores."""
+    """Return the bound that a method derives from the scores."""
     auditor = auditing.CanaryScoreAuditor(scores["present"], scores["absent"])
     chosen = STRATEGIES[strategy]
     if method == "Clopper–Pearson":
@@ -41,7 +41,7 @@ def bound(scores: Any, method: str, strategy: str, delta: float, significance: f
 
 
 def main() -> None:
-    """Obey, one line at a time."""
+    """Execute commands, one per line."""
     warnings.simplefilter("ignore")
     for line in sys.stdin:
         command = json.loads(line)

@@ -1,9 +1,9 @@
-"""Times epochs of private logistic regression by Opacus, in its own environment: commands in, seconds out, a line each.
+"""Time epochs of Opacus's private logistic regression in its own environment: one command per line in, seconds out.
 
     python opacus_epoch.py
 
 `{"file": …, "batch": …, "threads": …}` loads a table (an .npz file with features and labels) and makes a model
-private; `"loader"` times an epoch with Opacus's DataLoader, and `"batches"` one over batches that were fetched before.
+private; `"loader"` times an epoch with Opacus's DataLoader, and `"batches"` one over batches fetched in advance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def make_private(file: str, batch: int, threads: int) -> tuple[Any, Any, Any]:
-    """A model, an optimiser and a Poisson loader, all of Opacus's, in float64."""
+    """Return Opacus's private model, optimiser and Poisson loader, in float64."""
     torch.set_num_threads(threads)
     table = np.load(file)
     data = TensorDataset(torch.from_numpy(table["features"]), torch.from_numpy(table["labels"]))
@@ -37,7 +37,7 @@ def make_private(file: str, batch: int, threads: int) -> tuple[Any, Any, Any]:
 
 
 def epoch(model: Any, optimiser: Any, batches: Iterable[Any]) -> float:
-    """Seconds of one pass."""
+    """Return the seconds of one pass."""
     criterion = torch.nn.BCEWithLogitsLoss()
     began = time.perf_counter()
     for rows, targets in batches:
@@ -48,7 +48,7 @@ def epoch(model: Any, optimiser: Any, batches: Iterable[Any]) -> float:
 
 
 def main() -> None:
-    """Obey, one line at a time."""
+    """Execute commands, one per line."""
     warnings.simplefilter("ignore")
     for line in sys.stdin:
         command = json.loads(line)

@@ -3,7 +3,7 @@
     python opacus_logistic.py < jobs.json > models.json
 
 A job names a split (an .npz file with features and labels), the batch, the epochs, the learning rate, the clip, the
-noise multiplier and a seed. A model is its weights and, last, its intercept.
+noise multiplier and a seed. A model is its weights, followed by its intercept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Table(Dataset):
-    """Rows of a tensor; a whole batch is taken at once, which is many times as fast as row by row."""
+    """Rows of a tensor. A batch is taken at once, which is many times as fast as row by row."""
 
     def __init__(self, features: torch.Tensor, labels: torch.Tensor):
         self.features, self.labels = features, labels
@@ -35,7 +35,7 @@ class Table(Dataset):
 
 
 def fit(features: torch.Tensor, labels: torch.Tensor, job: dict) -> list[float]:
-    """Opacus's DP-SGD with Poisson batches, from zero, last iterate."""
+    """Train with Opacus's DP-SGD on Poisson batches, from zero, and return the last iterate."""
     torch.manual_seed(job["seed"])
     model = torch.nn.Linear(features.shape[1], 1).double()
     torch.nn.init.zeros_(model.weight)
@@ -59,7 +59,7 @@ def fit(features: torch.Tensor, labels: torch.Tensor, job: dict) -> list[float]:
 
 
 def main() -> None:
-    """Read jobs, fit them, write models."""
+    """Read jobs, fit models and write them."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     tables: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
