@@ -1,4 +1,4 @@
-"""Batches summed without forming gradients: against the plain reference, and where rounding could break the clip."""
+"""Batches summed without forming gradients equal the plain reference, and rounding does not break the clip."""
 
 import dataclasses
 import threading
@@ -45,7 +45,7 @@ RULES = {
 
 def problem(loss, table=lambda x: x, weights=None, records=300, response=None):
     x, y = reference.data(getattr(loss, "labels", "real"), records=records, features=5)
-    x[np.abs(x) < 0.4] = 0.0  # so that a sparse table has holes
+    x[np.abs(x) < 0.4] = 0.0  # so that a sparse table has zeros
     return cs.Problem(table(x), y, loss=loss, weights=weights, response=response)
 
 
@@ -58,7 +58,8 @@ def close_to_reference(case, rule, steps=25):
         np.testing.assert_allclose(trace.error[0], error, rtol=1e-9, atol=1e-11)
 
 
-# Each way of summing takes seconds to compile: every loss, rule and kind of table, but not all combinations.
+# Each way of summing takes seconds to compile, so every loss, rule and kind of table is tested, but not every
+# combination.
 PAIRS = [
     ("logistic", "clipped"), ("logistic", "plain"), ("logistic", "fed back"), ("penalised", "capped"),
     ("penalised", "normalised"), ("absolute", "full"), pytest.param("softmax", "clipped", marks=pytest.mark.verify), ("softmax", "capped"),
@@ -107,7 +108,7 @@ def test_threads_do_not_change_the_result(loss, rule):
 def test_threads_share_a_step_only_where_it_is_worthwhile():
     case, large = problem(LOSSES["logistic"]), problem(LOSSES["logistic"], records=5_000)
     rule = cs.DPSGD(STEP, 0.8, 0.05, batch=250)
-    assert step_threads(case, rule, 8).members == 1  # 250·5 numbers
+    assert step_threads(case, rule, 8).members == 1  # 250·5 numbers are too few
     assert step_threads(large, cs.DPSGD(STEP, 0.8, 0.05, batch=2_000), 8).members == 8
     assert step_threads(large, RULES["plain"], 8).members == 1
 
@@ -128,7 +129,7 @@ def one_record(table, parts, theta, into, rng):
 
 
 def contribution(x, y, loss, clip, theta, feedback=None):
-    """What one record adds to v, and to what the feedback keeps."""
+    """Return what one record adds to v and to `kept`."""
     into = Sums(np.zeros(theta.size), np.zeros(0 if feedback is None else theta.size), np.zeros(0))
     rng = np.random.Generator(np.random.SFC64(0))
     parts = RecordParts(loss, Identity(), clip, feedback or NoFeedback())
@@ -138,15 +139,15 @@ def contribution(x, y, loss, clip, theta, feedback=None):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_penalty_that_nearly_cancels_the_slope_cannot_slip_past_the_clip(seed):
-    # The gradient is the small difference of two long vectors, and its norm is lost to rounding.
+    # The gradient is the small difference of two long vectors, so its norm is lost to rounding.
     rng = np.random.default_rng(seed)
     theta = rng.standard_normal(6) * 10.0 ** rng.uniform(0, 12)
     loss, clip = cs.losses.SquaredError(l2=1.0), Norm(1.0)
     x = -theta / np.linalg.norm(theta) * (1 + 1e-9 * rng.standard_normal(6))
-    y = x @ theta - np.linalg.norm(theta)  # slope·x = −θ, nearly
+    y = x @ theta - np.linalg.norm(theta)  # slope·x is nearly −θ
     v, _ = contribution(x, y, loss, clip, theta)
     exact = np.longdouble(x) * (np.longdouble(x) @ np.longdouble(theta) - np.longdouble(y)) + np.longdouble(theta)
-    allowed = 1.0 + 1e-12 * np.linalg.norm(theta)  # what rounding alone leaves of terms that cancel
+    allowed = 1.0 + 1e-12 * np.linalg.norm(theta)  # the rounding error of terms that cancel
     assert np.linalg.norm(v) <= allowed
     assert np.linalg.norm(exact) < np.linalg.norm(theta)
 
@@ -183,7 +184,7 @@ def test_weights_count_before_the_clip():
     x, y = reference.data("binary", records=50)
     heavy = cs.Problem(x, y, loss=cs.losses.Logistic(), weights=np.full(50, 1e9))
     theta = cs.run(heavy, descent(0.5, 0.3), 5, seed=0, record=[5]).theta
-    # However heavy, no record moves θ by more than its clip.
+    # Whatever its weight, no record moves θ by more than the clip.
     assert 0 < np.linalg.norm(theta) <= 0.3 * 0.5 * 5 * (1 + 1e-12)
 
 
@@ -191,7 +192,7 @@ def test_weights_of_zero_leave_records_out():
     x, y = reference.data("binary", records=50)
     some = cs.Problem(x, y, loss=cs.losses.Logistic(), weights=(np.arange(50) < 30).astype(float))
     alone = cs.Problem(x[:30], y[:30], loss=cs.losses.Logistic())
-    pairs = (some, 0.5), (alone, 0.3)  # 0.5/50 a record is 0.3/30
+    pairs = (some, 0.5), (alone, 0.3)  # 0.5/50 = 0.3/30 per record
     runs = [cs.run(case, descent(step, 0.7), 20, seed=0, record=[20]).theta for case, step in pairs]
     np.testing.assert_allclose(*runs, rtol=1e-12)
 
@@ -215,7 +216,7 @@ def test_theorems_and_constants_refuse_weights():
 
 def test_sparse_tables_are_not_changed_and_not_trusted():
     twice = sparse.coo_array(([1.0, 2.0, 3.0], ([0, 0, 1], [1, 1, 0])), shape=(2, 2)).tocsr()
-    raw = sparse.csr_array(([1.0, 2.0, 3.0], [1, 1, 0], [0, 2, 3]), shape=(2, 2))  # one entry in two pieces
+    raw = sparse.csr_array(([1.0, 2.0, 3.0], [1, 1, 0], [0, 2, 3]), shape=(2, 2))  # one entry stored in two parts
     case = cs.Problem(raw, [0, 1], loss=cs.losses.Logistic())
     np.testing.assert_array_equal(case.features.toarray(), twice.toarray())
     assert raw.nnz == 3
@@ -244,7 +245,7 @@ def test_points_of_sparse_tables():
 
 def test_checkpoints_tell_tables_apart(tmp_path):
     moved = sparse.csr_array([[1.0, 0.0], [0.0, 2.0]])
-    other = sparse.csr_array([[0.0, 1.0], [2.0, 0.0]])  # the same entries elsewhere
+    other = sparse.csr_array([[0.0, 1.0], [2.0, 0.0]])  # the same entries in other columns
     rule = descent(0.1, 1.0)
     cs.run(cs.Problem(moved, [0, 1], loss=cs.losses.Logistic()), rule, 5, seed=0, checkpoint=tmp_path / "run")
     with pytest.raises(cs.CheckpointError, match="another run"):

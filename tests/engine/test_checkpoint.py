@@ -1,4 +1,4 @@
-"""Checkpoints: resumed runs end as if they had never stopped; other files are refused and left alone."""
+"""Checkpoints: resumed runs end as if they had never stopped; other files are refused and left unchanged."""
 
 import signal
 import subprocess
@@ -24,7 +24,7 @@ class StoppedError(Exception):
 
 
 def run_in_pieces(monkeypatch, rule, path, pieces=3, **settings):
-    """Stop the run after every few chunks with an exception, as a crash would, then run it to the end."""
+    """Stop the run after every few chunks with an exception, like a crash, then run it to the end."""
     monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(runner, "CHUNK_SECONDS", 0.0)
     monkeypatch.setattr(replicate, "CHUNK_SECONDS", 1e-4)
@@ -63,7 +63,7 @@ def test_resumed_runs_are_bit_identical(monkeypatch, tmp_path, preset, sampling)
 
 
 def test_a_resumed_selection_is_bit_identical(monkeypatch, tmp_path):
-    """The least noisy norm until now is kept beside the model."""
+    """The smallest noisy norm so far is stored beside the model."""
     rule = cs.NoisySelection(registry.STEP, 2.0, 0.2, selection_epsilon=5.0)
     settings = {**SETTINGS, "steps": 50_000}
     whole = cs.run(PROBLEM, rule, **settings)
@@ -154,7 +154,7 @@ def test_a_file_with_the_wrong_content_is_refused(tmp_path, spoil):
 
 
 def test_rules_that_look_alike_are_told_apart(tmp_path):
-    """1.0, 23.0 and 1.02, 3.0 are the same digits."""
+    """1.0, 23.0 and 1.02, 3.0 have the same digits."""
     cs.run(PROBLEM, cs.SGD(cs.schedules.InverseTime(1.0, 23.0)), checkpoint=tmp_path / "run", **SETTINGS)
     with pytest.raises(cs.CheckpointError, match=r"another run \(rule\)"):
         cs.run(PROBLEM, cs.SGD(cs.schedules.InverseTime(1.02, 3.0)), checkpoint=tmp_path / "run", **SETTINGS)

@@ -1,4 +1,4 @@
-"""The compiled engine against the plain-Python reference, draw by draw."""
+"""The compiled engine equals the plain-Python reference, draw by draw."""
 
 from typing import NamedTuple
 
@@ -43,8 +43,9 @@ PROBLEMS = {
 
 
 PRESETS = registry.rules() | registry.other_rules()
-# Each pair takes seconds to compile. Where no gradients are formed, how they are clipped and fed back matters alone
-# (test_every_loss clips there without feedback); every preset meets records that react, and each region every output.
+# Each pair takes seconds to compile. Without reacting records ("savage") no gradients are formed, and only clip and
+# feedback matter (test_every_loss covers a clip without feedback). Every preset runs with records that react, and every
+# output in each region.
 QUICK = {
     "savage": {"SGD", "DiceSGD", "AdamDiceSGD", "AutoDiceSGD"},
     "logistic": {"SGD", "PCSGD", "DiceSGD", "AdamDiceSGD", "NoisySelection"},
@@ -96,7 +97,7 @@ def test_every_sampling(sampling):
 
 @pytest.mark.parametrize("loss", registry.LOSSES, ids=registry.name)
 def test_every_loss(loss):
-    """All records at every step, as the estimators descend by default: they need the same kernels."""
+    """Use all records in every step, as estimators do by default: they need the same kernels."""
     assert_same(reference.problem(loss), cs.ClippedDPGD(cs.schedules.Constant(0.1), clip=0.8, noise_std=0.2), steps=40)
 
 
@@ -115,7 +116,7 @@ def test_per_class_clipping_averaging_and_a_constant_step(power):
 
 
 class Shaken(NamedTuple):
-    """A response that moves each record at random, whatever the model."""
+    """A response that moves each record at random, independently of the model."""
 
     scale: float
 

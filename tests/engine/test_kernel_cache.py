@@ -1,4 +1,4 @@
-"""The kernel cache serves a second process, and never stale code."""
+"""The kernel cache saves a second process from compiling, and never returns stale code."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ JOB = textwrap.dedent("""
     print(theta, sum(advance.stats.cache_hits.values()), sum(advance.stats.cache_misses.values()))
 """)
 
-# A kernel that compiles in one second, where the loop takes ten: the mean of a·z.
+# A kernel that compiles in one second, unlike the loop, which takes ten: the mean of a·z.
 MEAN = textwrap.dedent("""
     import numpy as np
     import clipsilon as cs
@@ -60,7 +60,7 @@ def edit(path, old, new):
     assert old in text
     stamp = path.stat()
     path.write_text(text.replace(old, new), encoding="utf-8")
-    os.utime(path, (stamp.st_atime, stamp.st_mtime))  # an edit that keeps the time must be noticed, too
+    os.utime(path, (stamp.st_atime, stamp.st_mtime))  # an edit that keeps the modification time must be noticed, too
 
 
 def test_a_second_process_does_not_compile(package):
@@ -74,10 +74,10 @@ def test_an_edit_is_always_seen(package):
     sources, run = package
     assert run(MEAN) == [3.0, 0, 1]
     assert run(MEAN) == [3.0, 1, 0], "the second process compiled again"
-    # The loss, which the file of the kernel does not mention.
+    # Edit the loss, which the kernel's file does not mention.
     edit(sources / "problems" / "losses" / "quadratic.py", "out[j] = theta[j] + loss.a * features[j]", "out[j] = 7.0")
     assert run(MEAN) == [7.0, 0, 1], "stale code ran"
-    # A part that the kernel's file imports.
+    # Edit a part that the kernel's file imports.
     edit(sources / "rules" / "clipping.py", "+= weight * vector[j]", "+= 2.0 * weight * vector[j]")
     assert run(MEAN) == [14.0, 0, 1], "stale code ran"
     edit(sources / "rules" / "clipping.py", "+= 2.0 * weight * vector[j]", "+= weight * vector[j]")
@@ -137,7 +137,7 @@ def test_a_users_part_inside_a_part_of_the_package_is_never_stale(package, tmp_p
     _, run = package
     assert run(NESTED.replace("SLOPE", "1.0")) == [4.0, 0, 1]
     assert run(NESTED.replace("SLOPE", "2.0")) == [3.0, 0, 1]
-    # Only helpers of the loop without parts are stored.
+    # Only helpers of the loop that do not depend on parts are stored.
     assert not [file for file in (tmp_path / "cache").rglob("*.kernel") if b"Mine" in file.read_bytes()]
 
 

@@ -1,4 +1,4 @@
-"""Running: threads, seeds, records, traces, interruption, divergence."""
+"""Runs: threads, seeds, recorded iterations, traces, interruption and divergence."""
 
 import os
 import pickle
@@ -38,7 +38,7 @@ def test_replicates_differ_and_the_first_ones_stay_when_more_are_asked_for():
 
 
 def test_the_same_seed_draws_the_same_records_for_different_rules():
-    """Without clipping, noise or feedback in the way, two rules must follow the same path exactly."""
+    """Without the effects of clipping, noise and feedback, all rules must follow the same path."""
     step = cs.schedules.InverseTime(2, 30)
     plain = cs.run(PROBLEM, cs.SGD(step), 200, seed=4)
     loose = cs.run(PROBLEM, cs.PCSGD(step, clip=1e9, noise_std=0.0), 200, seed=4)
@@ -56,12 +56,12 @@ def test_without_a_seed_every_run_is_different():
 
 
 def test_unseeded_noise_is_gaussian_with_the_stated_deviation():
-    """Chance of a false alarm below 10⁻⁶ (Kolmogorov–Smirnov), though the noise cannot be seeded."""
+    """The noise cannot be seeded; the Kolmogorov–Smirnov test raises a false alarm with probability below 10⁻⁶."""
     from scipy import stats
 
     problem = cs.Problem(np.zeros(3), loss=cs.losses.Quadratic())
     rule = cs.SGD(cs.schedules.Constant(1.0), noise_std=0.7)
-    # θ_{t+1} = θ_t − (θ_t + ζ) = −ζ: every iterate is fresh noise.
+    # θ_{t+1} = θ_t − (θ_t + ζ) = −ζ: every iterate is new noise.
     trace = cs.run(problem, rule, 20_000, record=range(1, 20_001))
     assert stats.kstest(trace.theta[0, :, 0], "norm", args=(0, 0.7)).pvalue > 1e-7
 
@@ -142,7 +142,7 @@ def test_problems_survive_pickling():
 
 
 class TakesTwo(NamedTuple):
-    """A user's sampler that says nothing about itself: always the first two records."""
+    """A user-defined sampler without optional attributes, which always draws the first two records."""
 
     batch: int = 2
 
@@ -196,10 +196,10 @@ def test_ctrl_c_stops_and_keeps_what_was_recorded(tmp_path, with_checkpoint):
         assert process.stdout.readline() == "ready\n"
         time.sleep(0.7)
         process.send_signal(signal.SIGINT)
-        # A run of 10¹² steps would take a day: ending at all within the limit is the proof.
+        # A run of 10¹² steps would take a day, so ending within the timeout proves that it was interrupted.
         out, _ = process.communicate(timeout=60)
     finally:
-        process.kill()  # nothing if it has ended
+        process.kill()  # does nothing if it has ended
     assert process.returncode == 0
     assert out.startswith("kept")
     assert (tmp_path / "run.checkpoint").exists() == with_checkpoint
@@ -213,4 +213,4 @@ def test_memory_does_not_grow_with_steps():
     cs.run(PROBLEM, rule, 10**5, seed=0)
     before = process.memory_info().rss
     cs.run(PROBLEM, rule, 10**7, seed=0)
-    assert process.memory_info().rss - before < 5e6  # one number a step would be 80 MB
+    assert process.memory_info().rss - before < 5e6  # one number per step would take 80 MB

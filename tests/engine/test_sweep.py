@@ -1,4 +1,4 @@
-"""Sweeps: no completed point is run twice, however they were stopped, and the files are the same in the end."""
+"""Sweeps: no completed point is run twice, however the sweep was stopped, and the files are the same in the end."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def contents(folder):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The seeds of the runs that were executed."""
+    """Return a list that collects the seeds of the runs that are executed."""
     seeds = []
     real = module.run
 

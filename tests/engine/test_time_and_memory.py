@@ -1,4 +1,4 @@
-"""Clips and noise that change with the step or remember: in memory, over threads, resumed, and on Dask's chunks."""
+"""Clips and noise that change with the step or have a state: in memory, in threads, resumed, and in Dask chunks."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from registry import STEP
 
 @traits(counts=1)
 class Quantile(NamedTuple):
-    """A clip whose threshold follows a quantile of the norms, with a noisy count: the state is the threshold."""
+    """A clip whose threshold, its state, follows a quantile of the norms by noisy counts."""
 
     quantile: float
     rate: float
@@ -59,7 +59,7 @@ def _(clip, t, counts, state, rng):
 
 @traits(memory=2)
 class TwoSteps(NamedTuple):
-    """Noise correlated with that of the two steps before: y_t = s·z_t − ½·y_{t−1} − ¼·y_{t−2}."""
+    """Noise correlated with the noise of the two previous steps: y_t = s·z_t − ½·y_{t−1} − ¼·y_{t−2}."""
 
     std: float
 
@@ -80,7 +80,7 @@ PHASED = cs.Rule("phased", STEP, Scheduled(SCHEDULE), Poisson(40), ScheduledGaus
 
 
 def plain_run(case, rule, steps, seed):
-    """The two parts above, written out: thresholds and θ of every step."""
+    """Run the two parts above in plain NumPy, and return θ and the threshold of every step."""
     streams = spawn(seed, 1)[0]
     sampler = reference.Sampler(rule.sampling, case.records, streams.records)
     theta, threshold, thetas, thresholds = np.zeros(case.dimension), rule.clip.threshold, [], []

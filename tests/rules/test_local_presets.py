@@ -63,7 +63,7 @@ def test_statements():
 
 
 def test_nothing_is_certified_of_more_than_a_report():
-    """A kept error, or a clip that may lengthen what it gets, would say more about the record than the report does."""
+    """Error feedback, or a clip that may lengthen a gradient, reveals more about a record than its report does."""
     kept = Rule("mine", STEP, Unclipped(), SinglePass(1), Local(1.0), ErrorFeedback(Normalise(1.0), Unclipped()))
     longer = Rule("mine", STEP, Normalise(9.0), SinglePass(1), Local(1.0))
     for rule in (kept, longer):
@@ -71,7 +71,7 @@ def test_nothing_is_certified_of_more_than_a_report():
 
 
 class Louder(NamedTuple):
-    """A user's response that makes labels of its own."""
+    """A user-defined response that changes labels."""
 
     factor: float
 
@@ -85,11 +85,11 @@ def _(response, deployed, features, label, moved, rng):
 
 @pytest.mark.parametrize("factor", [1000.0, -1000.0])
 def test_no_response_takes_a_report_beyond_its_sensitivity(factor):
-    """A response may return any label. If the loss took it as it is, two reports were 1000 apart and not 2√2 at most."""
+    """A response may return any label. If the loss used it unchanged, two reports could differ by 1000 instead of 2√2."""
     rule, ends = cs.LDPSGD(cs.schedules.Constant(1.0), budget=1.0), []
     for label in (0.0, 1.0):
         problem = cs.Problem([[1.0, 1.0]], [label], loss=cs.losses.MallowsLogistic(), response=Louder(factor))
-        ends.append(cs.run(problem, rule, steps=1, seed=0).output[0])  # the same noise for both
+        ends.append(cs.run(problem, rule, steps=1, seed=0).output[0])  # with the same noise for both labels
     assert np.linalg.norm(ends[0] - ends[1]) <= cs.losses.MallowsLogistic().sensitivity()
 
 
@@ -100,7 +100,7 @@ def test_budgets_are_those_of_the_users_who_are_accounted_for():
 
 @pytest.mark.parametrize(("c", "attained"), [(1.345, True), (4.7, True), (4.72, False), (10.0, False)])
 def test_what_the_sensitivity_of_a_huber_regression_is_above(c, attained):
-    """Between a residual beyond c and one of z to the other side, at ‖x‖ = √2: 2√2·c is the most for c ≤ 4.7 only."""
+    """For residuals beyond c and of −z at ‖x‖ = √2, the difference of gradients is at most 2√2·c only if c ≤ 4.7."""
     loss, x, widest = cs.losses.HuberRegression(c), np.array([1.0, 1.0]), 0.0
     for z in np.linspace(0.0, c, 2001):
         pair = np.zeros((2, 3))
@@ -112,7 +112,7 @@ def test_what_the_sensitivity_of_a_huber_regression_is_above(c, attained):
 
 
 def test_the_scale_of_a_huber_regression_is_consistent():
-    """The minimiser on 20,000 records is the truth, (1, …, 1, 2), within 6 of its standard errors (about 0.03)."""
+    """The minimiser on 20,000 records is within 6 standard errors (about 0.03 each) of the truth, (1, …, 1, 2)."""
     problem = cs.Problem(*cs.datasets.linear(20_000, 3), loss=cs.losses.HuberRegression())
     point = cs.stable_point(problem, start=1.0)
     assert point.converged
@@ -146,7 +146,7 @@ DECAYS = {1 / 3: "a third", 1 / 2: "a half", 2 / 3: "two thirds", 1.0: "one"}
 
 @functools.cache
 def linear_runs(decay, budget):
-    """LDP-ASGD on the linear problem, with both estimators recorded; `budget` "mixed" is drawn from Unif(1, 2)."""
+    """Return runs of LDP-ASGD on the linear problem with both estimators; "mixed" budgets are drawn from Unif(1, 2)."""
     problem = cs.Problem(*cs.datasets.linear(USERS, DIMENSION), loss=cs.losses.HuberRegression())
     mu = np.random.default_rng(0).uniform(1, 2, USERS) if budget == "mixed" else budget
     rule = cs.LDPASGD(cs.schedules.Power(0.2, decay), mu)
@@ -169,11 +169,12 @@ def printed_rates(decay, strongly_convex):
 @pytest.mark.verify
 @pytest.mark.parametrize("decay", [1 / 3, 1 / 2, 2 / 3], ids=DECAYS.get)
 def test_distances_fall_as_fast_as_table_1_says(decay):
-    """From 3,000 users on, with 0.1 to spare: measured −0.39, −0.57, −1.25 (last) and −1.10, −1.18, −1.03 (average).
+    """Slopes from 3,000 users on, with a tolerance of 0.1.
 
-    The standard errors are below 0.02, so that the least margin (0.1 beyond −1/3 at −0.39) is 8 of them. The average is
-    judged by β alone: at α = 1/3 its scale is off by a bias whose square falls like n^(−2α) (docs/errata.md), and θ as
-    a whole falls at −0.91 ± 0.02, and ever slower.
+    Measured: −0.39, −0.57, −1.25 (last) and −1.10, −1.18, −1.03 (average). The standard errors are below 0.02, so the
+    smallest margin (0.1 beyond −1/3 at −0.39) is 8 of them. The average is judged by β only: at α = 1/3 its scale has a
+    bias whose square falls like n^(−2α) (docs/errata.md), and θ as a whole falls with slope −0.91 ± 0.02, which
+    flattens further.
     """
     trace = linear_runs(decay, 2.0)
     table = printed_rates(decay, strongly_convex=True)
@@ -185,7 +186,7 @@ def test_distances_fall_as_fast_as_table_1_says(decay):
 
 @pytest.mark.verify
 def test_which_estimator_ends_lower():
-    """Ratios of the means are 6 (α = 1/2) or more, their relative errors 0.06: chance plays no part."""
+    """The means differ by factors of 6 (α = 1/2) or more, with relative errors of 0.06, so no verdict is random."""
     ends = {decay: ends_of(linear_runs(decay, 2.0)) for decay in DECAYS}
     assert ends[1 / 3]["average"] < ends[1 / 3]["last"]
     assert ends[1 / 2]["average"] < ends[1 / 2]["last"]
@@ -201,7 +202,7 @@ def ends_of(trace):
 
 @pytest.mark.verify
 def test_mixed_budgets_lie_between():
-    """Budgets from Unif(1, 2) against 1 and 2: factors of 1.8 and more apart, with relative errors of 0.06."""
+    """Compare budgets from Unif(1, 2) with 1 and 2: means differ by factors of at least 1.8, relative errors 0.06."""
     one, mixed, two = (ends_of(linear_runs(1 / 2, budget)) for budget in (1.0, "mixed", 2.0))
     for name in ("last", "average"):
         assert two[name] < mixed[name] < one[name]
@@ -209,7 +210,7 @@ def test_mixed_budgets_lie_between():
 
 @pytest.mark.verify
 def test_the_average_is_steadier():
-    """The distance of a single run moves less over the last decade: measured 4 times less, in the mean over 200 runs."""
+    """The distance of a single run varies less over the last decade: 4 times less, averaged over 200 runs."""
     trace = linear_runs(1 / 2, 2.0)
     late = trace.iterations >= USERS / 3
     moves = {of: np.sqrt(trace.gap(TRUTH, of))[:, late].std(axis=1).mean() for of in ("theta", "average")}
@@ -219,8 +220,11 @@ def test_the_average_is_steadier():
 @pytest.mark.verify
 @pytest.mark.parametrize("decay", [1 / 3, 1 / 2, 2 / 3], ids=DECAYS.get)
 def test_losses_fall_as_fast_as_theorems_5_and_6_say(decay):
-    """The logistic problem, loss on 20,000 records: measured −0.35, −0.75, −0.50 (last), −0.80, −0.92, −0.41 (average),
-    against −0, −0.25, −0.33 and −0.33, −0.5, −0.33; errors are below 0.02, and 0.1 is allowed."""
+    """Slopes of the loss on 20,000 records of the logistic problem, with a tolerance of 0.1.
+
+    Measured: −0.35, −0.75, −0.50 (last) and −0.80, −0.92, −0.41 (average); stated: −0, −0.25, −0.33 and −0.33, −0.5,
+    −0.33. The standard errors are below 0.02.
+    """
     features, labels = cs.datasets.logistic(USERS, DIMENSION)
     problem = cs.Problem(features, labels, loss=cs.losses.MallowsLogistic())
     judge = problem.on(features[:20_000], labels[:20_000])
@@ -235,7 +239,7 @@ def test_losses_fall_as_fast_as_theorems_5_and_6_say(decay):
 
 
 def test_huber_regression_is_a_least_value_of_a_convex_function():
-    """The proof that it is convex: the least over s ≥ max(σ, s₀) is at that end, and the value there is the loss."""
+    """The proof of convexity: the minimum over s ≥ max(σ, s₀) is at that endpoint, where the value is the loss."""
     loss, rng = cs.losses.HuberRegression(c=1.2, least_scale=0.5), np.random.default_rng(0)
     kappa = consistency(1.2)
     for _ in range(300):

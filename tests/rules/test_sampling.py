@@ -1,4 +1,4 @@
-"""Samplers draw what their docstrings say. Each statistical test's chance of a false alarm is below 10⁻⁶."""
+"""Samplers draw as documented. Each statistical test raises a false alarm with probability below 10⁻⁶."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ ALARM = 1e-7
 
 
 def batches(sampling, m=M, rounds=ROUNDS, seed=5):
-    """The 0/1 table of who took part in each round."""
+    """Return a 0/1 table of the records that take part in each round."""
     rng = np.random.Generator(np.random.SFC64(seed))
     order = np.arange(m if permutes(sampling) else 0)
     drawn = np.empty(m, dtype=np.int64)
@@ -36,7 +36,7 @@ def test_steps_are_independent(sampling):
     table = batches(sampling)
     q = table.mean()
     for record in range(M):
-        # Neighbouring products are 1-dependent: split them into two independent halves.
+        # Products of adjacent steps are 1-dependent, so they are split into two independent halves.
         halves = [
             (table[k + 1 :: 2, record][: ROUNDS // 2 - 1] & table[k::2, record][: ROUNDS // 2 - 1]) for k in (0, 1)
         ]

@@ -1,4 +1,4 @@
-"""Noisy selection (paper 5, Theorem 4.1): what it selects, and that the choice is as private as stated."""
+"""Noisy selection (paper 5, Theorem 4.1): what it selects, and that the selection is as private as stated."""
 
 import itertools
 import math
@@ -25,12 +25,12 @@ SURE = 1 - 1e-7
 
 
 def beyond(z, scale):
-    """Pr[Z > z] of Laplace noise."""
+    """Return Pr[Z > z] for Laplace noise Z."""
     return 0.5 * math.exp(-z / scale) if z > 0 else 1 - 0.5 * math.exp(z / scale)
 
 
 def chances(lengths, scale):
-    """Pr[each candidate is selected], by integration over the noise on its own length."""
+    """Return the probability that each candidate is selected, by integration over the noise on its length."""
 
     def density(z, i):
         others = (beyond(z - other, scale) for j, other in enumerate(lengths) if j != i)
@@ -43,7 +43,7 @@ def chances(lengths, scale):
 
 
 def first_wins(difference, scale):
-    """Pr[Z_0 − Z_1 < difference] for two Laplace variables, in closed form."""
+    """Return Pr[Z_0 − Z_1 < difference] for two Laplace variables, in closed form."""
     x = np.abs(difference) / scale
     tail = np.exp(-x) * (2 + x) / 4
     return np.where(difference < 0, tail, 1 - tail)
@@ -55,7 +55,7 @@ def quadratic(records, **more):
 
 @pytest.mark.parametrize(("noise_std", "expected"), [(0.0, 59), (0.3, 54)])
 def test_the_shortest_gradient_is_selected_where_the_choice_is_hardly_noisy(noise_std, expected):
-    """Without noise on the updates it is at the last candidate; with noise, at one on the way."""
+    """Without noise on the updates the last candidate is selected; with noise, an earlier one."""
     problem = reference.problem(cs.losses.Savage())
     rule = cs.NoisySelection(cs.schedules.Constant(1.0), 100.0, noise_std, selection_epsilon=1e12)
     trace = cs.run(problem, rule, 60, start=0.7, seed=0, record=range(61))
@@ -65,7 +65,7 @@ def test_the_shortest_gradient_is_selected_where_the_choice_is_hardly_noisy(nois
 
 
 def test_the_last_iterate_is_no_candidate_and_the_first_one_is():
-    """θ_0, …, θ_{T−1}: one step leaves θ_0 alone, however much better θ_1 is."""
+    """The candidates are θ_0, …, θ_{T−1}: after one step, θ_0 is the only one, even if θ_1 is better."""
     rule = cs.NoisySelection(STEP, 10.0, 0.0, selection_epsilon=1e12)
     trace = cs.run(quadratic([0.0, 0.0]), rule, 1, start=1.0, seed=0)
     assert trace.theta[0, -1, 0] == 0.5
@@ -83,7 +83,7 @@ def test_a_trace_has_the_model_and_no_average():
 
 @pytest.mark.verify
 def test_the_engine_selects_with_the_stated_chances():
-    """Without noise on the updates the lengths are known; 20,000 runs, a false alarm in 10⁷ for each of three."""
+    """Without noise on the updates the lengths are known. 20,000 runs; three tests with 10⁻⁷ false alarms each."""
     problem = quadratic([-1.0, 0.5, 2.0, 0.0])
     rule = cs.NoisySelection(STEP, 3.0, 0.0, selection_epsilon=4.0)
     trace = cs.run(problem, rule, 3, start=0.6, replicates=20_000, seed=0, record=range(4))
@@ -97,9 +97,9 @@ def test_the_engine_selects_with_the_stated_chances():
 
 @pytest.mark.parametrize("bases", [(0.0, 0.0), (0.0, 30.0), (0.0, 1.0, 2.0), (4.0, 0.0, 25.0)])
 def test_the_choice_is_private(bases):
-    """Exact chances for lengths that one record changes by 2L/n, or by L/n, in any way: ε, or ε/2, and nearly so much.
+    """If one record changes the lengths by at most 2L/n, or L/n, the exact privacy loss is at most ε, or ε/2.
 
-    With half the scale it would be twice as much: the factor of 4 is needed.
+    The bounds are nearly attained. With half the scale the loss would be twice as large, so the factor of 4 is needed.
     """
     bound, records, epsilon = 2.0, 5, 1.5
     scale = Selected(epsilon).on(bound, records).scale
@@ -119,12 +119,12 @@ def test_the_choice_is_private(bases):
 
 
 def mean_clipped(records, theta, bound):
-    """The mean clipped gradient of ½(θ + z)² at an array of θ; None is a record that is zeroed out."""
+    """Return the mean clipped gradient of ½(θ + z)² at an array of θ; None is a record that is zeroed out."""
     return sum(np.clip(theta + z, -bound, bound) for z in records if z is not None) / len(records)
 
 
 def joint_delta(pair, bound, noise_std, selection, epsilon):
-    """δ(ε) of two steps of ½ from 0 and the choice between θ_0 and θ_1, integrated over both noisy updates."""
+    """Return δ(ε) of two steps of size ½ from 0 and the selection from θ_0 and θ_1, by integration over both updates."""
     grid = np.linspace(-9, 9, 1201) * noise_std
     x0, x1 = grid[:, np.newaxis], grid[np.newaxis, :]
     laws = []
@@ -138,7 +138,7 @@ def joint_delta(pair, bound, noise_std, selection, epsilon):
 
 @pytest.mark.parametrize(("adjacency", "other"), [("replace-one", -1.0), ("zero-out", None)])
 def test_the_whole_release_is_private(adjacency, other):
-    """Two noisy updates and the choice, by brute force: below what is certified, and above the updates alone."""
+    """By brute force, δ of two noisy updates and the selection lies between the updates' and the certified one."""
     noise_std, selection = 4.0, 4.0
     rules = cs.NoisySelection(STEP, 1.0, noise_std, selection), cs.DPGD(STEP, 1.0, noise_std)
     whole, descent = (cs.account(rule, 2, 2, DELTA, adjacency) for rule in rules)
@@ -150,21 +150,21 @@ def test_the_whole_release_is_private(adjacency, other):
 
 
 def test_difference_of_noises():
-    """The closed form of the brute force above against the integral."""
+    """The closed form that the brute force uses equals the integral."""
     for difference in (-2.0, 0.0, 0.7):
         assert first_wins(difference, 0.4) == pytest.approx(chances(np.array([0.0, difference]), 0.4)[0])
 
 
 @pytest.mark.verify
 def test_audits():
-    """The library's attacks watch the updates; one of one's own can watch the choice, which shows more.
+    """The library's attacks use the updates; a user-defined attack on the selection demonstrates a larger ε.
 
-    Either bound exceeds the truth once in 10⁷.
+    Each bound exceeds the truth with probability 10⁻⁷.
     """
     rule, descent = cs.NoisySelection(STEP, 1.0, 50.0, selection_epsilon=3.0), cs.DPGD(STEP, 1.0, 50.0)
     updates = cs.account(descent, 2, 2, 1e-3).certified
     assert cs.audit(rule, 2, 2, 1e-3, runs=1000, confidence=SURE, seed=0).lower_bound <= updates
-    region = cs.regions.Box(-3.0, 3.0)  # so that θ_1 is far on one side or on the other
+    region = cs.regions.Box(-3.0, 3.0)  # so that θ_1 is far from 0 on either side
     pair = Pair(quadratic([-0.9, -9.0], region=region), quadratic([-0.9, 9.0], region=region))
     settings = {"runs": 6000, "confidence": SURE, "seed": 0}
     own = cs.audit(rule, 2, 2, 1e-3, **settings, pair=pair, statistic=lambda trace: trace.output[:, 0] == 0)
@@ -193,7 +193,7 @@ def test_statement():
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 def test_calibration(adjacency):
-    """The descent gets the rest of the budget."""
+    """The descent receives the budget that the selection leaves."""
     for target in (0.51, 1.0, 10.0):
         rule = cs.calibrate(cs.NoisySelection(STEP, 2.0, 1.0, 0.5), target, DELTA, 200, 20, adjacency=adjacency)
         assert rule.output == Selected(0.5)
@@ -203,14 +203,14 @@ def test_calibration(adjacency):
 
 
 def test_calibration_as_in_the_paper():
-    """(2ε, δ) from noise for ε and a selection for ε: the noise of Theorem 2.6."""
+    """Noise for ε and a selection for ε give (2ε, δ), with the noise of Theorem 2.6."""
     rule = cs.calibrate(cs.NoisySelection(STEP, 2.0, 1.0, 1.0), 2.0, DELTA, 200, 20, how="paper")
     assert rule.noise.std == pytest.approx(np.sqrt(2 * 20 * np.log(1 / DELTA)) * 2.0 / 200)
     assert cs.account(rule, 200, 20, DELTA).claimed == pytest.approx(2.0)
 
 
 class Peeking(NamedTuple):
-    """The last update before noise, in the model's place."""
+    """An output that releases the last update before noise instead of the model."""
 
 
 cs.implements(summarise, Peeking)(lambda output, t, theta, summary: None)
@@ -223,7 +223,7 @@ def _(output, theta, update, summary, rng):
 
 
 class Halfway(NamedTuple):
-    """Half of the last iterate."""
+    """An output that releases half of the last iterate."""
 
 
 @cs.implements(summarise, Halfway)
