@@ -242,6 +242,11 @@ def look(typing: Any, array: Any, place: Any) -> Any:
         The array to read.
     place : int
         The index of the number.
+
+    Returns
+    -------
+    tuple
+        For Numba, the signature and the code generator; for compiled code, the number.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -61,7 +61,7 @@ def experiment(
     Parameters
     ----------
     name : str
-        What the command line calls it; must be new.
+        Its name on the command line; no other experiment may have it.
     paper : int or None
         Number of the paper; None for an experiment of our own.
     where : str

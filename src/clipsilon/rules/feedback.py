@@ -6,7 +6,7 @@ Two equations of the update, and the operations that compute them::
     e_{t+1} = e_t + (1/B) Σ clip(g_i, C3) − v         keep for each record, then settle
 
 (paper 1, Algorithm 1, lines 5 and 7; paper 3, Algorithm 2). In the papers C3 = ∞. A finite cap bounds the contribution
-of one record to the hidden state e, which makes a privacy certificate possible.
+of one record to the hidden state e, which makes a useful privacy certificate possible.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ def kept_amount(feedback: Feedback, amount: float, norm: float) -> float:
         What multiplies x before it is capped.
     norm : float
         The norm of the record's gradient, which the cap compares with C3.
+
+    Returns
+    -------
+    float
+        `amount` times the factor by which the cap shortens the gradient; 0 without feedback.
     """
 
 

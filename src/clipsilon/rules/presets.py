@@ -44,7 +44,7 @@ def SGD(
     noise_std : float, default 0.0
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
-        The public, expected batch size B; leave it at 1 for full batches.
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
     sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
@@ -70,11 +70,11 @@ def PCSGD(
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     clip : float
-        The largest norm of one record's gradient, above 0.
+        The norm to which each record's gradient is clipped, above 0.
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
-        The public, expected batch size B; leave it at 1 for full batches.
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
     sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
@@ -103,11 +103,11 @@ def DPSGD(
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     clip : float
-        The largest norm of one record's gradient, above 0.
+        The norm to which each record's gradient is clipped, above 0.
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int
-        The public, expected batch size B; leave it at 1 for full batches.
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
     sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "poisson"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
@@ -144,17 +144,17 @@ def DiceSGD(
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     clip : float
-        C1, the largest norm of one record's gradient, above 0.
+        C1, the norm to which each record's gradient is clipped, above 0.
     error_clip : float
-        C2, the largest norm of the error that is fed back, above 0. A value below `clip` triggers a warning,
-        because the fixed point may then be biased.
+        C2, the norm to which the fed-back error is clipped, above 0. A value below `clip` triggers a warning, because
+        the fixed point may then be biased.
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     residual_cap : float, optional
-        C3, the largest norm of one record's contribution to e, at least `clip`. None leaves it unbounded, as in the
-        papers; a privacy certificate needs a cap.
+        C3, the norm to which each record's contribution to e is clipped, at least `clip`. None leaves it unbounded, as
+        in the papers; without a cap, the certified ε is much larger.
     batch : int, default 1
-        The public, expected batch size B; leave it at 1 for full batches.
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
     sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
@@ -196,17 +196,17 @@ def AdamDiceSGD(
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     clip : float
-        C1, the largest norm of one record's gradient, above 0.
+        C1, the norm to which each record's gradient is clipped, above 0.
     error_clip : float
-        C2, the largest norm of the error that is fed back, above 0. A value below `clip` triggers a warning,
-        because the fixed point may then be biased.
+        C2, the norm to which the fed-back error is clipped, above 0. A value below `clip` triggers a warning, because
+        the fixed point may then be biased.
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     residual_cap : float, optional
-        C3, the largest norm of one record's contribution to e, at least `clip`. None leaves it unbounded, as in the
-        papers; a privacy certificate needs a cap.
+        C3, the norm to which each record's contribution to e is clipped, at least `clip`. None leaves it unbounded, as
+        in the papers; without a cap, the certified ε is much larger.
     batch : int, default 1
-        The public, expected batch size B; leave it at 1 for full batches.
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
     sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
@@ -247,7 +247,7 @@ def AutoDiceSGD(
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
-        The public, expected batch size B; leave it at 1 for full batches.
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
     sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
@@ -326,7 +326,7 @@ def DPGD(step: Schedule, lipschitz: float, noise_std: float, deploy_every: int =
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     lipschitz : float
-        L, the largest norm of one record's gradient, above 0.
+        L, the bound on the norm of one record's gradient, above 0.
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     deploy_every : int, default 1
@@ -351,7 +351,7 @@ def ClippedDPGD(step: Schedule, clip: float, noise_std: float, deploy_every: int
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     clip : float
-        The largest norm of one record's gradient, above 0.
+        The norm to which each record's gradient is clipped, above 0.
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     deploy_every : int, default 1
@@ -379,7 +379,7 @@ def NoisySelection(
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     lipschitz : float
-        L, the largest norm of one record's gradient, above 0.
+        L, the bound on the norm of one record's gradient, above 0.
     noise_std : float
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     selection_epsilon : float
@@ -411,7 +411,7 @@ def GammaDPSGD(
     step : Schedule
         The step sizes γ_t, a part of `clipsilon.schedules`.
     clip : float
-        The largest norm of one record's gradient, above 0.
+        The norm to which each record's gradient is clipped, above 0.
     scale : float
         The scale of the noise on the sum in units of `clip`, above 0.
     batch : int

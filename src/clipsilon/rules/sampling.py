@@ -56,6 +56,11 @@ def draw(sampling: Sampling, t: int, m: int, order: Indices, rng: Generator, dra
         The stream of the records.
     drawn : array of int
         Overwritten from the front with the numbers of the records, without repetition; long enough for every batch.
+
+    Returns
+    -------
+    int
+        The number of records that take part, which may be 0.
     """
 
 
@@ -75,6 +80,11 @@ def foresee(sampling: Sampling, t: int, m: int, order: Indices) -> int:
         The number of records.
     order : array of int
         As in `draw`, after the current step.
+
+    Returns
+    -------
+    int
+        The number of a record, or −1.
     """
 
 
@@ -111,6 +121,11 @@ def draw_span(
         The stream of the records, in its state after `position` was drawn.
     drawn : array of int
         Overwritten from the front with the numbers of the records, counted from `first`.
+
+    Returns
+    -------
+    int
+        The number of records of the chunk that take part.
     """
 
 
