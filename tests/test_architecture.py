@@ -25,7 +25,7 @@ INNER_ORDER = {
     "_core": ["sources", "extras", "vectors", "storage", "checks", "parts", "rows"],
     "problems": ["losses", "responses", "regions", "constants", "problem"],
     "rules": [
-        *("sampling", "clipping", "feedback", "noise", "preconditioning", "schedules", "outputs", "rule", "presets"),
+        *("schedules", "sampling", "clipping", "feedback", "noise", "preconditioning", "outputs", "rule", "presets"),
     ],
     "analysis": ["zeros", "fixed_points", "metrics", "bias"],
 }

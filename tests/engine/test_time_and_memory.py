@@ -229,3 +229,24 @@ def test_stretches_cover_all_steps():
     assert cs.schedules.stretches(cs.schedules.Constant(0.1), 7) == [(7, 0.1)]
     assert cs.schedules.stretches(SCHEDULE, 8) == [(5, 0.4), (3, 1.5)]
     assert cs.schedules.stretches(cs.schedules.Power(2.0, 1.0), 2) == [(1, 2.0), (1, 1.0)]
+
+
+class Unstated(NamedTuple):
+    """A clip that counts records without saying how many numbers it needs."""
+
+    threshold: float
+
+
+@implements(add_clipped, Unstated)
+def _(clip, vector, weight, total):
+    add_clipped(Norm(clip.threshold), vector, weight, total)
+
+
+@implements(tally, Unstated)
+def _(clip, norm, counts):
+    counts[0] += 1.0
+
+
+def test_a_clip_that_counts_must_state_how_many_numbers():
+    with pytest.raises(TypeError, match="clip Unstated implements tally; its class must state `counts`"):
+        cs.Rule("unstated", STEP, Unstated(1.0), Poisson(40))

@@ -6,7 +6,7 @@ from clipsilon.problems.losses import gradient, value
 from clipsilon.problems.losses.base import margin_value, slope
 from clipsilon.problems.regions import project
 from clipsilon.problems.responses import respond
-from clipsilon.rules.clipping import add_clipped
+from clipsilon.rules.clipping import add_clipped, at_step, initial_state
 from clipsilon.rules.presets import PRESETS
 from clipsilon.rules.sampling import draw
 from clipsilon.rules.schedules import size
@@ -56,7 +56,7 @@ LOSSES = every(value, margin_value, gradient, slope)
 RESPONSES = every(respond)
 REGIONS = every(project)
 STEPS = every(size)
-CLIPS = every(add_clipped)
+CLIPS = [at_step(clip, 1, initial_state(clip)) for clip in every(add_clipped, at_step)]  # as in force in step 1
 SAMPLINGS = every(draw)
 
 

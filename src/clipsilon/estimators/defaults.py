@@ -91,7 +91,7 @@ def defaults(
     epsilon, delta : float
         The privacy budget.
     labels : str, default "binary"
-        Which labels the loss takes (`clipsilon.losses.base.label_kind`): "binary" or "class" for losses of the margin
+        Which labels the loss takes (`problems.losses.base.label_kind`): "binary" or "class" for losses of the margin
         of a class, whose slopes are bounded; "real" for errors of targets of unit order; "none" is treated as "real".
     weight : float, optional
         The largest weight of a record; None if records have no weights.

@@ -1,6 +1,6 @@
 """The methods that an estimator can train with: each states its preset, which choices it takes, and its default step.
 
-To add a method, add an entry to `METHODS`; nothing else knows the names.
+To add a method, add an entry to `METHODS`; only the choices of `clipsilon fit` repeat the names.
 """
 
 from __future__ import annotations

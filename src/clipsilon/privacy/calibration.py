@@ -17,6 +17,7 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import scaled
 
 _FAINT = 60.0  # logarithm of the factor by which noise is reduced to nothing
+_LARGEST = 600.0  # logarithm of the largest noise that is tried
 _CLOSE = 0.002  # relative distance below the target at which the search ends
 
 
@@ -170,6 +171,8 @@ def _root_from_above(excess: Callable[[float], float], guess: float) -> float:
     width = 1.0
     low = high = guess
     while excess(high) > 0:
+        if high > _LARGEST:
+            raise ValueError("epsilon must be larger here: it is not certified, however large the noise is.")
         low, high, width = high, high + width, 2 * width
     width = 1.0
     while low == high or excess(low) <= 0:

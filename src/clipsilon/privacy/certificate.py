@@ -16,7 +16,7 @@ from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import Feedback, Release
-from clipsilon.rules.sampling import Poisson
+from clipsilon.rules.sampling import Poisson, Uniform
 
 _MOST_EVENTS = 32  # kinds of steps that are composed separately
 
@@ -77,7 +77,7 @@ def _personal(mu: float, adjacency: str) -> Certificate:
     reason = (
         f"Each user sends one report with noise for their own budget: μ_i-GDP for user i, and μ = {mu:.4g} for the "
         "least protected one, provided that the sensitivity the loss states is right, and that budgets, loss and start "
-        "were chosen without a look at the records; `account_users` has each."
+        "were chosen independently of the records; `account_users` lists the guarantee of every user."
     )
     return Certificate(profiles.gaussian(mu), (reason,))
 
@@ -168,6 +168,9 @@ def _sampled(released: Release, adjacency: str) -> Certificate:
     if type(released.sampling) is Poisson and adjacency != "replace-one":
         profile = profiles.poisson(released.rate, multipliers, steps)
         reason = "Poisson-subsampled Gaussian, both directions composed numerically, the larger taken."
+    elif type(released.sampling) not in (Poisson, Uniform):
+        name = type(released.sampling).__name__
+        return Certificate(None, (f"Nothing can be certified: no certificate for random {name} batches is known.",))
     else:
         # Zeroing a record out is a replacement, too; and a Poisson batch with a record against one with another
         # is bounded by the same pair.

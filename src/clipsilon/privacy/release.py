@@ -14,7 +14,7 @@ import numpy as np
 from clipsilon._core import checks
 from clipsilon._core.parts import all_ours
 from clipsilon.rules import clipping
-from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, count_width
+from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, counts_records
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
 from clipsilon.rules.noise import Local, Noise, Radial, stds
 from clipsilon.rules.outputs import Output, Selected, considers
@@ -205,7 +205,7 @@ def _events(rule: Rule, steps: int) -> tuple[Event, ...]:
 
 def _bounds(clip: Clip, steps: int) -> list[tuple[int, float]]:
     """Return the clip's bounds; nothing is taken on trust from users' clips, nor from clips that look at records."""
-    trusted = all_ours(clip) and count_width(clip) == 0
+    trusted = all_ours(clip) and not counts_records(clip)
     return clipping.bounds(clip, steps) if trusted else [(steps, np.inf)]
 
 

@@ -117,7 +117,11 @@ class Statement:
         )
 
     def _verdict(self) -> str:
-        return "which holds" if self.claim_holds else "not proven: go by the certified ε"
+        if self.claim_holds:
+            return "which holds"
+        if self.claimed is not None and self.certified <= self.claimed:
+            return "outside its theorem's conditions; the certified ε is smaller"
+        return "not proven: go by the certified ε"
 
     def __str__(self) -> str:
         lines = [
@@ -178,9 +182,11 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
 
 
 def about_seed(statement: Statement, seeded: bool) -> Statement:
-    """Return the statement of a run that is known to be seeded or not; `account` cannot know, and says "if"."""
-    told = {_IF_SEEDED: (SEEDED,) if seeded else ()}
-    return replace(statement, reasons=tuple(r for reason in statement.reasons for r in told.get(reason, (reason,))))
+    """Replace the conditional note about seeds by one for a run that is known to be seeded or not."""
+    replacements = {_IF_SEEDED: (SEEDED,) if seeded else ()}
+    return replace(
+        statement, reasons=tuple(r for reason in statement.reasons for r in replacements.get(reason, (reason,)))
+    )
 
 
 def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:

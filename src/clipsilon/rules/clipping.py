@@ -16,7 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import count, positive
-from clipsilon._core.parts import Part, checked, fallback, implementation, implements, operation
+from clipsilon._core.parts import Part, checked, fallback, implementation, implemented, implements, operation
 from clipsilon._core.vectors import norm
 from clipsilon.rules.schedules import Schedule, schedule, size, stretches
 
@@ -157,6 +157,14 @@ def _adapt_nothing(clip, t, counts, state, rng):  # type: ignore[no-untyped-def]
 def initial_state(clip: Clip) -> Array:
     """Return the clip's state before the first step; empty for most clips."""
     return np.array(clip.initial_state(), dtype=np.float64) if hasattr(clip, "initial_state") else np.empty(0)
+
+
+def counts_records(clip: Clip) -> bool:
+    """Return whether a clip looks at the records of a step beyond clipping them."""
+    parts = [clip]
+    if type(clip) in implemented(at_step):
+        parts.append(at_step(clip, 1, initial_state(clip)))
+    return any(type(part) in implemented(op) for part in parts for op in (tally, adapt))
 
 
 def count_width(clip: Clip) -> int:

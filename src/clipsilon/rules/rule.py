@@ -24,7 +24,7 @@ import numpy as np
 from clipsilon._core import checks
 from clipsilon._core.parts import implemented, require
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of
+from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of, count_width, counts_records
 from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
 from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
 from clipsilon.rules.outputs import Last, Output, Selected, summarise
@@ -88,6 +88,8 @@ class Rule:
     def __post_init__(self) -> None:
         require("step", self.step, [size])
         require("clip", self.clip, [at_step if type(self.clip) in implemented(at_step) else add_clipped])
+        if counts_records(self.clip) and count_width(self.clip) == 0:
+            raise TypeError(f"clip {type(self.clip).__name__} implements tally; its class must state `counts`.")
         require("sampling", self.sampling, [draw])
         require("noise", self.noise, [add_noise])
         require("feedback", self.feedback, [keep, recall, settle])

@@ -1,4 +1,7 @@
-"""The same update for PyTorch models, on Opacus: DP-SGD and DiceSGD, with hooks or ghost clipping."""
+"""The same update for PyTorch models, on Opacus: DP-SGD and DiceSGD, with hooks or ghost clipping.
+
+`batch_state` describes the way of a batch from the loader to a step.
+"""
 
 from clipsilon._core.extras import needs_package
 

@@ -38,6 +38,8 @@ ONE_ROW = "every layer's input must have one row per record (give position ids, 
 class PrivateOptimizer(DPOptimizer):
     """What both ways of clipping share: the error, the noise and the step.
 
+    `step` is inherited from Opacus, which calls `pre_step`.
+
     Parameters
     ----------
     optimizer : torch.optim.Optimizer
