@@ -1,6 +1,7 @@
 """Numerical checks of docs/explanation/dice-guarantee.md: the counterexample, and the steps of the proof."""
 
 import numpy as np
+import pytest
 from scipy.special import log_ndtr, ndtr
 from scipy.stats import binom
 
@@ -17,6 +18,15 @@ def true_epsilon(right, threshold):
     """Return the largest ε that a threshold rules out."""
     some = right > DELTA
     return np.max(np.log(right[some] - DELTA) - log_ndtr(-threshold[some]))
+
+
+@pytest.mark.parametrize(("steps", "epsilon"), [(10**4, 48.5), (10**6, 51.2)])
+def test_the_second_half_reveals_the_record(steps, epsilon):
+    shift = np.sqrt(steps / 2) / published_noise(steps)
+    chance = 1 - (1 - 1 / RECORDS) ** (steps // 2)
+    threshold = np.linspace(0.0, shift + 6.0, 5001)
+    right = chance * ndtr(shift - threshold) + (1 - chance) * ndtr(-threshold)
+    assert round(true_epsilon(right, threshold), 1) == epsilon
 
 
 def project(vectors, radius):
@@ -75,6 +85,22 @@ def means(gradients, cap):
         found.append(project(batch, 1.0).mean(axis=0) + project(error, 1.0))
         error = error + project(batch, cap).mean(axis=0) - found[-1]
     return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("options", "noise"),
+    [
+        ({"residual_cap": 2.0}, 23.6),
+        ({"residual_cap": 2.0, "sampling": "single-pass"}, 10.6),
+        ({}, 2298),
+        ({"residual_cap": 1.001}, 11.8),
+        ({"residual_cap": 1.0}, 0.86),
+    ],
+)
+def test_noise_for_a_certified_epsilon_of_one(options, noise):
+    rule = cs.DiceSGD(cs.schedules.Constant(1.0), clip=1.0, error_clip=1.0, noise_std=3.0, **options)
+    found = cs.calibrate(rule, epsilon=1.0, delta=1e-5, records=100_000, steps=100_000)
+    assert found.noise.std == pytest.approx(noise, rel=5e-3)
 
 
 def test_pairs_of_runs_stay_within_the_bound():
