@@ -109,13 +109,13 @@ def page(found: dict[str, dict[str, Any] | str]) -> str:
             "",
             "| topic | clipsilon | peer | ratio | wanted | how measured |",
             "|---|---|---|---|---|---|",
-            *[_line(row) for row in rows if row.kind == "peer"],
+            *_lines([row for row in rows if row.kind == "peer"]),
             "",
             "What clipsilon's own parts cost, in the same runs: time or memory of the first over the second.",
             "",
             "| topic | first | second | ratio | wanted | how measured |",
             "|---|---|---|---|---|---|",
-            *[_line(row) for row in rows if row.kind == "cost"],
+            *_lines([row for row in rows if row.kind == "cost"]),
         ]
     )
 
@@ -126,9 +126,17 @@ def _when(found: dict[str, Any] | str) -> str:
     return f"{found['date']}, {found['minutes']:g} minutes" + ("" if found["finished"] else ", not finished")
 
 
-def _line(row: Row) -> str:
-    wanted = row.wanted if row.kept else f"{row.wanted}: missed"
-    return f"| {row.topic} | {row.ours} | {row.other} | {row.shown} | {wanted} | {row.how} |"
+def _lines(rows: list[Row]) -> list[str]:
+    """Return the rows of a table; words that repeat the row above are left out."""
+    lines = []
+    above = ("", "", "", "")
+    for row in rows:
+        cells = (row.topic, row.ours, row.other, row.how)
+        topic, ours, other, how = ("" if cell == last else cell for cell, last in zip(cells, above, strict=True))
+        wanted = row.wanted if row.kept else f"{row.wanted}: missed"
+        lines.append(f"| {topic} | {ours} | {other} | {row.shown} | {wanted} | {how} |")
+        above = cells
+    return lines
 
 
 def replaced(text: str, table: str) -> str:

@@ -81,6 +81,23 @@ def test_rows_of_all_parts_are_joined(results, table):
     assert table.problems_of("audit", found["audit"]) == ["audit: an audit / its runs: 1.40, wanted ≤ 1.3"]
 
 
+def test_cells_that_repeat_the_row_above_are_empty(results, table):
+    def measure(rows):
+        rows.append(results.ahead("Engine", "a step", "NumPy", 120.0, "3 turns"))
+        rows.append(results.ahead("Engine", "a run", "NumPy", 2.0, "3 turns"))
+        rows.append(results.ahead("Engine", "a run", "JAX", 3.0, "5 turns"))
+        rows.append(results.cost("Engine", "a run", "JAX", 4.0, "5 turns"))
+
+    results.keep("engine", measure)
+    lines = table.page({"engine": table.kept("engine")}).splitlines()
+    assert [line for line in lines if "turns" in line or ".00" in line] == [
+        "| Engine | a step | NumPy | 120 |  | 3 turns |",
+        "|  | a run |  | 2.00 |  |  |",
+        "|  |  | JAX | 3.00 |  | 5 turns |",
+        "| Engine | a run | JAX | 4.00 |  | 5 turns |",
+    ]
+
+
 def test_rows_of_another_machine_are_left_out(results, table, monkeypatch):
     results.keep("engine", lambda rows: rows.append(results.ahead("Engine", "a step", "NumPy", 120.0, "")))
     monkeypatch.setattr(table, "machine", lambda: "another one")
