@@ -11,7 +11,7 @@ from clipsilon._core.parts import implements, traits
 from clipsilon.engine import remote, replicate
 from clipsilon.engine.arrays import Records, Sums
 from clipsilon.engine.streams import spawn
-from clipsilon.rules.clipping import Norm, Scheduled, adapt, add_clipped, at_step, scale, tally
+from clipsilon.rules.clipping import Norm, Scheduled, Unclipped, adapt, add_clipped, at_step, scale, tally
 from clipsilon.rules.noise import ScheduledGaussian, add_noise
 from clipsilon.rules.rule import join_phases
 from clipsilon.rules.sampling import Full, Poisson, Uniform
@@ -250,3 +250,28 @@ def _(clip, norm, counts):
 def test_a_clip_that_counts_must_state_how_many_numbers():
     with pytest.raises(TypeError, match="clip Unstated implements tally; its class must state `counts`"):
         cs.Rule("unstated", STEP, Unstated(1.0), Poisson(40))
+
+
+@pytest.mark.parametrize("name", ["Norm", "Scheduled"])
+def test_a_part_of_the_package_runs_its_own_math_beside_one_of_the_same_name(name):
+    """Numba tells NamedTuples apart by name, and two clips need not implement the same operations."""
+    if name == "Norm":
+        mine, ours = NamedTuple("Norm", [("threshold", float)]), Norm(1.0)
+        implements(at_step, mine)(lambda clip, t, state: Unclipped())
+        own = mine(1.0)
+    else:
+        mine, ours = (
+            NamedTuple("Scheduled", [("threshold", cs.schedules.Constant)]),
+            Scheduled(cs.schedules.Constant(1.0)),
+        )
+        implements(add_clipped, mine)(
+            lambda clip, vector, weight, total: add_clipped(Unclipped(), vector, weight, total)
+        )
+        own = mine(cs.schedules.Constant(1.0))
+    case = cs.Problem(np.full((8, 1), 100.0), loss=cs.losses.Quadratic())
+    free, clipped = (
+        cs.run(case, cs.Rule("one", cs.schedules.Constant(1.0), clip, Full()), 1, start=1.0, seed=1).output[0, 0]
+        for clip in (own, ours)
+    )
+    assert free == pytest.approx(1.0 - 101.0)
+    assert clipped == pytest.approx(0.0)

@@ -10,7 +10,7 @@ from dp_accounting import pld
 import clipsilon as cs
 from clipsilon._core.parts import implements
 from clipsilon.privacy.accounting import profiles
-from clipsilon.privacy.certificate import certify
+from clipsilon.privacy.certificate import _multipliers, certify
 from clipsilon.privacy.release import release
 from clipsilon.rules.clipping import Norm, Scheduled, add_clipped
 from clipsilon.rules.feedback import ErrorFeedback
@@ -157,3 +157,44 @@ def test_feedback_with_changing_parts_is_not_certified():
     found = cs.account(rule, 1_000, 100, 1e-5)
     assert found.certified == np.inf
     assert "constant clip and constant noise" in found.reasons[0]
+
+
+def test_a_clip_that_vanishes_is_not_certified():
+    # Its threshold underflows to 0 in step 7, where a zero gradient becomes 0/0.
+    for sampling in (Full(), Poisson(4)):
+        clip = Scheduled(cs.schedules.Power(1.0, 400.0))
+        found = cs.account(cs.Rule("vanishing", CONSTANT, clip, sampling, Gaussian(1.0)), 8, 12, 1e-5, "zero-out")
+        assert found.certified == np.inf
+        assert "the clip vanishes" in found.reasons[0]
+
+
+def test_starts_that_overflow_are_refused():
+    with pytest.raises(ValueError, match="starts must be increasing"):
+        cs.schedules.Piecewise([1, 2**62 + 1, -(2**62), 200], [1.0, 1.0, 1e-6, 1.0])
+
+
+@pytest.mark.parametrize("sampling", ["epochs", "single-pass"])
+def test_phases_of_shuffled_passes_are_refused(sampling):
+    rule = cs.DPSGD(CONSTANT, 1.0, 0.1, batch=10, sampling=sampling)
+    with pytest.raises(ValueError, match="phases must sample anew at every step"):
+        join_phases([(rule, 5), (rule, 5)])
+
+
+def test_phases_with_other_samplers_of_equal_fields_are_refused():
+    uniform, poisson = (cs.DPSGD(CONSTANT, 1.0, 0.1, batch=10, sampling=name) for name in ("uniform", "poisson"))
+    assert uniform == poisson  # as NamedTuples are
+    with pytest.raises(ValueError, match="phases must differ in constant step, clip and noise only"):
+        join_phases([(uniform, 5), (poisson, 5)])
+
+
+def test_kinds_of_steps_do_not_depend_on_the_size_of_the_noise():
+    levels = np.geomspace(0.05, 0.2, 33)  # on the boundaries of the groups
+    starts, counts = np.arange(1, 34), set()
+    for factor in (1.0, 1.1, 0.37, 3e-3):
+        noise = ScheduledGaussian(cs.schedules.Piecewise(starts, levels * factor))
+        released = release(cs.Rule("many", CONSTANT, Norm(1.0), Poisson(50), noise), 1_000, 40)
+        multipliers, steps = _multipliers(released)
+        counts.add(tuple(steps))
+        assert sum(steps) == 40
+        assert min(multipliers) == pytest.approx(50 * levels[0] * factor)
+    assert len(counts) == 1

@@ -53,12 +53,14 @@ class Part(Protocol):
 _IMPLEMENTATIONS: dict[tuple[str, type], Implementation] = {}
 _COMPILED: set[tuple[str, type]] = set()  # looked up while compiling a kernel
 _PACKAGE = __name__.split(".")[0]
+_ROLES: dict[str, str] = {}  # the module that declares an operation
 _FALLBACKS: dict[str, Callable[[type], Implementation | None]] = {}
 
 
 def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
     """Turn a declaration without a body into an operation, dispatched on the type of its first argument."""
     name = declared.__name__
+    _ROLES[name] = declared.__module__
 
     @wraps(declared)
     def call(part: Part, *arguments: Any) -> Any:
@@ -123,12 +125,14 @@ def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation],
 
 
 def _make_name_unique(op: Callable[..., Any], part: type) -> None:
-    """Rename a part if another part that implements `op` has the same name.
+    """Rename a part if another part of the same role has the same name.
 
     Numba's fast path distinguishes NamedTuples by *name*: a class that is defined again in a notebook would
-    run the math of the first one.
+    run the math of the first one. The operations of a role are declared in one module; two parts of a role need not
+    implement the same ones.
     """
-    taken = {other.__name__ for other in implemented(op) if other is not part}
+    role = _ROLES[op.__name__]
+    taken = {other.__name__ for name, other in _IMPLEMENTATIONS if _ROLES[name] == role and other is not part}
     name, number = part.__name__, 2
     while part.__name__ in taken:
         part.__name__ = f"{name}_{number}"

@@ -18,6 +18,7 @@ from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import Feedback, Release
 from clipsilon.rules.sampling import Poisson, Uniform
 
+_LEAST_BOUND = 1e-290  # a clip below it may divide zero by zero
 _MOST_EVENTS = 32  # kinds of steps that are composed separately
 
 ADJACENCIES = {
@@ -119,6 +120,8 @@ def _obstacle(released: Release) -> str | None:
         return f"Nothing can be certified: the law of {type(released.sampling).__name__} sampling is not known."
     if not np.isfinite(released.bound):
         return "Nothing can be certified: nothing bounds what one record adds to a step."
+    if min(event.bound for event in released.events) < _LEAST_BOUND:
+        return "Nothing can be certified: the clip vanishes, so that one record can turn the update into NaN."
     if any(event.noise_std * released.batch < 1e-290 * event.bound for event in released.events):
         return "Nothing can be certified: there is no Gaussian noise, or too little to count with."
     if released.feedback is not None and not released.is_constant:
@@ -156,7 +159,8 @@ def _multipliers(released: Release) -> tuple[list[float], list[int]]:
     order = np.argsort(-ratios)
     ratios, steps = ratios[order], steps[order]
     width = max(1e-12, float(np.log(ratios[0] / ratios[-1])) / _MOST_EVENTS)
-    group = np.floor(np.log(ratios[0] / ratios) / width).astype(np.int64)
+    # Slightly more than rounding, so that groups do not change when all noise is multiplied by a factor.
+    group = np.floor(np.log(ratios[0] / ratios) / width + 1e-6).astype(np.int64)
     kinds, firsts = np.unique(group, return_index=True)
     counts = [int(steps[group == kind].sum()) for kind in kinds]
     return [float(released.batch / ratios[first]) for first in firsts], counts

@@ -194,6 +194,8 @@ def _events(rule: Rule, steps: int) -> tuple[Event, ...]:
     cuts = np.union1d(*ends)
     bounds, stds = (column[np.searchsorted(end, cuts)] for end, column in zip(ends, columns, strict=True))
     lengths = np.diff(cuts, prepend=0)
+    if lengths.min() < 1 or lengths.sum() != steps:
+        raise ValueError(f"schedules must cover {steps} steps in order, got stretches of {lengths.tolist()[:5]}.")
     if cuts.size > _MOST_EVENTS:
         firsts = np.arange(0, cuts.size, -(-cuts.size // _MOST_EVENTS))
         with np.errstate(divide="ignore"):

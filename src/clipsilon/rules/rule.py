@@ -22,14 +22,14 @@ from typing import NamedTuple
 import numpy as np
 
 from clipsilon._core import checks
-from clipsilon._core.parts import implemented, require
+from clipsilon._core.parts import fingerprint, implemented, require
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of, count_width, counts_records
 from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
 from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
 from clipsilon.rules.outputs import Last, Output, Selected, summarise
 from clipsilon.rules.preconditioning import Plain, Preconditioner, precondition
-from clipsilon.rules.sampling import Full, Sampling, SinglePass, draw, expected_batch, longest_run
+from clipsilon.rules.sampling import Full, Poisson, Sampling, SinglePass, Uniform, draw, expected_batch, longest_run
 from clipsilon.rules.schedules import Constant, Piecewise, Schedule, size
 
 
@@ -172,9 +172,14 @@ def join_phases(phases: Sequence[tuple[Rule, int]]) -> Rule:
     first = phases[0][0]
     if len(phases) == 1:
         return first
+    if type(first.sampling) not in (Full, Poisson, Uniform):
+        # A pass that is shuffled anew for each phase would let a record take part more often.
+        raise ValueError(f"phases must sample anew at every step, got {first.sampling}.")
     for rule, _ in phases:
         constant = (type(rule.step), type(rule.clip), type(rule.noise)) == (Constant, Norm, Gaussian)
-        if not constant or replace(rule, step=first.step, clip=first.clip, noise=first.noise) != first:
+        same = replace(rule, step=first.step, clip=first.clip, noise=first.noise)
+        # By digest: NamedTuples with equal fields are equal, whatever their class.
+        if not constant or fingerprint(same.update()) != fingerprint(first.update()):
             raise ValueError(f"phases must differ in constant step, clip and noise only, got {rule.name}: {rule}.")
     starts = np.cumsum([1, *(steps for _, steps in phases[:-1])])
     step, clip, noise = (

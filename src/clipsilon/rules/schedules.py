@@ -108,7 +108,7 @@ def _(step, t):
 
 def _starts(name: str, value: Any) -> NDArray[np.int64]:
     result = integers(value)
-    if result is None or result[0] != 1 or (np.diff(result) <= 0).any():
+    if result is None or result[0] != 1 or (result[1:] <= result[:-1]).any():
         raise ValueError(f"{name} must be increasing step numbers that begin with 1, got {short_repr(value)}.")
     return frozen(result.copy())
 
