@@ -42,7 +42,7 @@ def test_noise_in_proportion_is_certified_as_a_constant_clip(adjacency):
 def test_two_multipliers_agree_with_another_accountant(delta):
     rule = phased([1.0, 1.0], [0.02, 0.05])
     found = certify(release(rule, 1_000, 100), "add-remove").epsilon(delta)
-    accountant = pld.PLDAccountant(value_discretization_interval=1e-5)
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
     for multiplier, steps in ((1.0, 60), (2.5, 40)):
         event = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(multiplier))
         accountant.compose(event, steps)
