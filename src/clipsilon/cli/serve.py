@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from clipsilon._core import checks
+from clipsilon._core.extras import needs_package
 from clipsilon.cli.errors import plain_errors, stoppable
 from clipsilon.local.server import REPEATS, Server
 from clipsilon.problems.regions import Ball
@@ -52,7 +53,7 @@ def command(
     try:
         from clipsilon.local import service
     except ImportError:
-        raise click.ClickException("serve needs starlette and uvicorn: run pip install 'clipsilon[serve]'.") from None
+        raise click.ClickException(needs_package("serve", "starlette and uvicorn", "clipsilon[serve]")) from None
 
     with plain_errors(), stoppable(f"Stopped; {ledger} holds all reports; the same command resumes from there."):
         server = Server(
