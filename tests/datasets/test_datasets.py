@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import clipsilon as cs
-from clipsilon.cli import main as cli
+from clipsilon.cli.main import main as cli
 from clipsilon.datasets import cod_rna
 from clipsilon.datasets import give_me_some_credit as module
 

@@ -24,6 +24,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import clipsilon as cs
 from clipsilon.engine import remote as chunked
+from clipsilon.engine.arrays import Models, Records
 from clipsilon.engine.progress import Progress
 from clipsilon.estimators import (
     METHODS,
@@ -51,7 +52,7 @@ STEPS = 12
 def cluster():
     """Two workers, each a process of one thread, with long timeouts for a busy machine."""
     patient = dask.config.set({"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"})
-    many = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    many = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with patient, LocalCluster(**many) as workers:
         yield workers
 
@@ -347,9 +348,10 @@ class UnknownToWorkers(NamedTuple):
 
 
 def test_parts_that_workers_do_not_know_are_refused():
-    job = chunked.Job(UnknownToWorkers(), cs.responses.Identity(), cs.clipping.Norm(1.0), NoFeedback(), Full(), N)
+    job = chunked.Job(UnknownToWorkers(), cs.responses.Identity(), NoFeedback(), Full(), N)
+    step = chunked.Step(Models(np.zeros(3), np.zeros(3)), cs.clipping.Norm(1.0), 0, [])
     with pytest.raises(TypeError, match="loss UnknownToWorkers must be defined in a module that Dask's workers"):
-        chunked.add_records(job, np.zeros(3), np.zeros(3), X, MARGIN, None, chunked.no_sums(job, 3))
+        chunked.add_records(job, step, Records(X, MARGIN, None), chunked.no_sums(job, step))
 
 
 def test_divergence_raises_an_error():
@@ -377,8 +379,9 @@ def test_only_sums_come_back(monkeypatch):
     survey, *steps = received
     assert len(survey) == N // 20
     assert len(steps) == STEPS
-    for ((v, kept),) in steps:
+    for ((v, kept, counts),) in steps:
         assert v.shape == kept.shape == (4,)
+        assert counts.size == 0
 
 
 def test_dask_is_imported_only_where_it_is_used():
@@ -396,11 +399,11 @@ def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
     (streams,) = cs.engine.streams.spawn(seed, 1)
     copy = streams.copy()
     copy.restore(streams.state())
-    job = chunked.Job(None, None, None, None, sampling, 200)
+    job = chunked.Job(None, None, None, sampling, 200)
     firsts = [0, *np.cumsum(sizes)[:-1].tolist()]
     for t in range(20):
-        begins = chunked._begins(sampling, 200, firsts, streams.records)
-        found = [begin.first + chunked.drawn_of(job, begin, size) for begin, size in zip(begins, sizes, strict=True)]
+        starts = chunked._chunk_starts(sampling, 200, firsts, streams.records)
+        found = [start.first + chunked.drawn_rows(job, start, size) for start, size in zip(starts, sizes, strict=True)]
         drawn = np.empty(200, dtype=np.int64)
         count = cs.sampling.draw(sampling, t, 200, np.empty(0, dtype=np.int64), copy.records, drawn)
         np.testing.assert_array_equal(np.concatenate(found), drawn[:count])
@@ -523,7 +526,7 @@ def test_data_larger_than_memory(batch):
         dy = blocks.map_blocks(lambda place: (read(place)[:, 0] > 0).astype(int), dtype=int, chunks=(dX.chunks[0],))
         how = {"epochs": 3 * (batch or rows) / rows, "batch": batch, "clip": 1.0, "random_state": 0, "classes": [0, 1]}
         how["method"] = "clipped-dpgd" if batch is None else "dpsgd"
-        limit = {"memory_limit": "700MB", "n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+        limit = {"memory_limit": "700MB", "n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
         with LocalCluster(processes=True, **limit) as workers, Client(workers):
             found = PrivateLogisticRegression(**how).fit(dX, dy)
         assert_same(found, PrivateLogisticRegression(**how).fit(table, (table[:, 0] > 0).astype(int)))

@@ -134,18 +134,19 @@ def _obstacle(released: Release) -> str | None:
 def _fixed_participation(released: Release, k: int, adjacency: str) -> Certificate:
     """Certify full or disjoint batches: the shifts are known, so the Gaussian is exact (or, shuffled, a bound)."""
     change = 2.0 if adjacency == "replace-one" else 1.0
-    mu = change * np.sqrt(_largest_energy(released, k)) / released.batch
+    mu = change * _largest_shift(released, k) / released.batch
     reason = f"Each record takes part in at most {k} step(s): Gaussian differential privacy with μ = {mu:.4g}."
     return Certificate(profiles.gaussian(mu), (reason,))
 
 
-def _largest_energy(released: Release, k: int) -> float:
-    """Return the largest Σ (bound/noise)² over k steps: the record may take part in the least noisy ones."""
+def _largest_shift(released: Release, k: int) -> float:
+    """Return the largest √Σ (bound/noise)² over k steps: the record may take part in the least noisy ones."""
+    largest = max(event.ratio for event in released.events)  # squares of very large ratios would overflow
     energy = 0.0
     for event in sorted(released.events, key=lambda event: -event.ratio):
-        energy += min(k, event.steps) * event.ratio**2
+        energy += min(k, event.steps) * (event.ratio / largest) ** 2
         k -= min(k, event.steps)
-    return energy
+    return largest * float(np.sqrt(energy))
 
 
 def _multipliers(released: Release) -> tuple[list[float], list[int]]:

@@ -229,7 +229,8 @@ def _sampled(one_steps: tuple[OneStep, ...], q: float, noise_multiplier: ArrayLi
     if not shifts or q == 0:
         return gaussian(0.0)
     if q == 1:
-        return gaussian(math.sqrt(sum(count * mu**2 for mu, count in shifts)))
+        largest = max(mu for mu, _ in shifts)  # squares of very large shifts would overflow
+        return gaussian(largest * math.sqrt(sum(count * (mu / largest) ** 2 for mu, count in shifts)))
     # Revealing who took part only helps an attacker; where the shift is huge it adds nothing.
     counts, weights = participations(q, sum(count for _, count in shifts))
     revealed = _mixture(weights, np.sqrt(counts) * max(mu for mu, _ in shifts), 0.0)
