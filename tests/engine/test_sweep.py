@@ -203,7 +203,7 @@ def test_on_dask_and_in_processes_the_files_are_the_same(tmp_path):
     # Long timeouts, for a machine that is busy.
     patient = dask.config.set({"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"})
     cs.sweep(grid(0, 1, 2), store=tmp_path / "threads")
-    many = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
+    many = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": ":0"}
     with patient, LocalCluster(**many) as workers, Client(workers), joblib.parallel_config("dask"):
         cs.sweep(grid(0, 1, 2), store=tmp_path / "dask")
     with joblib.parallel_config("loky", n_jobs=2):
