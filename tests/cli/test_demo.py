@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from browser import Browser
-from clipsilon.cli import demo
+from clipsilon.cli import demo_report as demo
 from clipsilon.cli import main as cli
 from clipsilon.datasets import generated_credit
 from clipsilon.datasets import give_me_some_credit as module

@@ -58,13 +58,13 @@ def test_an_option_has_the_same_help_everywhere():
 
 
 def test_every_file_of_a_command_is_registered():
-    """A file that defines `command` holds the command of its name; that of the demo stands beside what it runs."""
+    """A file that defines `command` holds the command of its name."""
     files = Path(module.__file__).parent.glob("*.py")
     found = {path.stem for path in files if "\ndef command(" in path.read_text("utf-8")}
-    assert {name.removesuffix("_command") for name in found} == set(module.COMMANDS)
+    assert found == {name.replace("-", "_") for name in module.COMMANDS}
     for name in found:
         command = importlib.import_module(f"clipsilon.cli.{name}").command
-        assert command.name == name.removesuffix("_command")
+        assert command.name == name.replace("_", "-")
         assert main.get_command(click.Context(main), command.name) is command
 
 

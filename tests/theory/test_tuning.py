@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import clipsilon as cs
-from clipsilon.cli.demo import credit_case, quadratic_case
+from clipsilon.cli.demo_report import credit_case, quadratic_case
 from clipsilon.theory.performative import sharp_clipped_sgd_bound
 
 STEPS = [cs.schedules.Constant(gamma) for gamma in (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2)] + [

@@ -8,7 +8,8 @@ import click
 
 from clipsilon.version import __version__
 
-# The one-line help of each command stands here, so that listing them imports nothing.
+# The command NAME is in the file NAME of this folder, with "_" for "-". The one-line helps stand here, so that listing
+# the commands imports none of them.
 COMMANDS = {
     "account": "State the privacy of PRESET: certified, claimed, and why.",
     "audit": "Attack PRESET and state the ε that the attack demonstrates.",
@@ -22,7 +23,6 @@ COMMANDS = {
     "reproduce": "Reproduce the papers' figures and tables.",
     "serve": "Collect reports under local privacy, over HTTP.",
 }
-_FILES = {"demo": "demo_command"}  # the command NAME is in the file NAME of this folder unless stated here
 
 
 class LazyGroup(click.Group):
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
         """Import and return a command, None if the name is unknown."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"clipsilon.cli.{_FILES.get(cmd_name, cmd_name)}").command
+        command: click.Command = import_module(f"clipsilon.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
