@@ -429,7 +429,7 @@ def test_a_wrong_call_prints_the_usage(tmp_path, words, message):
 
 def test_fit_offers_every_model_and_method():
     choices = {option.name: getattr(option.type, "choices", None) for option in fit.command.params}
-    assert tuple(choices["model"]) == fit.MODELS
+    assert tuple(choices["model"]) == tuple(fit.MODELS)
     assert [models.new_estimator(kind).get_params()["epsilon"] for kind in fit.MODELS] == [1.0] * 3
     assert list(choices["method"]) == [
         name for name in estimator_methods.METHODS if "ldp" not in name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import sqrt
 
+from clipsilon.cli.model_kinds import MODELS
 from clipsilon.estimators.methods import Budget
 from clipsilon.estimators.plans import Task, make_plan, statement_of
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.statement import Statement
-from clipsilon.problems.losses import Logistic, SquaredError
 
 _SAFE = 1 - 1e-9  # fraction of the model's budget that it may spend, so that rounding cannot exceed the total
 
@@ -47,7 +47,6 @@ def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: 
 
 def _is_gaussian(budget: Budget, kind: str, method: str, records: int, columns: int) -> bool:
     """Return whether the certificate is Gaussian as the estimators run the method: with a column of ones."""
-    loss = Logistic() if kind == "logistic" else SquaredError()
-    plan = make_plan(Task(method=method, budget=budget, records=records, columns=columns + 1, loss=loss))
+    plan = make_plan(Task(method=method, budget=budget, records=records, columns=columns + 1, loss=MODELS[kind]))
     profile = statement_of(plan, records, budget.delta, budget.adjacency).certificate.profile
     return profile is not None and profile.mu is not None

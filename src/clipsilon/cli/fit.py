@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from clipsilon._core import checks
 from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
+from clipsilon.cli.model_kinds import MODELS, predicts_classes
 from clipsilon.cli.options import adjacency_option, format_option, ignore_option, parse_numbers, quiet_option
 from clipsilon.cli.tables import Table, read_bounds, read_table
-from clipsilon.cli.targets import Target, check_split, read_target
+from clipsilon.cli.target_column import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.statement import Statement, format_epsilon
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need 
 Array = NDArray[np.float64]
 Tell = Callable[[str], object]
 
-MODELS = ("logistic", "linear", "huber")
 METHODS = (
     *("dpsgd", "pcsgd", "dice", "adam-dice", "auto-dice", "dpgd", "clipped-dpgd", "noisy-selection", "gamma-dpsgd"),
 )
@@ -58,7 +58,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of everything that is learnt, in total.")
 @click.option(
     "--model",
-    type=click.Choice(MODELS),
+    type=click.Choice(tuple(MODELS)),
     help="Kind of model; default: linear with --target-range, logistic with --classes or if the target has two values.",
 )
 @click.option(
@@ -191,11 +191,12 @@ class Request:
 
     def _check_model(self) -> None:
         if self.model is not None:
-            checks.choice("model", self.model, dict.fromkeys(MODELS))
-        if self.classes is not None and (self.target_range is not None or self.model in ("linear", "huber")):
+            checks.choice("model", self.model, MODELS)
+        takes_classes = self.model is None or predicts_classes(self.model)
+        if self.classes is not None and (self.target_range is not None or not takes_classes):
             raise ValueError("classes must be omitted for a target of numbers, which has a target range instead.")
-        if self.target_range is not None and self.model == "logistic":
-            raise ValueError("target range must be omitted for model 'logistic', which has classes instead.")
+        if self.target_range is not None and self.model is not None and takes_classes:
+            raise ValueError(f"target range must be omitted for model {self.model!r}, which has classes instead.")
         if self.target_range is not None and not _is_range(self.target_range):
             given = ", ".join(f"{number:g}" for number in self.target_range)
             raise ValueError(f"target range must be a low and a high number, in this order, got {given}.")

@@ -12,6 +12,7 @@ import click
 
 from clipsilon._core.storage import write_atomically
 from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
+from clipsilon.cli.model_kinds import predicts_classes
 from clipsilon.cli.tables import read_features
 
 
@@ -40,7 +41,7 @@ def predictions(path: Path, data: Path) -> Iterator[Sequence[object]]:
     model = model_files.read_model(path)
     features = read_features(data, model.columns)
     predicted = model.pipeline.predict(features).tolist()
-    if model.kind != "logistic":
+    if not predicts_classes(model.kind):
         yield ("prediction",)
         yield from zip(predicted, strict=True)
         return

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
 from sklearn.pipeline import Pipeline
 
+from clipsilon.cli.model_kinds import predicts_classes
 from clipsilon.estimators.model_files import Model
 
 Array = NDArray[np.float64]
@@ -48,7 +49,7 @@ def measure_quality(model: Model, features: Array, labels: NDArray[Any]) -> tupl
     tuple of Measure
         Accuracy, AUC and log loss of a classifier; R² and mean absolute error of a regression.
     """
-    if model.kind == "logistic":
+    if predicts_classes(model.kind):
         return _classifier_quality(model.pipeline, features, labels)
     predicted, mean = model.pipeline.predict(features), np.full(len(labels), labels.mean())
     varies = np.ptp(labels) > 0
@@ -62,7 +63,7 @@ def describe_baseline(kind: str, labels: NDArray[Any]) -> str:
     """Return which constant the model is compared with, "" without held-out rows."""
     if not labels.size:
         return ""
-    if kind != "logistic":
+    if not predicts_classes(kind):
         return "always their mean"
     values, counts = np.unique(labels, return_counts=True)
     return f"always {values[counts.argmax()]!s}"

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon.cli.columns import finite
+from clipsilon.cli.model_kinds import predicts_classes
 from clipsilon.cli.tables import Table, real_labels
 
 
@@ -56,7 +57,7 @@ def read_target(
         If the labels are not what the kind of model takes, or do not fit `classes`.
     """
     kind = model or _natural_kind(table, classes, target_range)
-    if kind != "logistic":
+    if not predicts_classes(kind):
         known = {} if target_range is None else {"target_range": tuple(target_range)}
         return Target(kind, real_labels(table), known)
     labels = _whole(table.target)
@@ -80,7 +81,7 @@ def check_split(target: Target, name: str, train: NDArray[np.int64], held_out: N
     train, held_out : array of int
         Numbers of the training rows and of the held-out rows.
     """
-    if target.kind != "logistic" or target.settings:
+    if not predicts_classes(target.kind) or target.settings:
         return
     unseen = np.setdiff1d(target.labels[held_out], target.labels[train])
     if unseen.size:
@@ -117,8 +118,8 @@ def _matching(classes: Sequence[str], labels: NDArray[Any], name: str) -> list[A
         if numbers is None:
             raise ValueError(f"classes must be numbers, like target {name!r}, got {', '.join(classes)!r}.")
         stated = _whole(numbers).tolist()
-    strange = labels[~np.isin(labels, stated)]
-    if strange.size:
+    others = labels[~np.isin(labels, stated)]
+    if others.size:
         named = ", ".join(map(str, stated))
-        raise ValueError(f"target {name!r} must hold only the classes {named}, got {strange[0]!s}.")
+        raise ValueError(f"target {name!r} must hold only the classes {named}, got {others[0]!s}.")
     return list(stated)

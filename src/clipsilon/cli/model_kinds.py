@@ -1,0 +1,13 @@
+"""The kinds of model that `clipsilon fit` offers, each by its loss, which states what kind of target it takes."""
+
+from __future__ import annotations
+
+from clipsilon.problems.losses import Huber, Logistic, SquaredError
+from clipsilon.problems.losses.base import Loss, label_kind
+
+MODELS: dict[str, Loss] = {"logistic": Logistic(), "linear": SquaredError(), "huber": Huber()}
+
+
+def predicts_classes(kind: str) -> bool:
+    """Return whether a kind of model predicts classes, and not numbers."""
+    return label_kind(MODELS[kind]) in ("binary", "class")
