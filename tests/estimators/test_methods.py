@@ -9,7 +9,7 @@ import clipsilon as cs
 from clipsilon.estimators import METHODS
 from clipsilon.estimators.defaults import defaults
 from clipsilon.estimators.methods import Budget, Choices, Method
-from clipsilon.estimators.plans import Phase, Task, TrainingPlan, make_plan, statement_of
+from clipsilon.estimators.plans import Task, TrainingPhase, TrainingPlan, make_plan, statement_of
 from clipsilon.rules.presets import PRESETS
 
 RECORDS, COLUMNS = 400, 4
@@ -153,8 +153,8 @@ def test_a_default_fit_has_two_phases():
     last = cs.DPSGD(cs.schedules.Constant(4.0), 1.5, std * 1.5 / 0.1, **shared)
     assert plan == TrainingPlan(
         phases=(
-            Phase(rule=replace(main, output=cs.outputs.Average(3.0), step=plan.phases[0].rule.step), steps=900),
-            Phase(rule=replace(last, output=cs.outputs.Average(3.0)), steps=100, rescales=True),
+            TrainingPhase(rule=replace(main, output=cs.outputs.Average(3.0), step=plan.phases[0].rule.step), steps=900),
+            TrainingPhase(rule=replace(last, output=cs.outputs.Average(3.0)), steps=100, rescales=True),
         ),
         has_intercept=True,
         keeps_length=False,

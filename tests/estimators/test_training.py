@@ -5,11 +5,11 @@ import pytest
 
 import clipsilon as cs
 from clipsilon.estimators import rescaling
-from clipsilon.estimators.plans import Phase, TrainingPlan
+from clipsilon.estimators.plans import TrainingPhase, TrainingPlan
 from clipsilon.estimators.training import derive_seed, execute
 
-MAIN = Phase(rule=cs.DPSGD(cs.schedules.Constant(1.0), 0.1, 0.01, batch=10), steps=90)
-LAST = Phase(rule=cs.DPSGD(cs.schedules.Constant(4.0), 1.5, 0.15, batch=10), steps=10, rescales=True)
+MAIN = TrainingPhase(rule=cs.DPSGD(cs.schedules.Constant(1.0), 0.1, 0.01, batch=10), steps=90)
+LAST = TrainingPhase(rule=cs.DPSGD(cs.schedules.Constant(4.0), 1.5, 0.15, batch=10), steps=10, rescales=True)
 THETA = np.array([3.0, -4.0, 1.0])
 
 

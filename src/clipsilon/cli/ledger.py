@@ -10,7 +10,7 @@ import click
 from clipsilon.cli.errors import plain_errors
 from clipsilon.cli.options import format_option
 from clipsilon.local.ledger import open_ledger
-from clipsilon.local.statement import statement_of
+from clipsilon.local.statement import compose_reports
 
 
 @click.command("ledger")
@@ -20,5 +20,5 @@ from clipsilon.local.statement import statement_of
 def command(path: Path, delta: float, form: str) -> None:
     """State the privacy loss of the users in LEDGER: in summary, and with --format json for each of them."""
     with plain_errors(), closing(open_ledger(path)) as opened:
-        statement = statement_of(opened.budgets(), delta)
+        statement = compose_reports(opened.budgets(), delta)
     click.echo(statement.to_json() if form == "json" else statement)

@@ -60,8 +60,8 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     """The shared fit. Subclasses define how y becomes labels, which loss is used, and what θ means.
 
     A fit has five steps: check the records and summarize y, in memory (`_prepare_tables`) or in Dask's chunks
-    (`_prepare_chunks`); encode y (`_encode`); plan (`make_plan`); train (`execute`); state the privacy (`_account`) and
-    set the attributes (`_set_coefficients`).
+    (`_prepare_chunks`); encode y (`_encode`); plan (`make_plan`); train (`execute`); state the privacy
+    (`_set_statement`) and set the attributes (`_set_coefficients`).
     """
 
     # Parameters, set by the constructors of the subclasses.
@@ -103,7 +103,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         self
             The fitted estimator.
         """
-        return self._learn(X, y, sample_weight, self._known(), reset=True)
+        return self._learn(X, y, sample_weight, self._declared_targets(), reset=True)
 
     def _learn(self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool) -> Self:
         """Fit from θ = 0 (`reset`) or from the present θ, with what is known about y beforehand."""
@@ -118,7 +118,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             seed, start = self._initial(reset, problem.dimension)
             notes = data.notes + self._count_fit(reset)
             theta = execute(plan, data.runner, seed=seed, start=start)
-            self._account(plan, problem.records, notes, reset)
+            self._set_statement(plan, problem.records, notes, reset)
             self.theta_ = theta
             self._set_coefficients(theta)
         return self
@@ -186,7 +186,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Whether y must be numbers."""
 
     @abstractmethod
-    def _known(self) -> ArrayLike | None:
+    def _declared_targets(self) -> ArrayLike | None:
         """Return what the user declared about y: its classes or its range, or None."""
 
     @abstractmethod
@@ -237,7 +237,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
-    def _account(self, plan: TrainingPlan, records: int, notes: tuple[str, ...], reset: bool) -> None:
+    def _set_statement(self, plan: TrainingPlan, records: int, notes: tuple[str, ...], reset: bool) -> None:
         """Set the statement and the number of steps, and warn about what the statement does not cover."""
         call = statement_of(plan, records, self.delta, self.adjacency)
         call = about_seed(call, self.random_state is not None)

@@ -165,7 +165,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _has_numeric_targets(self) -> bool:
         return False
 
-    def _known(self) -> ArrayLike | None:
+    def _declared_targets(self) -> ArrayLike | None:
         return self.classes
 
     def _summarizer(self) -> Any:

@@ -184,7 +184,7 @@ class PrivateGLM(PrivateEstimator):
     def _has_numeric_targets(self) -> bool:
         return not _classifies(self)
 
-    def _known(self) -> ArrayLike | None:
+    def _declared_targets(self) -> ArrayLike | None:
         return self.classes
 
     def _summarizer(self) -> Any:

@@ -178,7 +178,7 @@ def apply_choices(method: Method, settings: Settings, choices: Choices, epochs: 
     return settings._replace(clip=clip, batch=batch, step=step)
 
 
-def build_rule(method: Method, settings: Settings, budget: Budget, epochs: float, records: int) -> Rule:
+def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs: float, records: int) -> Rule:
     """Build the rule of a method, with noise of size 1, which is to be calibrated.
 
     Parameters

@@ -9,7 +9,7 @@ from math import inf
 from clipsilon._core import checks
 from clipsilon.estimators import rescaling
 from clipsilon.estimators.defaults import Settings, defaults
-from clipsilon.estimators.methods import METHODS, Budget, Choices, apply_choices, build_rule, refuse_unused
+from clipsilon.estimators.methods import METHODS, Budget, Choices, apply_choices, build_method_rule, refuse_unused
 from clipsilon.privacy.accounting.gaussian import largest_mu
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import ADJACENCIES
@@ -61,7 +61,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class TrainingPhase:
     """Consecutive steps of one rule.
 
     Parameters
@@ -85,7 +85,7 @@ class TrainingPlan:
 
     Parameters
     ----------
-    phases : tuple of Phase
+    phases : tuple of TrainingPhase
         The first one trains all of θ; any later ones rescale it.
     has_intercept : bool, default False
         Whether the last entry of θ is an intercept, which is not part of the length of the slopes.
@@ -93,7 +93,7 @@ class TrainingPlan:
         Whether a fit that continues from an earlier θ keeps its length and intercept, which this one could not find.
     """
 
-    phases: tuple[Phase, ...]
+    phases: tuple[TrainingPhase, ...]
     has_intercept: bool = False
     keeps_length: bool = False
 
@@ -120,10 +120,10 @@ def make_plan(task: Task) -> TrainingPlan:
     steps = _steps(rule, epochs, task.records)
     rule = _calibrated(rule, task, steps)
     if not _is_rescaled(task):
-        return TrainingPlan(phases=(Phase(rule=rule, steps=steps),), has_intercept=task.has_intercept)
+        return TrainingPlan(phases=(TrainingPhase(rule=rule, steps=steps),), has_intercept=task.has_intercept)
     effective = task.records * largest_mu(task.budget.epsilon, task.budget.delta)
     if steps < rescaling.FEWEST_STEPS or effective < rescaling.LEAST_EFFECTIVE:
-        phases: tuple[Phase, ...] = (Phase(rule=rule, steps=steps),)
+        phases: tuple[TrainingPhase, ...] = (TrainingPhase(rule=rule, steps=steps),)
         return TrainingPlan(phases=phases, has_intercept=task.has_intercept, keeps_length=True)
     phases = _with_rescaling(rule, steps, effective, task.has_intercept)
     return TrainingPlan(phases=phases, has_intercept=task.has_intercept)
@@ -179,7 +179,7 @@ def _rule(task: Task, settings: Settings, epochs: float) -> Rule:
     method = checks.choice("method", task.method, METHODS)
     refuse_unused(task.method, task.choices)
     settings = apply_choices(method, settings, task.choices, epochs, task.records)
-    return build_rule(method, settings, task.budget, epochs, task.records)
+    return build_method_rule(method, settings, task.budget, epochs, task.records)
 
 
 def _refuse_choices(choices: Choices) -> None:
@@ -213,10 +213,10 @@ def _is_rescaled(task: Task) -> bool:
     return task.is_rescalable and rescales and automatic
 
 
-def _with_rescaling(rule: Rule, steps: int, effective: float, has_intercept: bool) -> tuple[Phase, Phase]:
+def _with_rescaling(rule: Rule, steps: int, effective: float, has_intercept: bool) -> tuple[TrainingPhase, ...]:
     """Split a run into a phase that travels as far as all steps would, and one that rescales."""
     last = steps // rescaling.ONE_IN
     first = steps - last
     longer = Constant(size(rule.step, 1) * steps / first)  # methods that rescale have constant steps
-    main = Phase(rule=replace(rule, step=longer), steps=first)
-    return main, Phase(rule=rescaling.rescaling_rule(rule, effective, has_intercept), steps=last, rescales=True)
+    main = TrainingPhase(rule=replace(rule, step=longer), steps=first)
+    return main, TrainingPhase(rule=rescaling.rescaling_rule(rule, effective, has_intercept), steps=last, rescales=True)

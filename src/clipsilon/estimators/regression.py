@@ -139,7 +139,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
             The fitted estimator.
         """
         reset = not hasattr(self, "theta_")
-        return self._learn(X, y, sample_weight, self._known() if reset else self.target_range_, reset)
+        return self._learn(X, y, sample_weight, self._declared_targets() if reset else self.target_range_, reset)
 
     @chunkwise
     def predict(self, X: Table) -> Array:
@@ -149,7 +149,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
     def _has_numeric_targets(self) -> bool:
         return True
 
-    def _known(self) -> ArrayLike | None:
+    def _declared_targets(self) -> ArrayLike | None:
         return self.target_range
 
     def _summarizer(self) -> Any:

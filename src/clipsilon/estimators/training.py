@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clipsilon.engine import run
 from clipsilon.estimators import rescaling
-from clipsilon.estimators.plans import Phase, TrainingPlan
+from clipsilon.estimators.plans import TrainingPhase, TrainingPlan
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.rule import Rule
 
@@ -72,7 +72,18 @@ class MemoryRunner:
     def run(
         self, rule: Rule, steps: int, seed: int | None, start: float | Array, directions: Array | None = None
     ) -> Array:
-        """Run a rule on the problem, or on its projection; see `Runner.run`."""
+        """Run a rule on the problem, or on its projection.
+
+        Parameters
+        ----------
+        rule, steps, seed, start, directions
+            As in `Runner.run`.
+
+        Returns
+        -------
+        array
+            θ.
+        """
         problem = self.problem if directions is None else _projected(self.problem, directions)
         trace = run(problem, rule, steps, start, seed=seed, record=[steps], n_jobs=self.threads, progress=self.progress)
         return np.array(trace.output[0])
@@ -117,7 +128,7 @@ def execute(plan: TrainingPlan, runner: Runner, *, seed: int | None, start: floa
 
 
 def _run_rescaling(
-    phase: Phase, runner: Runner, theta: Array, before: Array, has_intercept: bool, seed: int | None
+    phase: TrainingPhase, runner: Runner, theta: Array, before: Array, has_intercept: bool, seed: int | None
 ) -> Array:
     """Find the length of the slopes, and the intercept if there is one; `before` are those before this fit."""
     start = rescaling.initial_numbers(theta, before, has_intercept)

@@ -22,7 +22,7 @@ from clipsilon._core import checks
 from clipsilon._core.parts import fingerprint, require
 from clipsilon.local.ledger import Entry, LedgerError, open_ledger
 from clipsilon.local.report import check_budget
-from clipsilon.local.statement import LocalStatement, statement_of
+from clipsilon.local.statement import LocalStatement, compose_reports
 from clipsilon.problems.regions import Everywhere, Region, project
 from clipsilon.rules.schedules import Schedule, size
 
@@ -277,7 +277,7 @@ class Server:
         """Return the privacy statement of each user, and their summary."""
         with self._lock:
             reports = self._ledger.budgets()
-        return statement_of(reports, delta)
+        return compose_reports(reports, delta)
 
     def replay(self) -> State:
         """Return θ and the average as computed from the ledger alone."""

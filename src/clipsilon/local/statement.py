@@ -66,7 +66,7 @@ class LocalStatement:
         )
 
 
-def statement_of(reports: Iterable[tuple[str, float]], delta: float) -> LocalStatement:
+def compose_reports(reports: Iterable[tuple[str, float]], delta: float) -> LocalStatement:
     """Return the statement at δ of a ledger, from the user and the μ of each report."""
     budgets: dict[str, list[float]] = {}
     for user, mu in reports:

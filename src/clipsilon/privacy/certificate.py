@@ -15,7 +15,7 @@ from clipsilon._core import checks
 from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
-from clipsilon.privacy.release import Feedback, Release
+from clipsilon.privacy.release import HiddenError, Release
 from clipsilon.rules.sampling import Poisson, Uniform
 
 _LEAST_BOUND = 1e-290  # a clip below it may divide zero by zero
@@ -184,7 +184,7 @@ def _sampled(released: Release, adjacency: str) -> Certificate:
     return Certificate(profile, (reason,))
 
 
-def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Certificate:
+def _with_feedback(released: Release, feedback: HiddenError, adjacency: str) -> Certificate:
     """Certify DiceSGD and its variants: the direct part and what the outputs reveal of the hidden error."""
     shift = dice_shift(released, feedback, "zero-out" if adjacency == "add-remove" else adjacency)
     if feedback.projects and np.isfinite(feedback.residual):
@@ -200,7 +200,7 @@ def _with_feedback(released: Release, feedback: Feedback, adjacency: str) -> Cer
     return Certificate(profile, (f"{reason}; mixed over the binomial number of participations.",))
 
 
-def dice_shift(released: Release, feedback: Feedback, adjacency: str) -> Callable[[int], float]:
+def dice_shift(released: Release, feedback: HiddenError, adjacency: str) -> Callable[[int], float]:
     """Return μ as a function of K, how often the record takes part (docs/explanation/dice-guarantee.md has the proof).
 
     replace-one: μ = (2/(B·s))·(√K·C1 + √min{(K·r)², K·r·B·C2, T·B²·C2²}), zero-out: μ = (1/(B·s))·(√K·C1 +
@@ -211,7 +211,7 @@ def dice_shift(released: Release, feedback: Feedback, adjacency: str) -> Callabl
     ----------
     released : Release
         A release with constant clip and noise.
-    feedback : Feedback
+    feedback : HiddenError
         Its hidden error.
     adjacency : str
         "replace-one" or "zero-out".

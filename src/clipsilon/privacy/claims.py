@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clipsilon.privacy.accounting import gaussian
-from clipsilon.privacy.release import Feedback, Release
+from clipsilon.privacy.release import HiddenError, Release
 from clipsilon.rules.sampling import Full, Poisson, Uniform
 
 
@@ -88,7 +88,7 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     return None
 
 
-def _dice(released: Release, feedback: Feedback, unit: float) -> Claim | None:
+def _dice(released: Release, feedback: HiddenError, unit: float) -> Claim | None:
     """Return Theorem 3.8's ε = √(32·G̃)·unit, G̃ = C1² + 2·min{C², G'²}, with the smallest C = B·C2 and any G'."""
     if not np.isfinite(feedback.bound):
         return None

@@ -48,7 +48,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Feedback:
+class HiddenError:
     """The hidden error: what it adds to an update, and what one record leaves in it.
 
     Parameters
@@ -80,7 +80,7 @@ class Release:
         The rule's own sampler.
     events : tuple of Event
         All steps, in order.
-    feedback : Feedback or None
+    feedback : HiddenError or None
         The hidden error, if there is one.
     radial : float or None
         Scale of noise with the density ∝ exp(−‖z‖/scale) on the mean, in place of Gaussian noise.
@@ -94,7 +94,7 @@ class Release:
     batch: int
     sampling: Sampling
     events: tuple[Event, ...]
-    feedback: Feedback | None
+    feedback: HiddenError | None
     radial: float | None = None
     personal: float | None = None
     selection: float = 0.0
@@ -236,11 +236,11 @@ def _bound(clip: Clip) -> float:
     return max(bound for _, bound in _bounds(clip, 1)) if not hasattr(clip, "bounds") else np.inf
 
 
-def _feedback(rule: Rule) -> Feedback:
+def _feedback(rule: Rule) -> HiddenError:
     if type(rule.feedback) is not ErrorFeedback:
-        return Feedback(np.inf, False, np.inf)
+        return HiddenError(np.inf, False, np.inf)
     error, cap = rule.feedback
-    return Feedback(_bound(error), type(error) is Norm, _residual(rule.clip, cap))
+    return HiddenError(_bound(error), type(error) is Norm, _residual(rule.clip, cap))
 
 
 def _residual(clip: Clip, cap: Clip) -> float:

@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 
 from clipsilon.theory.forecast import elapsed, forecast, mean_path
 from clipsilon.theory.performative import effective_convexity, sharp_clipped_sgd_bound
-from clipsilon.theory.tuning.task import Option, Task, falling_step
+from clipsilon.theory.tuning.task import Option, TuningTask, falling_step
 
 
-def least_bound(task: Task, progress: bool | None) -> list[Option]:
+def least_bound(task: TuningTask, progress: bool | None) -> list[Option]:
     """Return the PCSGD that minimises `sharp_clipped_sgd_bound` at the end of the run."""
     candidate = next((candidate for candidate in task.candidates if candidate.preset == "PCSGD"), None)
     if candidate is None:

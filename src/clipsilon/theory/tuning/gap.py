@@ -18,7 +18,7 @@ from clipsilon.rules.clipping import Norm, bound_of
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import InverseTime, size
 from clipsilon.theory.forecast import Forecast, MeanPath, elapsed, forecast, mean_path
-from clipsilon.theory.tuning.task import Candidate, Option, Task, falling_step, reach_of
+from clipsilon.theory.tuning.task import Candidate, Option, TuningTask, falling_step, reach_of
 
 Array = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ _ROUNDS = 2  # rounds that try thresholds between those
 _SLACK = 0.8  # largest mean residual that may enter the error, as a fraction of the error's clip
 
 
-def least_gap(task: Task, progress: bool | None) -> list[Option]:
+def least_gap(task: TuningTask, progress: bool | None) -> list[Option]:
     """Return the best option of each preset, best first: a grid of thresholds, then refinements between neighbours."""
     clips = thresholds(task)
     width = float(np.sqrt(clips[-1] / clips[-2])) if clips.size > 1 else 1.0
@@ -55,14 +55,14 @@ def best(found: list[Option]) -> list[Option]:
     return sorted(least, key=lambda option: option.forecast.gap)
 
 
-def _candidate_of(task: Task, rule: Rule) -> Candidate:
+def _candidate_of(task: TuningTask, rule: Rule) -> Candidate:
     """Return the candidate from which a rule was made."""
     ratio = reach_of(rule) / bound_of(rule.clip)
     same = [candidate for candidate in task.candidates if candidate.preset == rule.name]
     return min(same, key=lambda candidate: abs(candidate.ratio - ratio))
 
 
-def thresholds(task: Task) -> Array:
+def thresholds(task: TuningTask) -> Array:
     """Return thresholds from nearly every record clipped to none clipped, at the stable point and at the start."""
     points = (task.target, task.start)
     norms = np.concatenate([gradient_norms(task.problem, at, at, 1).ravel() for at in points])
@@ -73,7 +73,7 @@ def thresholds(task: Task) -> Array:
     return np.geomspace(low, high, _CLIPS) if high > low else np.array([high])
 
 
-def options(tasks: Sequence[Task], reach: float) -> list[list[Option]]:
+def options(tasks: Sequence[TuningTask], reach: float) -> list[list[Option]]:
     """Return, per task, each candidate at one threshold with the best step of a grid.
 
     The tasks may differ in their budgets only.
@@ -87,7 +87,7 @@ def options(tasks: Sequence[Task], reach: float) -> list[list[Option]]:
 
 
 def _options(
-    task: Task, reach: float, trials: list[tuple[InverseTime, Forecast]], errors: dict[tuple[str, float], float]
+    task: TuningTask, reach: float, trials: list[tuple[InverseTime, Forecast]], errors: dict[tuple[str, float], float]
 ) -> Iterator[Option]:
     """Yield each candidate of a task with its best step, leaving out those whose error does not drain."""
     for candidate in task.candidates:
@@ -98,20 +98,20 @@ def _options(
             yield Option(candidate.rule(step, reach, task.batch), expected)
 
 
-def _forecast(task: Task, path: MeanPath, step: InverseTime) -> Forecast:
+def _forecast(task: TuningTask, path: MeanPath, step: InverseTime) -> Forecast:
     """Forecast a run with noise of standard deviation one."""
     return forecast(path, task.target, step, task.steps, 1.0, task.batch)
 
 
 def _scaled(
-    task: Task, candidate: Candidate, reach: float, error: float, step: InverseTime, unit: Forecast
+    task: TuningTask, candidate: Candidate, reach: float, error: float, step: InverseTime, unit: Forecast
 ) -> Forecast:
     """Convert a forecast for noise of standard deviation one to a candidate's noise and error feedback."""
     std = candidate.noise_std * reach / candidate.ratio
     return unit._replace(noise=unit.noise * std**2, lag=float(size(step, task.steps) * error) ** 2)
 
 
-def _polish(task: Task, option: Option) -> Option:
+def _polish(task: TuningTask, option: Option) -> Option:
     """Return the same thresholds with the best step between those of the grid."""
     rule, reach = option.rule, reach_of(option.rule)
     path = mean_path(task.problem, reach, task.start, task.horizon)
@@ -131,7 +131,7 @@ def _polish(task: Task, option: Option) -> Option:
     return Option(candidate.rule(falling_step(*found), reach, task.batch), expected(found))
 
 
-def _error_length(task: Task, path: MeanPath, clip: float) -> float:
+def _error_length(task: TuningTask, path: MeanPath, clip: float) -> float:
     """Return the approximate length of the fed-back error at the end; infinite if it does not drain all along the path.
 
     Per step, R = cap(g) − clip(g) enters e, and at most C2 leaves. While ‖E R‖ < C2, e behaves like a queue: ‖e‖ is
@@ -147,7 +147,7 @@ def _error_length(task: Task, path: MeanPath, clip: float) -> float:
     return mean + float(np.trace(path.scatter[-1])) / (2.0 * task.batch * (clip - mean))
 
 
-def _ladder(task: Task) -> list[InverseTime]:
+def _ladder(task: TuningTask) -> list[InverseTime]:
     """Return step sizes γ_t = a_0/(a_1 + t) that differ in their first size and in how soon they fall."""
     first = np.log(np.geomspace(task.fastest / task.steps, task.fastest, _STEPS))
     scales = np.log(np.geomspace(task.fastest, 10.0 * task.horizon, _STEPS))
@@ -155,6 +155,6 @@ def _ladder(task: Task) -> list[InverseTime]:
     return [step for step in steps if _allowed(task, step)]
 
 
-def _allowed(task: Task, step: InverseTime) -> bool:
+def _allowed(task: TuningTask, step: InverseTime) -> bool:
     """Return whether no step overshoots the field and the run ends within the horizon of its mean path."""
     return bool(size(step, 1) <= task.fastest * (1 + 1e-9) and elapsed(step, task.steps) <= task.horizon)

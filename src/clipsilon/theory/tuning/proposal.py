@@ -21,7 +21,7 @@ from clipsilon.rules.schedules import size
 from clipsilon.theory.forecast import Forecast
 from clipsilon.theory.tuning.bound import least_bound
 from clipsilon.theory.tuning.gap import least_gap
-from clipsilon.theory.tuning.task import Option, Task, reach_of, task_of
+from clipsilon.theory.tuning.task import Option, TuningTask, reach_of, task_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ def tune(
     return Proposal(rule, statement, options[0].forecast, tuple(options), reasons)
 
 
-def _reasons(task: Task, options: list[Option], statement: Statement) -> Iterator[str]:
+def _reasons(task: TuningTask, options: list[Option], statement: Statement) -> Iterator[str]:
     """Yield the reasons for a proposal, one sentence each."""
     best = options[0]
     yield _expectation(best)
@@ -145,7 +145,7 @@ def _expectation(option: Option) -> str:
     )
 
 
-def _noise_reason(task: Task, option: Option) -> str:
+def _noise_reason(task: TuningTask, option: Option) -> str:
     """Describe the noise of an option and its sampling in one sentence."""
     std, clip = std_of(option.rule.noise), bound_of(option.rule.clip)
     return (

@@ -88,7 +88,7 @@ class Candidate(NamedTuple):
         return make(step, clip, self.noise_std * clip, reach, batch, self.sampling)
 
 
-class Task(NamedTuple):
+class TuningTask(NamedTuple):
     """What is to be tuned.
 
     Attributes
@@ -127,7 +127,7 @@ def task_of(
     start: ArrayLike,
     adjacency: str,
     proven: bool = False,
-) -> Task:
+) -> TuningTask:
     """Check the arguments of `tune`, solve for the stable point, and calibrate every candidate at clip one.
 
     Parameters
@@ -139,7 +139,7 @@ def task_of(
 
     Returns
     -------
-    Task
+    TuningTask
         The task.
     """
     checks.instance("problem", problem, Problem)
@@ -167,7 +167,7 @@ def task_of(
         )
     fastest = 1.0 / max(float(rates.max()), 1e-12)
     horizon = steps * fastest if rates.min() <= 0 else min(steps * fastest, 30.0 / float(rates.min()))
-    return Task(problem, target, begin, steps, batch, candidates, fastest, horizon)
+    return TuningTask(problem, target, begin, steps, batch, candidates, fastest, horizon)
 
 
 def _least_noise(
