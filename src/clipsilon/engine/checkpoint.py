@@ -1,4 +1,4 @@
-"""Checkpoints: the complete state of a run in one file, which is written atomically and can resume the same run only.
+"""Checkpoints: the complete state of a run in one file. It is written atomically, and resumes only the run it is of.
 
 A checkpoint holds the hidden error e and the state of the noise generators. Anyone who can read it can remove the
 noise: keep it as private as the data. (The file is readable by its owner only.)
@@ -29,7 +29,7 @@ class CheckpointError(ValueError):
 
 
 def identity(problem: Problem, rule: Rule, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what identifies a run: digests of its data and parts, and its settings.
+    """Return what distinguishes a run from others: digests of its data and parts, and its settings.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ def identity(problem: Problem, rule: Rule, settings: dict[str, Any]) -> dict[str
     rule : Rule
         The rule; its name does not count.
     settings : dict
-        Further settings of the run that JSON can represent, by the names that messages use.
+        Further settings of the run, under the names that error messages use. JSON must be able to represent them.
 
     Returns
     -------
     dict
-        Values that JSON can represent. Two runs can resume each other's checkpoints if all of them are equal.
+        A run can resume a checkpoint if all of these values are equal. JSON can represent them.
     """
     return {
         "version of clipsilon": SOURCE_DIGEST,
@@ -68,7 +68,7 @@ def _digest(problem: Problem) -> str:
 
 
 def save(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:
-    """Write the state of all replicates atomically. The caller must hold all of them still.
+    """Write the state of all replicates atomically. None of them may advance meanwhile.
 
     Parameters
     ----------
@@ -117,10 +117,7 @@ def load(path: Path, run: dict[str, Any], replicates: list[Replicate]) -> None:
 
 
 def _check(arrays: dict[str, Any], about: dict[str, Any], replicates: list[Replicate]) -> None:
-    """Raise KeyError, TypeError or ValueError unless the file holds exactly what the replicates need.
-
-    This runs before any replicate is changed.
-    """
+    """Raise KeyError, TypeError or ValueError unless the file holds what the replicates need, before any is changed."""
     expected = {name: value for r, replicate in enumerate(replicates) for name, value in _arrays(r, replicate).items()}
     fits = arrays.keys() == expected.keys() and len(about["streams"]) == len(replicates)
     for name, value in expected.items():

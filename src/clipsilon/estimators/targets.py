@@ -40,7 +40,15 @@ class ClassCounts(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """The number of targets, their mean and their variance."""
+    """The moments of real targets.
+
+    Parameters
+    ----------
+    size : int
+        The number of targets.
+    mean, variance : float
+        Their mean, and their mean squared deviation from it.
+    """
 
     size: int
     mean: float

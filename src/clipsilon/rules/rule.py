@@ -34,7 +34,15 @@ from clipsilon.rules.schedules import Constant, Piecewise, Schedule, size
 
 
 class Update(NamedTuple):
-    """The parts of a rule as the compiled loop takes them."""
+    """The parts of a rule as the compiled loop takes them.
+
+    Parameters
+    ----------
+    step, clip, feedback, noise, sampling, preconditioner, output
+        The parts, as in `Rule`.
+    deploy_every : int
+        Number of steps between deployments.
+    """
 
     step: Schedule
     clip: Clip
