@@ -271,6 +271,15 @@ def test_partial_fit_continues_with_other_peoples_records():
     assert glm.coef_.shape == (3,)
 
 
+def test_partial_fit_notes_that_a_record_must_be_in_one_call():
+    model = logistic(method=OWN, epochs=5, random_state=None)
+    for rows in (slice(0, 200), slice(200, 400)):
+        model.partial_fit(X[rows], BINARY[rows])
+    assert "a record must be in one call only" in model.statement_.notes[-1]
+    assert model.statement_.certified <= 1.0
+    assert model.statement_.records == 200  # of one call
+
+
 def test_partial_fit_remembers_what_was_learnt_at_the_first_call():
     model = PrivateLinearRegression(random_state=0)
     with pytest.warns(cs.PrivacyWarning, match="range of the targets") as caught:

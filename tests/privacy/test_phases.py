@@ -135,6 +135,21 @@ def test_nothing_is_certified_by_a_schedule_of_the_users_own():
     assert cs.account(rule, 1_000, 100, 1e-5).certified == np.inf
 
 
+def test_step_sizes_of_the_users_own_do_not_affect_the_certificate():
+    class WarmUp(NamedTuple):
+        gamma: float
+        length: int
+
+    @implements(size, WarmUp)
+    def _(step, t):
+        return step.gamma * min(1.0, t / step.length)
+
+    assert [size(WarmUp(0.5, 4), t) for t in (1, 2, 8)] == [0.125, 0.25, 0.5]
+    parts = Norm(1.0), Poisson(50), Gaussian(0.1)
+    own, constant = (cs.account(cs.Rule("mine", step, *parts), 1_000, 100, 1e-5) for step in (WarmUp(0.5, 4), CONSTANT))
+    assert own.certified == constant.certified < np.inf
+
+
 def test_nothing_is_certified_by_a_clip_that_counts_records():
     class Counting(NamedTuple):
         threshold: float
