@@ -53,7 +53,8 @@ def test_what_is_printed(data):
         assert rule in done.stdout
     assert "Note: The classes were learnt from y without budget; give them as --classes.\n" in done.stdout
     assert done.stdout.endswith(f"wrote {path}\n")
-    quiet, _ = fitted(data, "paid", "--classes", "no,yes", "--quiet", output="quiet.json")
+    # Columns as they are: without a seed, noise hides a scale now and then, which would be a note.
+    quiet, _ = fitted(data, "paid", "--classes", "no,yes", "--as-is", "--quiet", output="quiet.json")
     assert quiet.stderr == ""
     assert "Note:" not in quiet.stdout
 
