@@ -26,6 +26,7 @@ _NEGLIGIBLE = 1e-5  # improvement of ε that is never worth a finer grid
 _SHIFTS = (1e-9, 1e6)  # μ for which doubles resolve losses and outputs; outside, knowing who took part adds little
 _RAREST = 1e-30  # the same for q
 _LEVELS = (1e-6, 1e-12, 1e-25, 1e-50, 1e-100, 1e-200)  # levels of δ
+_ROUNDING = 1e-12  # relative error of the chances that a record takes part more often, several times what was seen
 _CUT = 1e-4  # fraction of δ that the cut tails of all steps may cost
 
 
@@ -100,8 +101,10 @@ def participations(q: float, steps: int) -> tuple[Array, Array]:
     first, last = likely(steps, q)
     listed = np.unique(np.linspace(first, last, min(last - first + 1, 4000)).round())
     counts = np.append(listed, steps) if last < steps else listed
-    beyond = np.append(1.0, binom.sf(counts, steps, q))
-    return counts, -np.diff(beyond)
+    beyond = np.append(1.0, np.minimum(1.0, binom.sf(counts, steps, q) * (1 + _ROUNDING)))
+    # Where the chances are all but equal, rounding may let them rise; a larger chance of more participations is safe.
+    falling = np.maximum.accumulate(beyond[::-1])[::-1]
+    return counts, -np.diff(falling)
 
 
 def likely(trials: int, p: float) -> tuple[int, int]:
