@@ -113,14 +113,61 @@ def symmetrised(q: float, mu: float, interval: float, tail: float) -> Losses:
     Losses
         A loss that dominates the true one in both directions.
     """
-    last = max(1, math.ceil(_loss(q, mu, _top(q, mu, tail)) / interval))
-    bins = _bins(q, mu, 0, last, interval)
+    bins = _bins(q, mu, 0, _last(_loss(q, mu, _top(q, mu, tail)), interval), interval)
     above = _connected(bins.log_mix, bins.log_base, bins.error, bins.losses[:-1], interval)
     below = _reversed(bins, interval)
     below[0] += ndtr(-bins.outcomes[-1])
-    zero = (1 - q) * (1 - 2 * ndtr(-mu / 2)) + above[0] + below[-1]
-    masses = np.concatenate([below[:-1], [zero], above[1:]])
-    return Losses(interval, -last, masses, _mix_above(q, mu, bins.outcomes[-1]))
+    masses = _joined(below, (1 - q) * (1 - 2 * float(ndtr(-mu / 2))), above)
+    return Losses(interval, 1 - below.size, masses, _mix_above(q, mu, bins.outcomes[-1]))
+
+
+def subset_removal(q: float, mu: float, interval: float, tail: float) -> Losses:
+    """Return the loss of one step on a uniform subset with a record, against one to which it adds nothing.
+
+    The profile (docs/privacy.md) is H_α(far‖near) for α ≥ 1, with far = (1−q)·N(0, 1) + q·N(2μ, 1) and near =
+    (1−q)·N(0, 1) + q·N(μ, 1), because another record may be drawn instead that pulls the other way; and H_α(base‖mix)
+    for α ≤ 1. The first concerns outputs x > 3μ/2, the second x > μ/2, and the kink at 1 is a probability of a loss
+    of 0.
+
+    Parameters
+    ----------
+    q, mu, interval, tail
+        As in `removal`, with μ the shift by the record itself.
+
+    Returns
+    -------
+    Losses
+        A loss that dominates the true one.
+    """
+    far = _subset_bins(q, mu, tail, interval)
+    near = _bins(q, mu, 0, _last(_loss(q, mu, -float(ndtri(tail))), interval), interval)
+    above = _connected(far.log_mix, far.log_base, far.error, far.losses[:-1], interval)
+    below = _reversed(near, interval)
+    below[0] += ndtr(-near.outcomes[-1])
+    masses = _joined(below, _subset_kink(q, mu), above)
+    return Losses(interval, 1 - below.size, masses, _mix_above(q, 2 * mu, far.outcomes[-1]))
+
+
+def subset_addition(q: float, mu: float, interval: float, tail: float) -> Losses:
+    """Return the loss of one step on a uniform subset to which a record adds nothing, against one with the record.
+
+    Parameters
+    ----------
+    q, mu, interval, tail
+        As in `subset_removal`.
+
+    Returns
+    -------
+    Losses
+        A loss that dominates the true one.
+    """
+    far = _subset_bins(q, mu, tail, interval)
+    near = _bins(q, mu, 0, _last(_loss(q, mu, _top(q, mu, tail)), interval), interval)
+    above = _connected(near.log_mix, near.log_base, near.error, near.losses[:-1], interval)
+    below = _reversed(far, interval)
+    below[0] += _mix_above(q, mu, far.outcomes[-1])
+    masses = _joined(below, _subset_kink(q, mu), above)
+    return Losses(interval, 1 - below.size, masses, _mix_above(q, mu, near.outcomes[-1]))
 
 
 def reach(q: float, mu: float, tail: float) -> float:
@@ -162,6 +209,51 @@ def _bins(q: float, mu: float, first: int, last: int, interval: float) -> _Bins:
     log_shifted, shifted_error = _log_between(outcomes - mu)
     log_mix = np.logaddexp(math.log1p(-q) + log_base, math.log(q) + log_shifted)
     return _Bins(losses, outcomes, log_mix, log_base, base_error + shifted_error)
+
+
+def _subset_bins(q: float, mu: float, tail: float, interval: float) -> _Bins:
+    """Return the bins of log(far/near) from 0 on, with `log_mix` of far and `log_base` of near."""
+    top = _top(q, 2 * mu, tail)
+    last = _last(_loss(q, 2 * mu, top) - _loss(q, mu, top), interval)
+    if last > LARGEST_GRID:
+        raise TooFineError
+    losses = np.arange(last + 1, dtype=np.float64) * interval
+    outcomes = _subset_outcomes(q, mu, losses)
+    parts = [_log_between(outcomes - shift) for shift in (0.0, mu, 2 * mu)]
+    weights = (math.log1p(-q), math.log(q), math.log(q))
+    out, near, far = (weight + log for weight, (log, _) in zip(weights, parts, strict=True))
+    error = parts[0][1] + parts[1][1] + parts[2][1]
+    return _Bins(losses, outcomes, np.logaddexp(out, far), np.logaddexp(out, near), error)
+
+
+def _subset_outcomes(q: float, mu: float, losses: Array) -> Array:
+    """Return the x > 3μ/2 at which log(far/near) has each of the losses, which are at least 0.
+
+    With v = e^{μ(x − 3μ/2)} and α = e^loss, far/near = α is v² − α·v − (α − 1)·r = 0 for r = e^{−μ²}·(1−q)/q.
+    """
+    r = math.exp(-mu * mu) * (1 - q) / q
+    excess = np.expm1(np.minimum(losses, 1.0))
+    ratio = 1 + excess
+    small = np.log1p(excess * (1 + 2 * r / (np.sqrt(ratio**2 + 4 * excess * r) + ratio)))
+    inverse = np.exp(-np.maximum(losses, 1.0))
+    scaled = (inverse - inverse**2) * r
+    large = losses + np.log1p(2 * scaled / (np.sqrt(1 + 4 * scaled) + 1))
+    return np.asarray(np.where(losses < 1.0, small, large) / mu + 1.5 * mu)
+
+
+def _subset_kink(q: float, mu: float) -> float:
+    """Return the probability of a loss of 0, by which the two halves of the subset profile fall short of 1."""
+    return (1 - q) * float(ndtr(1.5 * mu) - ndtr(-0.5 * mu))
+
+
+def _joined(below: Array, zero: float, above: Array) -> Array:
+    """Return the masses of the losses below 0, at 0 and above 0; those of `below` and `above` meet at 0."""
+    return np.concatenate([below[:-1], [below[-1] + zero + above[0]], above[1:]])
+
+
+def _last(loss: float, interval: float) -> int:
+    """Return the index of the first grid point above 0 that is not below a loss."""
+    return max(1, math.ceil(loss / interval))
 
 
 def _places(q: float, mu: float, bottom: float, top: float, interval: float) -> tuple[int, int]:

@@ -19,7 +19,14 @@ from scipy.special import gammaln, log_expit
 
 from clipsilon._core import checks
 from clipsilon.privacy.accounting import gaussian as gdp
-from clipsilon.privacy.accounting.privacy_loss import Array, addition, removal, symmetrised
+from clipsilon.privacy.accounting.privacy_loss import (
+    Array,
+    addition,
+    removal,
+    subset_addition,
+    subset_removal,
+    symmetrised,
+)
 from clipsilon.privacy.accounting.sampled import OneStep, likely, participations, sampled_delta, sampled_epsilon
 
 
@@ -111,6 +118,34 @@ def subset(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
     record is replaced by another.
     """
     return _sampled((symmetrised,), q, noise_multiplier, steps)
+
+
+def subset_zero_out(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
+    """Return the profile of Gaussian steps on uniform batches of B = q·m of m records, with against without a record.
+
+    The record is drawn in both cases, but adds nothing in one of them. When it is not drawn, another record is, which
+    may pull the other way, so that this is more than the Poisson profile.
+
+    Parameters
+    ----------
+    q : float
+        B/m, in [0, 1].
+    noise_multiplier : float, or one per phase
+        s·B/c: the noise on the sum, in units of the most that one record adds.
+    steps : int, or one per phase
+        The number of steps.
+
+    Returns
+    -------
+    Profile
+        The larger of the two directions at each point.
+
+    Formal guarantee
+    ----------------
+    If one record adds at most c to each sum, releasing the noisy sums of all steps is (ε, `delta(ε)`)-private when the
+    contributions of one record are replaced by zero.
+    """
+    return _sampled((subset_removal, subset_addition), q, noise_multiplier, steps)
 
 
 def gamma(q: float, scale: float, steps: int) -> Profile:
