@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_results():
     assert "ends at 0.001, which is 3300 times closer" in repair
     assert "The largest is 12.5." in repair
     assert "Of 3 experiments in the papers, 1 is proven" in private
-    assert "1 of the others is refuted by an attack" in private
+    assert "of the 2 others that were attacked, 1 is refuted." in private
     assert "Where ε = 0.03 is claimed, the true ε is at least 48.5, so the published guarantee fails." in private
     assert "On credit data: DiceSGD costs 7 times as much." in honest
 
@@ -62,6 +62,18 @@ def test_without_an_attack_none_is_said_to_fail():
     claims = Table("", ["setting", "claimed ε", "certified ε", "audited ε ≥"], [["a", 1.0, 9.0, None]])
     private = words({story.CLAIMS: Result([HELD], tables=[claims])})[2]
     assert "0 are proven to be as private as claimed; the others were not attacked here." in private
+
+
+def test_what_was_not_attacked_is_not_said_to_have_withstood():
+    """Of four rows without a proof one was attacked: nothing is said of the other three but that."""
+    rows = [["a", 1.0, 9.0, None], ["b", 1.0, 9.0, 0.5], ["c", 1.0, 9.0, None], ["d", 1.0, np.inf, None]]
+    claims = Table("", ["setting", "claimed ε", "certified ε", "audited ε ≥"], rows)
+    private = words({story.CLAIMS: Result([HELD], tables=[claims])})[2]
+    assert "0 are proven to be as private as claimed; " in private
+    assert "of the 1 other that was attacked, none is refuted, and 3 were not attacked." in private
+    rows = [["a", 1.0, 0.9, 2.0]]
+    claims = Table("", ["setting", "claimed ε", "certified ε", "audited ε ≥"], rows)
+    assert "1 is proven to be as private as claimed." in words({story.CLAIMS: Result([HELD], tables=[claims])})[2]
 
 
 @pytest.mark.verify

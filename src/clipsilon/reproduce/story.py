@@ -102,11 +102,20 @@ def _privacy(found: Results) -> Chapter:
 def _claims_sentence(result: Result) -> str:
     """Say how many rows of the table are as private as claimed; a cell without a number was not attacked."""
     claimed, certified, audited = (_column(result, name) for name in ("claimed", "certified", "audited"))
-    proven, broken = int((certified <= claimed * 1.001).sum()), int((audited > claimed).sum())
-    refuted = f"{broken or 'none'} of the others {'is' if broken == 1 else 'are'} refuted by an attack."
-    return (
+    others = ~(certified <= claimed * 1.001)
+    attacked = others & np.isfinite(audited)
+    proven, tried, left = int((~others).sum()), int(attacked.sum()), int((others & ~attacked).sum())
+    sentence = (
         f" Of {len(claimed)} experiments in the papers, {proven} {'is' if proven == 1 else 'are'} proven to be as "
-        f"private as claimed; {refuted if np.isfinite(audited).any() else 'the others were not attacked here.'}"
+        "private as claimed"
+    )
+    if not tried:
+        return sentence + ("; the others were not attacked here." if left else ".")
+    broken = int((audited[attacked] > claimed[attacked]).sum())
+    rest = f", and {left} {'was' if left == 1 else 'were'} not attacked" if left else ""
+    return (
+        f"{sentence}; of the {tried} {'other that was' if tried == 1 else 'others that were'} attacked, "
+        f"{broken or 'none'} {'is' if broken < 2 else 'are'} refuted{rest}."
     )
 
 
