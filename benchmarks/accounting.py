@@ -75,7 +75,7 @@ def rule(noise: float) -> cs.Rule:
 
 def ours(case: Setting) -> float:
     """Return the certified ε."""
-    return cs.account(rule(case.noise), case.records, case.steps, case.delta, "add-remove").certified
+    return cs.account(rule(case.noise), case.records, case.steps, case.delta, "zero-out").certified
 
 
 def opacus(name: str, case: Setting) -> float:
@@ -123,7 +123,7 @@ def summary(what: str, other: str, ratios: list[float]) -> Row:
 
 def calibrated(case: Setting) -> float:
     """Return the noise multiplier that `cs.calibrate` finds."""
-    found = cs.calibrate(rule(1.0), EPSILON, case.delta, case.records, case.steps, adjacency="add-remove")
+    found = cs.calibrate(rule(1.0), EPSILON, case.delta, case.records, case.steps, adjacency="zero-out")
     return found.noise.std * BATCH
 
 

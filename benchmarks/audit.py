@@ -265,8 +265,8 @@ def costs(rows: list[Row], quick: bool) -> None:
     """Add rows for the time of an audit over the time of its runs alone."""
     steps, runs = (STEPS // 10, RUNS // 10) if quick else (STEPS, RUNS)
     rule = cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=0.5, batch=10)
-    pair = canary_pair(RECORDS, 1.0, "add-remove")
-    audited = {"runs": runs, "seed": 0, "adjacency": "add-remove", "progress": False}
+    pair = canary_pair(RECORDS, 1.0, "zero-out")
+    audited = {"runs": runs, "seed": 0, "adjacency": "zero-out", "progress": False}
 
     def plain() -> None:
         for problem in pair:

@@ -17,8 +17,8 @@ step = cs.schedules.Constant(0.5)
 about = {"records": 60_000, "steps": 240, "delta": 1e-5}
 rules = {
     "Gaussian noise, all records in every step": (cs.DPGD(step, lipschitz=1.0, noise_std=1.0), "zero-out"),
-    "Gaussian noise, random batches": (cs.DPSGD(step, clip=1.0, noise_std=1.0, batch=250), "add-remove"),
-    "Gamma noise, random batches": (cs.GammaDPSGD(step, clip=1.0, scale=1.0, batch=250), "add-remove"),
+    "Gaussian noise, random batches": (cs.DPSGD(step, clip=1.0, noise_std=1.0, batch=250), "zero-out"),
+    "Gamma noise, random batches": (cs.GammaDPSGD(step, clip=1.0, scale=1.0, batch=250), "zero-out"),
 }
 
 figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")

@@ -16,7 +16,7 @@ from clipsilon.report.palette import PALETTE
 rng = np.random.default_rng(0)
 x = rng.uniform(-1.0, 1.0, (1000, 3))
 y = (rng.random(1000) < 1 / (1 + np.exp(-x @ [3.0, -2.0, 1.0]))).astype(float)
-about = {"epsilon": 4.0, "delta": 1e-5, "records": 1000, "steps": 100, "adjacency": "add-remove"}
+about = {"epsilon": 4.0, "delta": 1e-5, "records": 1000, "steps": 100, "adjacency": "zero-out"}
 step = cs.schedules.Constant(0.5)
 rules = {
     "Gaussian noise": cs.calibrate(cs.DPSGD(step, clip=1.0, noise_std=1.0, batch=100), **about),

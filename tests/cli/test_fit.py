@@ -225,7 +225,7 @@ def test_quality_that_the_rows_do_not_determine(data):
         (1.0, ["--method", "dpsgd", "--scale-epsilon", "0.3"]),
         (8.0, ["--method", "dpsgd"]),
         (1.0, ["--method", "dpsgd", "--adjacency", "replace-one", "--scale-epsilon", "0.9"]),
-        (1.0, ["--method", "gamma-dpsgd", "--adjacency", "add-remove", "--scale-epsilon", "0.3"]),
+        (1.0, ["--method", "gamma-dpsgd", "--adjacency", "zero-out", "--scale-epsilon", "0.3"]),
         (8.0, ["--method", "gamma-dpsgd"]),
         (3.0, ["--method", "noisy-selection"]),
         (3.0, ["--method", "dpgd"]),

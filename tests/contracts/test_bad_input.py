@@ -261,7 +261,7 @@ CASES = {
     ),
     "selection in batches": (
         lambda: replace(cs.DPSGD(STEP, 1.0, 1.0, batch=5), output=cs.outputs.Selected(1.0)),
-        "sampling must be Full() to select an iterate, got Poisson(batch=5)",
+        "sampling must be Full() to select an iterate, got Poisson(batch=5, rate=None)",
     ),
     "selection with feedback": (
         lambda: replace(cs.DiceSGD(STEP, 1.0, 1.0, 1.0, sampling="full"), output=cs.outputs.Selected(1.0)),

@@ -393,7 +393,11 @@ def test_dask_is_imported_only_where_it_is_used():
 
 
 @pytest.mark.parametrize("seed", [5, None])
-@pytest.mark.parametrize("sampling", [cs.sampling.Poisson(30), cs.sampling.Poisson(200), cs.sampling.Full()], ids=str)
+@pytest.mark.parametrize(
+    "sampling",
+    [cs.sampling.Poisson(30), cs.sampling.Poisson(200), cs.sampling.Poisson(30, 0.07), cs.sampling.Full()],
+    ids=str,
+)
 @pytest.mark.parametrize("sizes", [[200], [1, 0, 150, 49], [2] * 100], ids=lambda sizes: str(len(sizes)))
 def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
     (streams,) = cs.engine.streams.spawn(seed, 1)

@@ -21,7 +21,7 @@ def accuracy(method, columns, seeds=3):
     for seed in range(seeds):
         model = PrivateLogisticRegression(
             epsilon=0.5, method=method, clip=1.0, batch=250, epochs=4, step=1.0, classes=[0, 1], random_state=seed,
-            adjacency="add-remove",
+            adjacency="zero-out",
         )  # fmt: skip
         model.fit(padded((train.features - mean) / spread, columns), train.labels)
         rows = (test.features[:50_000] - mean) / spread

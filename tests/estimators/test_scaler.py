@@ -23,7 +23,7 @@ from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.auditing.inference import clopper_pearson_bound
 from clipsilon.privacy.statement import SEEDED
 
-ADJACENCIES = ["zero-out", "add-remove", "replace-one"]
+ADJACENCIES = ["zero-out", "replace-one"]
 
 
 def table_of_ties(rng, records=7, columns=3):
@@ -393,6 +393,7 @@ def test_values_that_are_not_finite_are_refused_in_one_sentence(bad):
         ({"epsilon": None}, "epsilon must be a number above 0 unless bounds are given, got None."),
         ({"delta": 0.0}, "delta must be a number above 0 and below 1, got 0.0."),
         ({"adjacency": "both"}, "adjacency must be one of"),
+        ({"adjacency": "add-remove"}, "adjacency must be 'replace-one' or 'zero-out' here, where settings follow from"),
         ({"random_state": -1}, "random_state must be a whole number of at least 0, got -1."),
         ({"bounds": 3.0}, "bounds must be (lows, highs), each a number or one number per column, got 3.0."),
         ({"bounds": (1.0, 1.0)}, "bounds must be (lows, highs) with every low below its high, got (1.0, 1.0)."),

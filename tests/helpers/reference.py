@@ -136,8 +136,9 @@ class Sampler:
             return range(m)
         if isinstance(sampling, Poisson):
             chosen, position = [], -1
+            q = sampling.batch / m if sampling.rate is None else sampling.rate
             while True:
-                position += 1 + int(rng.standard_exponential() / -np.log1p(-sampling.batch / m))
+                position += 1 + int(rng.standard_exponential() / -np.log1p(-q))
                 if position >= m:
                     return chosen
                 chosen.append(position)

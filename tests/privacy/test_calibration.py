@@ -15,8 +15,10 @@ SAMPLINGS = ["uniform", "poisson", "single-pass", "epochs", "full"]
 @pytest.mark.parametrize("preset", [name for name in registry.rules() if name != "SGD"])
 def test_calibrated_rules_certify_just_what_was_asked(preset, sampling):
     rule = registry.rules(sampling=sampling)[preset]
-    adjacencies = ["replace-one", "zero-out"] + ["add-remove"] * (sampling == "poisson")
-    for adjacency in adjacencies:
+    rules = {"replace-one": rule, "zero-out": rule}
+    if sampling == "poisson":
+        rules["add-remove"] = registry.rules(sampling=sampling, rate=0.02)[preset]
+    for adjacency, rule in rules.items():
         for target in TARGETS:
             found = cs.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
             certified = cs.account(found, RECORDS, STEPS, 1e-5, adjacency).certified
@@ -51,7 +53,7 @@ def test_noise_falls_with_epsilon_and_rises_with_steps():
 @pytest.mark.parametrize("batch", [20, RECORDS])
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 def test_gamma_noise_is_calibrated_too(batch, adjacency):
-    rule = cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=0.8, scale=1.0, batch=batch)
+    rule = cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=0.8, scale=1.0, batch=batch, rate=batch / RECORDS)
     for target in TARGETS:
         found = cs.calibrate(rule, target, 1e-5, RECORDS, STEPS, adjacency=adjacency)
         assert 0.98 * target <= cs.account(found, RECORDS, STEPS, 1e-5, adjacency).certified <= target
@@ -60,7 +62,7 @@ def test_gamma_noise_is_calibrated_too(batch, adjacency):
 
 
 def test_gamma_noise_that_nearly_vanishes_is_calibrated_without_overflow():
-    rule = cs.GammaDPSGD(cs.schedules.Constant(0.1), clip=1.0, scale=1.0, batch=10)
+    rule = cs.GammaDPSGD(cs.schedules.Constant(0.1), clip=1.0, scale=1.0, batch=10, rate=0.1)
     with np.errstate(all="raise", under="ignore"):
         found = cs.calibrate(rule, 100.0, 1e-12, 100, 10**5, adjacency="add-remove")
     assert 98.0 <= cs.account(found, 100, 10**5, 1e-12, "add-remove").certified <= 100.0
@@ -81,3 +83,15 @@ def test_local_budgets_are_calibrated_too():
         assert 0.98 * target <= cs.account(found, RECORDS, RECORDS, 1e-5).certified <= target * (1 + 1e-9)
     with pytest.raises(ValueError, match="adjacency must be 'replace-one' for local noise"):
         cs.calibrate(found, 1.0, 1e-5, RECORDS, RECORDS, adjacency="zero-out")
+
+
+def test_a_delta_of_one_in_the_records_is_warned_about():
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch=10)
+    message = "δ = 0.01 is at least 1 in 100 records"
+    with pytest.warns(cs.PrivacyWarning, match=message) as caught:
+        found = cs.calibrate(rule, 1.0, 0.01, 100, 20)
+    assert caught[0].filename == __file__
+    assert any(message in reason for reason in cs.account(found, 100, 20, 0.01).reasons)
+    cs.calibrate(rule, 1.0, 0.0099, 100, 20)  # no warning, which would be an error
+    assert not any("at least 1 in" in reason for reason in cs.account(found, 100, 20, 0.0099).reasons)
+    cs.calibrate(rule, 1.0, 0.01, 100, 20, how="paper")  # promises nothing anyway

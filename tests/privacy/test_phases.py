@@ -25,12 +25,12 @@ CONSTANT = cs.schedules.Constant(0.1)
 def phased(thresholds, stds, starts=(1, 61), sampling=None):
     clip = Scheduled(cs.schedules.Piecewise(starts, thresholds))
     noise = ScheduledGaussian(cs.schedules.Piecewise(starts, stds))
-    return cs.Rule("phased", CONSTANT, clip, Poisson(50) if sampling is None else sampling, noise)
+    return cs.Rule("phased", CONSTANT, clip, Poisson(50, 0.05) if sampling is None else sampling, noise)
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out", "add-remove"])
 def test_noise_in_proportion_is_certified_as_a_constant_clip(adjacency):
-    plain = cs.DPSGD(CONSTANT, clip=2.0, noise_std=0.03, batch=50)
+    plain = cs.DPSGD(CONSTANT, clip=2.0, noise_std=0.03, batch=50, rate=0.05)
     rule = phased([2.0, 0.7], [0.03, 0.0105])
     expected = cs.account(plain, 1_000, 100, 1e-5, adjacency)
     found = cs.account(rule, 1_000, 100, 1e-5, adjacency)

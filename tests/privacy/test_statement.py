@@ -32,7 +32,8 @@ def test_paper_1s_settings():
     assert replaced.claimed == pytest.approx(0.1)
     assert replaced.claim_holds is False
     assert any("condition fails: ε ≤ T/m² = 1e-05" in reason for reason in replaced.reasons)
-    removed = cs.account(cs.PCSGD(STEP, 1.0, paper_noise(), sampling="poisson"), 10**5, 10**5, 1e-5, "add-remove")
+    rule = cs.PCSGD(STEP, 1.0, paper_noise(), sampling="poisson", rate=1e-5)
+    removed = cs.account(rule, 10**5, 10**5, 1e-5, "add-remove")
     assert 259 * 0.999 <= removed.certified <= 259 * 1.01
 
 
@@ -47,7 +48,8 @@ def test_paper_5s_settings():
     # Below what is claimed; but the theorem is about replacements, and for these it fails.
     assert zeroed.claim_holds is False
     assert any("about records that are replaced" in reason for reason in zeroed.reasons)
-    cod_rna = cs.account(cs.DPSGD(STEP, 1.0, 0.63 / 250, batch=250), 59_535, 2381, 1e-5, "add-remove")
+    rule = cs.DPSGD(STEP, 1.0, 0.63 / 250, batch=250, rate=250 / 59_535)
+    cod_rna = cs.account(rule, 59_535, 2381, 1e-5, "add-remove")
     assert 4.14 <= cod_rna.certified <= 4.14 * 1.01
 
 
@@ -56,7 +58,8 @@ def test_paper_5s_settings():
     [({"residual_cap": 2.0}, 23.645), ({"residual_cap": 2.0, "sampling": "single-pass"}, 10.552), ({}, 2298.4)],
 )
 def test_dice_noise_of_the_design(options, expected):
-    rule = cs.calibrate(cs.DiceSGD(STEP, 1.0, 1.0, 1.0, **options), 1.0, 1e-5, 10**5, 10**5)
+    with pytest.warns(cs.PrivacyWarning, match="at least 1 in 100000 records"):
+        rule = cs.calibrate(cs.DiceSGD(STEP, 1.0, 1.0, 1.0, **options), 1.0, 1e-5, 10**5, 10**5)
     assert expected * 0.9999 <= rule.noise.std <= expected * 1.002
     published = cs.calibrate(rule, 1.0, 1e-5, 10**5, 10**5, how="paper")
     assert published.noise.std == pytest.approx(0.1051, abs=1e-4)
@@ -145,7 +148,7 @@ def test_sampling_never_certifies_more_than_no_sampling():
 
 def test_weaker_neighbours_cost_no_more():
     """Zeroing out is a replacement; removal under Poisson sampling is zeroing out."""
-    for preset, rule in registry.rules(sampling="poisson").items():
+    for preset, rule in registry.rules(sampling="poisson", rate=0.1).items():
         if preset == "SGD":
             continue
         certified = {name: cs.account(rule, 50, 20, 1e-5, name).certified for name in ADJACENCIES}
@@ -153,7 +156,7 @@ def test_weaker_neighbours_cost_no_more():
         assert certified["add-remove"] == pytest.approx(certified["zero-out"])
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "epochs", "full"])
+@pytest.mark.parametrize("sampling", ["uniform", "epochs", "full", "poisson"])
 def test_adjacency_that_the_sampler_does_not_support(sampling):
     with pytest.raises(ValueError, match="adjacency must be 'replace-one' or 'zero-out' for .* got 'add-remove'"):
         cs.account(cs.DPSGD(STEP, 1.0, 1.0, batch=1, sampling=sampling), 50, 20, 1e-5, "add-remove")
@@ -209,7 +212,7 @@ def test_no_claim_is_not_called_a_failure():
     for text in (str(silent), silent.to_markdown()):
         assert "laimed" not in text
         assert "proven" not in text
-    held = cs.account(cs.DPSGD(STEP, 1.0, 25.0, batch=100), 1000, 20_000, 1e-5, "add-remove")
+    held = cs.account(cs.DPSGD(STEP, 1.0, 25.0, batch=100, rate=0.1), 1000, 20_000, 1e-5, "add-remove")
     assert f"claimed by a paper: ε = {held.claimed:.4g}, which holds" in str(held)
 
 
@@ -256,7 +259,7 @@ def test_bad_input(case):
 
 def test_a_claim_can_hold():
     """Few claims are met on their own terms; here is one: minibatches with very much noise over many steps."""
-    statement = cs.account(cs.DPSGD(STEP, 1.0, 25.0, batch=100), 1000, 20_000, 1e-5, "add-remove")
+    statement = cs.account(cs.DPSGD(STEP, 1.0, 25.0, batch=100, rate=0.1), 1000, 20_000, 1e-5, "add-remove")
     assert statement.claim_holds is True
     assert statement.certified <= statement.claimed
 
@@ -301,8 +304,8 @@ def test_parts_of_others_are_not_certified_as_if_they_were_ours(monkeypatch, cha
 
 
 def test_removal_is_for_a_fixed_sampling_probability():
-    statement = cs.account(cs.DPSGD(STEP, 1.0, 1.0, batch=9), 10, 1, 1e-5, "add-remove")
-    assert any("a probability of 9/10 that is public and the same for both" in reason for reason in statement.reasons)
+    statement = cs.account(cs.DPSGD(STEP, 1.0, 1.0, batch=9, rate=0.9), 10, 1, 1e-5, "add-remove")
+    assert any("a public rate of 0.9 for every number of records" in reason for reason in statement.reasons)
 
 
 def test_a_delta_that_protects_nobody_is_named_and_refused():
@@ -347,7 +350,7 @@ def test_a_cap_at_the_clip_is_plain_clipping():
 
 def test_gamma_noise():
     """1.62 for paper 5's setting; nothing but Poisson batches with a record added or removed is certified."""
-    rule = cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=3.0, scale=0.57, batch=250)
+    rule = cs.GammaDPSGD(cs.schedules.Constant(1.0), clip=3.0, scale=0.57, batch=250, rate=250 / 59_535)
     statement = cs.account(rule, 59_535, 2381, 1e-5, "add-remove")
     assert statement.certified == pytest.approx(1.624, abs=2e-3)
     assert "Gamma noise: each step is 1.754-private" in statement.reasons[0]

@@ -4,7 +4,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clipsilon.rules.sampling import Epochs, Full, Poisson, SinglePass, Uniform, draw, expected_batch, permutes
+import clipsilon as cs
+from clipsilon.rules.sampling import (
+    Epochs,
+    Full,
+    Poisson,
+    SinglePass,
+    Uniform,
+    draw,
+    expected_batch,
+    permutes,
+    public_rate,
+    sampling_rate,
+)
 
 M, ROUNDS = 12, 20_000
 ALARM = 1e-7
@@ -24,14 +36,15 @@ def batches(sampling, m=M, rounds=ROUNDS, seed=5):
     return table
 
 
-@pytest.mark.parametrize("sampling", [Uniform(1), Uniform(5), Poisson(1), Poisson(5)], ids=str)
+@pytest.mark.parametrize("sampling", [Uniform(1), Uniform(5), Poisson(1), Poisson(5), Poisson(5, 0.2)], ids=str)
 def test_each_record_is_included_at_the_stated_rate(sampling):
-    q = expected_batch(sampling, M) / M
+    q = sampling_rate(sampling, M)
+    assert q == (expected_batch(sampling, M) / M if sampling != (5, 0.2) else 0.2)
     for included in batches(sampling).sum(axis=0):
         assert stats.binomtest(int(included), ROUNDS, q).pvalue > ALARM / M
 
 
-@pytest.mark.parametrize("sampling", [Uniform(1), Uniform(5), Poisson(5)], ids=str)
+@pytest.mark.parametrize("sampling", [Uniform(1), Uniform(5), Poisson(5), Poisson(1, 0.6)], ids=str)
 def test_steps_are_independent(sampling):
     table = batches(sampling)
     q = table.mean()
@@ -95,3 +108,48 @@ def test_full_takes_everyone():
 def test_poisson_with_everyone_expected_takes_everyone():
     with np.errstate(divide="ignore"):
         assert batches(Poisson(M), rounds=3).all()
+
+
+# A public rate.
+
+
+def test_with_a_public_rate_nothing_depends_on_the_number_of_records():
+    """The first records are drawn by the same coins, whether there are others or not; sums are divided by the same B."""
+    for seed in range(200):
+        drawn = [batches(Poisson(3, 0.3), m=m, rounds=1, seed=seed)[0, :10] for m in (10, 11, 40)]
+        np.testing.assert_array_equal(drawn[1], drawn[0])
+        np.testing.assert_array_equal(drawn[2], drawn[0])
+    before = [batches(Poisson(3), m=m, rounds=1, seed=seed)[0, :10] for m in (10, 40) for seed in range(200)]
+    assert not np.array_equal(before[:200], before[200:])  # what a batch size alone does
+    assert {expected_batch(Poisson(3, 0.3), m) for m in (10, 11, 40)} == {3}
+    assert {sampling_rate(Poisson(3, 0.3), m) for m in (10, 11, 40)} == {0.3}
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_a_run_with_one_more_record_that_adds_nothing_begins_with_the_same_step(rate):
+    """The whole engine: no batch size, check or constant is derived from the number of records."""
+    x = np.random.default_rng(0).standard_normal((9, 2))
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=0.1, batch=20, rate=rate)
+    with np.errstate(divide="ignore"):
+        for seed in range(20):
+            first, second = (
+                cs.run(cs.Problem(rows, loss=cs.losses.Quadratic()), rule, 1, seed=seed).theta
+                for rows in (x, np.vstack([x, np.zeros(2)]))
+            )
+            np.testing.assert_array_equal(first, second)
+
+
+def test_rates_are_checked():
+    for rate in (0.0, -0.1, 1.5, np.nan, "0.1", True):
+        with pytest.raises(ValueError, match="rate must be a"):
+            Poisson(10, rate)
+    assert public_rate(Poisson(10, 1)) == 1.0
+    assert public_rate(Poisson(10)) is public_rate(Uniform(10)) is None
+    step = cs.schedules.Constant(1.0)
+    assert cs.DiceSGD(step, 1.0, 1.0, 1.0, sampling="poisson", rate=0.2).sampling == Poisson(1, 0.2)
+    for preset in (cs.SGD, cs.AutoDiceSGD):
+        with pytest.raises(ValueError, match="sampling must be 'poisson' with a rate, got 'uniform' and rate=0.2"):
+            preset(step, 1.0, rate=0.2)
+    with pytest.raises(ValueError, match="batch must be at most the number of records"):
+        cs.DPSGD(step, 1.0, 1.0, batch=20).check_sampling(9, 1)
+    cs.DPSGD(step, 1.0, 1.0, batch=20, rate=0.5).check_sampling(9, 1)  # an error here would tell how many there are

@@ -217,11 +217,18 @@ def test_a_seed_is_not_a_generator():
         private(noise_generator=5)
 
 
-def test_disjoint_batches_with_add_remove_neighbours_are_refused_at_once():
-    """Not only by the statement, after the training."""
-    message = "^poisson_sampling must be True for adjacency='add-remove', .* got False"
+def test_add_remove_neighbours_are_refused_at_once():
+    """Not only by the statement, after the training: the rate follows from the number of records."""
+    message = "^adjacency must be 'replace-one' or 'zero-out' here, where settings follow from the number of records"
     with pytest.raises(ValueError, match=message):
-        private(engine=PrivacyEngine(adjacency="add-remove"), poisson_sampling=False)
+        PrivacyEngine(adjacency="add-remove")
+
+
+def test_names_of_opacus_are_refused_with_what_to_write():
+    with pytest.raises(TypeError, match="^PrivacyEngine has no argument accountant: leave it out"):
+        PrivacyEngine(accountant="rdp")
+    with pytest.raises(TypeError, match="make_private has no argument max_grad_norm: it is called clip here"):
+        private(max_grad_norm=1.0)
 
 
 def test_class_weights_with_a_mean_mix_records():

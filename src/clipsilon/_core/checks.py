@@ -67,6 +67,14 @@ def fraction(name: str, value: object) -> float:
     return result
 
 
+def rate(name: str, value: object) -> float:
+    """Return a number above 0 and at most 1."""
+    result = number(name, value)
+    if not 0 < result <= 1:
+        raise ValueError(f"{name} must be a number above 0 and at most 1, got {short_repr(value)}.")
+    return result
+
+
 def flag(name: str, value: object) -> bool:
     """Return True or False."""
     if not isinstance(value, bool | np.bool_):

@@ -22,7 +22,7 @@ from clipsilon.cli.model_kinds import MODELS, predicts_classes
 from clipsilon.cli.options import adjacency_option, format_option, ignore_option, parse_numbers, quiet_option
 from clipsilon.cli.tables import Table, read_bounds, read_table
 from clipsilon.cli.target_column import Target, check_split, read_target
-from clipsilon.privacy.certificate import ADJACENCIES
+from clipsilon.privacy.certificate import ADJACENCIES, require_public_size
 from clipsilon.privacy.statement import Statement, format_epsilon
 
 if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
@@ -84,7 +84,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     show_default=True,
     help="Algorithm that trains the model.",
 )
-@adjacency_option("zero-out")
+@adjacency_option("zero-out", without=("add-remove",))
 @click.option("--l2", type=float, default=0.0, show_default=True, help="Weight of ½‖θ‖² in the loss.")
 @click.option(
     "--holdout",
@@ -183,7 +183,7 @@ class Request:
         checks.nonnegative("l2", self.l2)
         checks.fraction("holdout", self.holdout)
         checks.choice("method", self.method, dict.fromkeys(METHODS))
-        checks.choice("adjacency", self.adjacency, ADJACENCIES)
+        require_public_size(self.adjacency)
         if self.seed is not None:
             checks.integer("seed", self.seed, least=0)
         self._check_model()

@@ -153,7 +153,8 @@ def _record_by_record(records, parts, models, span, weight, into, space, rng):
         weigh(weights, i, gradient_i)
         add_clipped(clip, gradient_i, weight, v)
         keep(feedback, gradient_i, weight, kept)
-        _tally_gradient(clip, gradient_i, counts)
+        if weight_of(weights, i) != 0.0:  # a record of weight 0 is zeroed out, and counted nowhere
+            _tally_gradient(clip, gradient_i, counts)
 
 
 def _by_margins(records, parts, models, span, weight, into, space, rng):
@@ -177,7 +178,8 @@ def _by_margins(records, parts, models, span, weight, into, space, rng):
             rate = own * slope(loss, margin_i, labels[i])
             size = row_norm(features, i, scratch[SQUARE, k])
             total = _gradient_norm(loss, rate, own, margin_i, size, theta_norm, theta.size)
-            tally(clip, total, counts)
+            if own != 0.0:
+                tally(clip, total, counts)
             scratch[FACTOR, k] = weight * scale(clip, rate, total)
             scratch[KEPT_FACTOR, k] = weight * kept_amount(feedback, rate, total)
             if theta_norm != 0.0:
@@ -212,7 +214,8 @@ def _by_scores(records, parts, models, span, weight, into, space, rng):
                 inner += rates[k] * margin(features, i, theta, k * columns)
         size = norm(rates) * row_norm(features, i, square(features, i))
         total = _gradient_norm(loss, own, own, inner, size, theta_norm, theta.size)
-        tally(clip, total, counts)
+        if own != 0.0:
+            tally(clip, total, counts)
         for k in range(loss.classes):
             add_row(features, i, weight * scale(clip, own * rates[k], total), v, k * columns)
         penalty += weight * scale(clip, own, total)

@@ -58,7 +58,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     response : Response, optional
         How records react to the model, a part of `clipsilon.responses`.
     adjacency : str, default "zero-out"
-        What is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
+        What is hidden: "zero-out" (whether a record took part) or "replace-one". The number of records is public.
     n_jobs : int, optional
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional

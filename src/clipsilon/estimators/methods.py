@@ -47,7 +47,7 @@ class Budget(NamedTuple):
     epsilon, delta : float
         The target of the certificate.
     adjacency : str
-        "zero-out", "add-remove" or "replace-one".
+        "zero-out" or "replace-one".
     """
 
     epsilon: float
@@ -188,7 +188,7 @@ def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs
     settings : Settings
         Its settings, from `apply_choices`.
     budget : Budget
-        Determines the sampling (Poisson under add-remove) and the share of a noisy selection.
+        Determines the share of a noisy selection.
     epochs : float
         Passes over the records.
     records : int
@@ -210,15 +210,14 @@ def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs
         "budget": 1.0,
         "selection_epsilon": budget.epsilon / 2,  # costs half of this unless a record is replaced
     }
-    poisson = method.poisson_only or budget.adjacency == "add-remove"
-    arguments |= _sampling(settings.batch, records, poisson)
+    arguments |= _sampling(settings.batch, records, method.poisson_only)
     known = inspect.signature(method.preset).parameters
     rule = method.preset(**{name: arguments[name] for name in arguments.keys() & known.keys()})
     return replace(rule, output=settings.output) if method.averages else rule
 
 
 def _sampling(batch: int | None, records: int, poisson: bool) -> dict[str, Any]:
-    """Return the sampling arguments of a preset: all records, or Poisson batches if asked for or required."""
+    """Return the sampling arguments of a preset: all records, or Poisson batches if chosen or required."""
     if batch is None and not poisson:
         return {"sampling": "full", "batch": 1}
     return {"sampling": "poisson", "batch": batch or records}

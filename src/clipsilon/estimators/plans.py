@@ -11,12 +11,12 @@ from clipsilon.estimators import rescaling
 from clipsilon.estimators.defaults import Settings, defaults
 from clipsilon.estimators.methods import METHODS, Budget, Choices, apply_choices, build_method_rule, refuse_unused
 from clipsilon.privacy.accounting.gaussian import largest_mu
-from clipsilon.privacy.calibration import calibrate
-from clipsilon.privacy.certificate import ADJACENCIES
+from clipsilon.privacy.calibration import calibrated
+from clipsilon.privacy.certificate import require_public_size
 from clipsilon.privacy.statement import Statement, account
 from clipsilon.problems.losses.base import Loss, label_kind
 from clipsilon.rules.rule import Rule, join_phases
-from clipsilon.rules.sampling import expected_batch
+from clipsilon.rules.sampling import expected_batch, public_rate
 from clipsilon.rules.schedules import Constant, size
 
 _NO_CHOICES = Choices()
@@ -113,7 +113,7 @@ def make_plan(task: Task) -> TrainingPlan:
 
     The phases together certify at most the task's budget; `statement_of` states how much.
     """
-    checks.choice("adjacency", task.budget.adjacency, ADJACENCIES)
+    require_public_size(task.budget.adjacency)
     settings = _default_settings(task)
     epochs = _epochs(task, settings)
     rule = _rule(task, settings, epochs)
@@ -143,7 +143,7 @@ def statement_of(plan: TrainingPlan, records: int, delta: float, adjacency: str)
     delta : float
         The δ at which ε is certified.
     adjacency : str
-        "zero-out", "add-remove" or "replace-one".
+        "zero-out" or "replace-one".
 
     Returns
     -------
@@ -194,6 +194,9 @@ def _steps(rule: Rule, epochs: float, records: int) -> int:
     most = rule.longest_run(records)
     if most < inf:
         return int(most)
+    rate = public_rate(rule.sampling)
+    if rate is not None:
+        return max(1, round(epochs / rate))
     return max(1, round(epochs * records / expected_batch(rule.sampling, records)))
 
 
@@ -201,7 +204,7 @@ def _calibrated(rule: Rule, task: Task, steps: int) -> Rule:
     """Calibrate the noise of a rule; errors name the user's argument, `method`."""
     epsilon, delta, adjacency = task.budget
     try:
-        return calibrate(rule, epsilon, delta, task.records, steps, adjacency=adjacency)
+        return calibrated(rule, epsilon, delta, task.records, steps, adjacency=adjacency)
     except ValueError as error:
         raise ValueError(re.sub("^rule must", "method must", str(error))) from None
 

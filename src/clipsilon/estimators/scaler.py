@@ -23,7 +23,7 @@ from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.quantiles import Posterior, balances, search, values
 from clipsilon.privacy.accounting import gaussian, profiles
-from clipsilon.privacy.certificate import ADJACENCIES, Certificate
+from clipsilon.privacy.certificate import Certificate, require_public_size
 from clipsilon.privacy.statement import SEEDED, Statement
 from clipsilon.privacy.warning import PrivacyWarning
 
@@ -67,7 +67,7 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
     bounds : (lows, highs), optional
         Public bounds: two numbers for all columns, or two lists of one number per column (not one pair per column).
     adjacency : str, default "zero-out"
-        What is hidden: "zero-out" (whether a record took part), "add-remove" or "replace-one".
+        What is hidden: "zero-out" (whether a record took part) or "replace-one". The number of records is public.
     random_state : int, RandomState or None, default None
         None for cryptographic noise. A seed makes the fit repeatable, and unfit for release.
 
@@ -112,7 +112,7 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
     def fit(self, X: Table, y: object = None) -> PrivateScaler:
         """Learn centres and scales from the records, or take them from the bounds; y is ignored."""
         delta = checks.open_fraction("delta", self.delta)
-        checks.choice("adjacency", self.adjacency, ADJACENCIES)
+        require_public_size(self.adjacency)
         with rollback_on_error(self):
             self._find(X, delta)
         return self
@@ -195,7 +195,7 @@ def noise_std(mu: float, columns: int, adjacency: str) -> float:
     columns : int
         Number of columns.
     adjacency : str
-        "zero-out", "add-remove" or "replace-one", under which a balance changes by 2 instead of 1.
+        "zero-out", or "replace-one", under which a balance changes by 2 instead of 1.
 
     Returns
     -------
@@ -273,8 +273,8 @@ def _terms(mu: float, seeded: bool) -> list[str]:
     """Return the terms of the guarantee."""
     terms = [
         f"{QUESTIONS} noisy counts per column: Gaussian differential privacy with μ = {mu:.4g}.",
-        "A record that is zeroed out or absent is counted nowhere. The number of records is public, and the same for "
-        "both data sets.",
+        "A record that is zeroed out is counted nowhere. The number of records is public, and the same for both data "
+        "sets.",
         "Centres and scales are covered, and anything computed from them without the data. The scaled records are "
         "not: they are as private as the records.",
         "One fit is covered: each fit is a release of its own.",

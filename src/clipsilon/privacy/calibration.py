@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.certificate import ADJACENCIES, certify, selection_epsilon
 from clipsilon.privacy.claims import claim
 from clipsilon.privacy.release import Release, release
+from clipsilon.privacy.warning import PrivacyWarning, large_delta
 from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import scaled
@@ -56,6 +58,37 @@ def calibrate(
     ----------------
     For how="certified", `account` of the returned rule certifies at most ε at δ, and no less than 0.98 of it. For
     how="paper" there is none: the papers' formulas do not all hold.
+
+    Warns
+    -----
+    PrivacyWarning
+        If how="certified" and δ is at least 1 in the number of records.
+    """
+    found = calibrated(rule, epsilon, delta, records, steps, how, adjacency)
+    for reason in large_delta(delta, records) if how == "certified" else ():
+        warnings.warn(reason, PrivacyWarning, stacklevel=2)
+    return found
+
+
+def calibrated(
+    rule: Rule,
+    epsilon: float,
+    delta: float,
+    records: int,
+    steps: int,
+    how: str = "certified",
+    adjacency: str = "replace-one",
+) -> Rule:
+    """Do what `calibrate` does, without its warning; for callers that warn about δ themselves.
+
+    Parameters
+    ----------
+    rule, epsilon, delta, records, steps, how, adjacency
+        As in `calibrate`.
+
+    Returns
+    -------
+    Rule
     """
     target, delta = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
     checks.instance("rule", rule, Rule)

@@ -16,16 +16,26 @@ from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import HiddenError, Release
-from clipsilon.rules.sampling import Poisson, Uniform
+from clipsilon.rules.sampling import Poisson, Sampling, Uniform
 
 _LEAST_BOUND = 1e-290  # a clip below it may divide zero by zero
 _MOST_EVENTS = 32  # kinds of steps that are composed separately
 
 ADJACENCIES = {
     "replace-one": "one record is replaced by another",
-    "zero-out": "one record's contributions are replaced by zero",
+    "zero-out": "one record contributes to nothing: to no sum, no count and no histogram",
     "add-remove": "one record is added or removed",
 }
+
+
+def require_public_size(adjacency: str) -> None:
+    """Raise ValueError unless neighbouring data sets have the same number of records, which the caller makes use of."""
+    checks.choice("adjacency", adjacency, ADJACENCIES)
+    if adjacency == "add-remove":
+        raise ValueError(
+            "adjacency must be 'replace-one' or 'zero-out' here, where settings follow from the number of records, got "
+            "'add-remove', which hides it: for that, run a rule with a public rate by clipsilon.run."
+        )
 
 
 @dataclass(frozen=True)
@@ -47,12 +57,8 @@ def certify(released: Release, adjacency: str) -> Certificate:
     Raises ValueError for an adjacency that the release does not admit.
     """
     checks.choice("adjacency", adjacency, ADJACENCIES)
-    if adjacency == "add-remove" and type(released.sampling) is not Poisson:
-        name = type(released.sampling).__name__
-        raise ValueError(
-            f"adjacency must be 'replace-one' or 'zero-out' for {name} sampling, whose batches depend on the number of "
-            "records, got 'add-remove'."
-        )
+    if adjacency == "add-remove" and not released.has_public_rate:
+        raise ValueError(_refused_removal(released.sampling))
     if released.selection == np.inf:
         return Certificate(None, ("Nothing can be certified: the output looks at updates before noise.",))
     if released.selection > 0:
@@ -69,6 +75,17 @@ def certify(released: Release, adjacency: str) -> Certificate:
     if released.participations is not None:
         return _fixed_participation(released, released.participations, adjacency)
     return _sampled(released, adjacency)
+
+
+def _refused_removal(sampling: Sampling) -> str:
+    """Return why add-remove is not certified for a sampler, and what to do instead."""
+    about = f"{type(sampling).__name__} sampling, whose batches depend on the number of records"
+    if isinstance(sampling, Poisson):
+        about = f"Poisson sampling with batch={sampling.batch} alone, whose rate changes when a record leaves"
+    return (
+        f"adjacency must be 'replace-one' or 'zero-out' for {about}, got 'add-remove', which needs Poisson sampling "
+        "with a public rate, such as sampling='poisson', rate=0.01."
+    )
 
 
 def _personal(mu: float, adjacency: str) -> Certificate:
@@ -173,12 +190,14 @@ def _sampled(released: Release, adjacency: str) -> Certificate:
     if type(released.sampling) is Poisson and adjacency != "replace-one":
         profile = profiles.poisson(released.rate, multipliers, steps)
         reason = "Poisson-subsampled Gaussian, both directions composed numerically, the larger taken."
+    elif type(released.sampling) is Uniform and adjacency == "zero-out":
+        profile = profiles.subset_zero_out(released.rate, multipliers, steps)
+        reason = "Gaussian on uniform subsets, with a record or without, both directions composed numerically."
     elif type(released.sampling) not in (Poisson, Uniform):
         name = type(released.sampling).__name__
         return Certificate(None, (f"Nothing can be certified: no certificate for random {name} batches is known.",))
     else:
-        # Zeroing a record out is a replacement, too; and a Poisson batch with a record against one with another
-        # is bounded by the same pair.
+        # A Poisson batch with a record against one with another is bounded by the same pair.
         profile = profiles.subset(released.rate, [multiplier / 2 for multiplier in multipliers], steps)
         reason = "Subsampled Gaussian for replacements, the worse direction of every step composed numerically."
     return Certificate(profile, (reason,))

@@ -69,7 +69,8 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
         return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
     if not (np.isfinite(released.bound) and released.noise_std > 0 and released.has_constant_multiplier):
         return None
-    unit = math.sqrt(released.steps * math.log(1 / delta)) / released.records / released.noise_std
+    size = _size(released)
+    unit = math.sqrt(released.steps * math.log(1 / delta)) / size / released.noise_std
     replaced = Condition("the theorem is about records that are replaced", adjacency == "replace-one")
     if released.feedback is not None:
         return _dice(released, released.feedback, unit)
@@ -78,14 +79,19 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
         theorem = "Theorem 4.1" if released.selection > 0 else "Theorem 2.6"
         return Claim(math.sqrt(2) * epsilon + released.selection, f"paper 5, {theorem}", (replaced,))
     if type(released.sampling) is Uniform and released.batch == 1:
-        limit = released.steps / released.records**2
+        limit = released.steps / size**2
         within = Condition(f"ε ≤ T/m² = {limit:.3g}", epsilon <= limit)
         return Claim(epsilon, "paper 1, Corollary 3.6", (within, replaced))
     if type(released.sampling) in (Uniform, Poisson):
-        limit = released.batch**2 * released.steps / released.records**2
+        limit = released.batch**2 * released.steps / size**2
         within = Condition(f"ε < B²T/N² = {limit:.3g}", epsilon < limit)
         return Claim(epsilon, "paper 3, Theorem 2.3 with its constants u = v = 1", (within,))
     return None
+
+
+def _size(released: Release) -> float:
+    """Return N as the formulas mean it, with B/N the rate: also where the rate is public, and does not depend on N."""
+    return released.batch / released.rate if released.has_public_rate else released.records
 
 
 def _dice(released: Release, feedback: HiddenError, unit: float) -> Claim | None:

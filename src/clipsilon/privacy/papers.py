@@ -133,12 +133,12 @@ def experiments() -> list[Experiment]:
     found.append(Experiment(1, "DiceSGD, credit, ε = 1", dice, m, 10**5, delta, "replace-one", 1.0))
     for task, n, t, epsilon, delta in (("images", 50_000, 150, 2.0, 1e-5), ("language", 42_000, 420, 8.0, 8e-6)):
         noise = _accountant(1.0, n, t, delta, epsilon)
-        rule = DPSGD(_STEP, 1.0, noise, batch=1000)
+        rule = DPSGD(_STEP, 1.0, noise, batch=1000, rate=1000 / n)
         found.append(Experiment(3, f"DPSGD-GC, {task}", rule, n, t, delta, "add-remove", epsilon))
-        adam = AdamDiceSGD(_STEP, 1.0, 1.0, np.sqrt(96) * noise, batch=1000, sampling="poisson")
+        adam = AdamDiceSGD(_STEP, 1.0, 1.0, np.sqrt(96) * noise, batch=1000, sampling="poisson", rate=1000 / n)
         fails = "C2 ≤ C/B fails: √96 follows for B = 1 only"
         found.append(Experiment(3, f"DiceSGD (Adam), {task}", adam, n, t, delta, "add-remove", epsilon, fails))
-    rule = DPSGD(_STEP, 1.0, 0.63 / 250, batch=250)
+    rule = DPSGD(_STEP, 1.0, 0.63 / 250, batch=250, rate=250 / 59_535)
     found.append(
         Experiment(5, "DP-SGD with Gaussian noise, Cod-RNA", rule, 59_535, 2381, 1e-5, "add-remove", 5.0, "met")
     )
@@ -185,6 +185,7 @@ def _without_runs() -> list[ClaimRow]:
         for mu in (0.5, 1.0, 2.0, 3.0)
         for epsilon in [gaussian.epsilon(mu, delta)]
     ]
-    gamma = account(GammaDPSGD(_STEP, 1.0, 0.57, batch=250), 59_535, 2381, delta, "add-remove").certified
+    rule = GammaDPSGD(_STEP, 1.0, 0.57, batch=250, rate=250 / 59_535)
+    gamma = account(rule, 59_535, 2381, delta, "add-remove").certified
     rows.append(ClaimRow(5, "DP-SGD with Gamma noise, Cod-RNA", delta, "add-remove", 5.0, "met", gamma, None))
     return rows

@@ -19,7 +19,17 @@ from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
 from clipsilon.rules.noise import Local, Noise, Radial, stds
 from clipsilon.rules.outputs import Output, Selected, considers
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import Epochs, Full, Poisson, Sampling, SinglePass, Uniform, expected_batch
+from clipsilon.rules.sampling import (
+    Epochs,
+    Full,
+    Poisson,
+    Sampling,
+    SinglePass,
+    Uniform,
+    expected_batch,
+    public_rate,
+    sampling_rate,
+)
 
 _MOST_EVENTS = 1000
 
@@ -75,7 +85,7 @@ class Release:
     records : int
         m, public.
     batch : int
-        B, public and expected.
+        B, public: what sums are divided by.
     sampling : Sampling
         The rule's own sampler.
     events : tuple of Event
@@ -130,8 +140,13 @@ class Release:
 
     @property
     def rate(self) -> float:
-        """The probability q = B/m that a record takes part in a step."""
-        return self.batch / self.records
+        """The probability q that a record takes part in a step: B/m, or the sampler's public rate."""
+        return sampling_rate(self.sampling, self.records)
+
+    @property
+    def has_public_rate(self) -> bool:
+        """Whether what happens to a record does not depend on the number of records."""
+        return public_rate(self.sampling) is not None
 
     @property
     def participations(self) -> int | None:
@@ -143,7 +158,8 @@ class Release:
                 return -(-self.steps // -(-self.records // self.batch))
             case Full():
                 return self.steps
-        return self.steps if self.batch == self.records else None
+        everyone = self.rate == 1 if self.has_public_rate else self.batch == self.records
+        return self.steps if everyone else None
 
     @property
     def is_known(self) -> bool:

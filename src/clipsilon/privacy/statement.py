@@ -14,6 +14,7 @@ from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipsilon.privacy.claims import Claim, claim
 from clipsilon.privacy.release import Release, release
+from clipsilon.privacy.warning import large_delta
 from clipsilon.rules.rule import Rule
 
 SEEDED = "Seeded: not for release; whoever knows the seed can undo the noise."
@@ -146,8 +147,8 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     delta : float
         The δ at which ε is stated, between 0 and 1.
     adjacency : {"replace-one", "zero-out", "add-remove"}
-        How neighbouring data sets differ: a record is replaced, its gradients become zero, or, for Poisson sampling
-        only, it is added or removed.
+        How neighbouring data sets differ: a record is replaced, contributes nothing, or, for Poisson sampling with a
+        public rate only, is added or removed.
 
     Returns
     -------
@@ -157,7 +158,7 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     --------
     >>> import clipsilon as cs
     >>> rule = cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=0.004, batch=250)
-    >>> round(cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="add-remove").certified, 2)
+    >>> round(cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="zero-out").certified, 2)
     0.39
     """
     delta = checks.open_fraction("delta", delta)
@@ -206,13 +207,18 @@ def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
 
 def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[str]:
     """Return the terms on which the guarantee is given."""
-    m, b = released.records, released.batch
     terms = [f"Sampling: {type(rule.sampling).__name__}. The number of records and the expected batch size are public."]
-    if adjacency == "add-remove":
+    if released.has_public_rate:
         terms[0] = (
-            f"Sampling: {type(rule.sampling).__name__}, with a probability of {b}/{m} that is public and the same for "
-            f"both data sets: a run on {m - 1} records with a probability of {b}/{m - 1} is another algorithm."
+            f"Sampling: {type(rule.sampling).__name__}, with a public rate of {released.rate:.6g} for every number of "
+            f"records. Sums are divided by {released.batch}, which is public, too."
         )
+    if adjacency == "add-remove":
+        terms.append(
+            "The number of records is not public: steps, batch size, rate, step sizes and start must not depend on it, "
+            "and neither it nor anything computed from it may be released."
+        )
+    terms += large_delta(delta, released.records)
     if released.participations is None and 1 - (1 - released.rate) ** released.steps <= delta:
         terms.append("δ is no less than the chance that a record takes part at all: such a δ protects nobody.")
     terms += [

@@ -97,6 +97,9 @@ def at_step(clip: Clip, t: int, state: Array) -> Clip:
 def tally(clip: Clip, norm: float, counts: Array) -> None:
     """Add one record's contribution to the counts of the step, in place; most clips count nothing.
 
+    Records that are not drawn, and records that are zeroed out (of weight 0), are not counted: count in such a way that
+    this is the same as adding 0.
+
     Parameters
     ----------
     clip : Clip

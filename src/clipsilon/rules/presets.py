@@ -1,7 +1,8 @@
 """The papers' algorithms, each a `Rule` made of parts.
 
 `sampling` selects the sampler by name: "uniform", "poisson", "single-pass", "epochs", or "full" (all records in every
-step). With `deploy_every` above 1, the model is deployed only every `deploy_every` steps (lazy deployment).
+step). With "poisson", a `rate` fixes the probability with which a record is drawn. With `deploy_every` above 1, the
+model is deployed only every `deploy_every` steps (lazy deployment).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
+from clipsilon._core.other_names import explain_other_names
 from clipsilon.rules.clipping import Norm, Normalise, Unclipped
 from clipsilon.rules.feedback import ErrorFeedback
 from clipsilon.rules.noise import Gaussian, Local, Radial
@@ -30,8 +32,15 @@ SAMPLERS: dict[str, Callable[..., Sampling]] = {
 }
 
 
+@explain_other_names
 def SGD(
-    step: Schedule, noise_std: float = 0.0, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
+    step: Schedule,
+    noise_std: float = 0.0,
+    batch: int = 1,
+    sampling: str = "uniform",
+    deploy_every: int = 1,
+    *,
+    rate: float | None = None,
 ) -> Rule:
     """Build stochastic gradient descent with greedy deployment (paper 1, eq. 5), without clipping: never private.
 
@@ -49,17 +58,30 @@ def SGD(
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
 
     Returns
     -------
     Rule
         The rule, for `clipsilon.run`.
     """
-    return Rule("SGD", step, Unclipped(), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every)
+    return Rule(
+        "SGD", step, Unclipped(), _sampler(sampling, batch, rate), _gaussian(noise_std), deploy_every=deploy_every
+    )
 
 
+@explain_other_names
 def PCSGD(
-    step: Schedule, clip: float, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
+    step: Schedule,
+    clip: float,
+    noise_std: float,
+    batch: int = 1,
+    sampling: str = "uniform",
+    deploy_every: int = 1,
+    *,
+    rate: float | None = None,
 ) -> Rule:
     """Build projected clipped SGD (paper 1, eq. 9), whose clipping bias grows where records react to the model.
 
@@ -79,6 +101,9 @@ def PCSGD(
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
 
     Returns
     -------
@@ -86,12 +111,25 @@ def PCSGD(
         The rule, for `clipsilon.run`.
     """
     return Rule(
-        "PCSGD", step, _norm("clip", clip), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every
+        "PCSGD",
+        step,
+        _norm("clip", clip),
+        _sampler(sampling, batch, rate),
+        _gaussian(noise_std),
+        deploy_every=deploy_every,
     )
 
 
+@explain_other_names
 def DPSGD(
-    step: Schedule, clip: float, noise_std: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
+    step: Schedule,
+    clip: float,
+    noise_std: float,
+    batch: int,
+    sampling: str = "poisson",
+    deploy_every: int = 1,
+    *,
+    rate: float | None = None,
 ) -> Rule:
     """Build minibatch DP-SGD with gradient clipping, DPSGD-GC (paper 3, Algorithm 1).
 
@@ -112,6 +150,9 @@ def DPSGD(
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
 
     Returns
     -------
@@ -119,10 +160,16 @@ def DPSGD(
         The rule, for `clipsilon.run`.
     """
     return Rule(
-        "DPSGD", step, _norm("clip", clip), _sampler(sampling, batch), _gaussian(noise_std), deploy_every=deploy_every
+        "DPSGD",
+        step,
+        _norm("clip", clip),
+        _sampler(sampling, batch, rate),
+        _gaussian(noise_std),
+        deploy_every=deploy_every,
     )
 
 
+@explain_other_names
 def DiceSGD(
     step: Schedule,
     clip: float,
@@ -132,6 +179,8 @@ def DiceSGD(
     batch: int = 1,
     sampling: str = "uniform",
     deploy_every: int = 1,
+    *,
+    rate: float | None = None,
 ) -> Rule:
     """Build clipped SGD with error feedback, which converges without bias (paper 1, Algorithm 1; paper 3, Algorithm 2).
 
@@ -159,6 +208,9 @@ def DiceSGD(
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
 
     Returns
     -------
@@ -169,13 +221,14 @@ def DiceSGD(
         "DiceSGD",
         step,
         _norm("clip", clip),
-        _sampler(sampling, batch),
+        _sampler(sampling, batch, rate),
         _gaussian(noise_std),
         _feedback(clip, error_clip, residual_cap),
         deploy_every=deploy_every,
     )
 
 
+@explain_other_names
 def AdamDiceSGD(
     step: Schedule,
     clip: float,
@@ -188,6 +241,8 @@ def AdamDiceSGD(
     beta1: float = 0.9,
     beta2: float = 0.999,
     stability: float = 1e-8,
+    *,
+    rate: float | None = None,
 ) -> Rule:
     """Build DiceSGD with Adam's moments of the private update (paper 3, Algorithm 3, corrected: see `Adam`).
 
@@ -215,6 +270,9 @@ def AdamDiceSGD(
         Decay rates of the first and second moments, at least 0 and below 1.
     stability : float, default 1e-8
         ε₁, added to the second moment under the root, above 0.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
 
     Returns
     -------
@@ -225,7 +283,7 @@ def AdamDiceSGD(
         "AdamDiceSGD",
         step,
         _norm("clip", clip),
-        _sampler(sampling, batch),
+        _sampler(sampling, batch, rate),
         _gaussian(noise_std),
         _feedback(clip, error_clip, residual_cap),
         Adam(beta1, beta2, stability),
@@ -233,8 +291,15 @@ def AdamDiceSGD(
     )
 
 
+@explain_other_names
 def AutoDiceSGD(
-    step: Schedule, noise_std: float, batch: int = 1, sampling: str = "uniform", deploy_every: int = 1
+    step: Schedule,
+    noise_std: float,
+    batch: int = 1,
+    sampling: str = "uniform",
+    deploy_every: int = 1,
+    *,
+    rate: float | None = None,
 ) -> Rule:
     """Build DiceSGD without thresholds: gradients and error are normalised to length one (paper 3, Algorithm 4).
 
@@ -252,6 +317,9 @@ def AutoDiceSGD(
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
 
     Returns
     -------
@@ -262,13 +330,14 @@ def AutoDiceSGD(
         "AutoDiceSGD",
         step,
         Normalise(1.0),
-        _sampler(sampling, batch),
+        _sampler(sampling, batch, rate),
         _gaussian(noise_std),
         ErrorFeedback(Normalise(1.0), Unclipped()),
         deploy_every=deploy_every,
     )
 
 
+@explain_other_names
 def LDPSGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
     """Build SGD under local privacy, where each user takes part once with noise for their own budget (paper 4, eq. 2).
 
@@ -293,6 +362,7 @@ def LDPSGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
     return Rule("LDPSGD", step, Unclipped(), SinglePass(1), noise, deploy_every=deploy_every)
 
 
+@explain_other_names
 def LDPASGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
     """Build LDPSGD that releases the mean of its iterates (paper 4, Polyak–Ruppert averaging).
 
@@ -314,6 +384,7 @@ def LDPASGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
     return Rule("LDPASGD", step, Unclipped(), SinglePass(1), noise, output=Average(), deploy_every=deploy_every)
 
 
+@explain_other_names
 def DPGD(step: Schedule, lipschitz: float, noise_std: float, deploy_every: int = 1) -> Rule:
     """Build private gradient descent on all records that releases the mean of its iterates (paper 5, Algorithm 1).
 
@@ -341,6 +412,7 @@ def DPGD(step: Schedule, lipschitz: float, noise_std: float, deploy_every: int =
     return Rule("DPGD", step, clip, Full(), _gaussian(noise_std), output=Average(), deploy_every=deploy_every)
 
 
+@explain_other_names
 def ClippedDPGD(step: Schedule, clip: float, noise_std: float, deploy_every: int = 1) -> Rule:
     """Build private gradient descent with clipping on all records, averaged (paper 5, eq. 7; its B is `clip`).
 
@@ -366,6 +438,7 @@ def ClippedDPGD(step: Schedule, clip: float, noise_std: float, deploy_every: int
     return Rule("ClippedDPGD", step, part, Full(), _gaussian(noise_std), output=Average(), deploy_every=deploy_every)
 
 
+@explain_other_names
 def NoisySelection(
     step: Schedule, lipschitz: float, noise_std: float, selection_epsilon: float, deploy_every: int = 1
 ) -> Rule:
@@ -397,8 +470,16 @@ def NoisySelection(
     return Rule("NoisySelection", step, *parts, output=output, deploy_every=deploy_every)
 
 
+@explain_other_names
 def GammaDPSGD(
-    step: Schedule, clip: float, scale: float, batch: int, sampling: str = "poisson", deploy_every: int = 1
+    step: Schedule,
+    clip: float,
+    scale: float,
+    batch: int,
+    sampling: str = "poisson",
+    deploy_every: int = 1,
+    *,
+    rate: float | None = None,
 ) -> Rule:
     """Build minibatch DP-SGD with noise of Gamma-distributed length (paper 5, App. E).
 
@@ -420,6 +501,9 @@ def GammaDPSGD(
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
 
     Returns
     -------
@@ -431,7 +515,9 @@ def GammaDPSGD(
             "sampling must be one with batches for GammaDPSGD, whose noise depends on the batch size, got 'full'."
         )
     noise = Radial(checks.positive("scale", scale) * checks.positive("clip", clip) / checks.count("batch", batch))
-    return Rule("GammaDPSGD", step, _norm("clip", clip), _sampler(sampling, batch), noise, deploy_every=deploy_every)
+    return Rule(
+        "GammaDPSGD", step, _norm("clip", clip), _sampler(sampling, batch, rate), noise, deploy_every=deploy_every
+    )
 
 
 _DICE = (DiceSGD, AdamDiceSGD, AutoDiceSGD)
@@ -439,8 +525,12 @@ _ALL = (SGD, PCSGD, DPSGD, *_DICE, LDPSGD, LDPASGD, DPGD, ClippedDPGD, NoisySele
 PRESETS = {preset.__name__: preset for preset in _ALL}
 
 
-def _sampler(sampling: str, batch: int) -> Sampling:
+def _sampler(sampling: str, batch: int, rate: float | None) -> Sampling:
     kind = checks.choice("sampling", sampling, SAMPLERS)
+    if rate is not None:
+        if kind is not Poisson:
+            raise ValueError(f"sampling must be 'poisson' with a rate, got {sampling!r} and rate={rate!r}.")
+        return Poisson(batch, rate)
     if kind is not Full:
         return kind(batch)
     if batch != 1:
@@ -462,7 +552,7 @@ def _feedback(clip: float, error_clip: float, residual_cap: float | None) -> Err
         warnings.warn(
             f"error_clip={error_clip} is below clip={clip}: the error may not be fed back in full, "
             "and the fixed point may be biased.",
-            stacklevel=3,
+            stacklevel=4,
         )
     if residual_cap is None:
         return ErrorFeedback(error, Unclipped())

@@ -29,7 +29,17 @@ from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
 from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
 from clipsilon.rules.outputs import Last, Output, Selected, summarise
 from clipsilon.rules.preconditioning import Plain, Preconditioner, precondition
-from clipsilon.rules.sampling import Full, Poisson, Sampling, SinglePass, Uniform, draw, expected_batch, longest_run
+from clipsilon.rules.sampling import (
+    Full,
+    Poisson,
+    Sampling,
+    SinglePass,
+    Uniform,
+    draw,
+    expected_batch,
+    longest_run,
+    public_rate,
+)
 from clipsilon.rules.schedules import Constant, Piecewise, Schedule, size
 
 
@@ -140,9 +150,12 @@ class Rule:
         return longest_run(self.sampling, records)
 
     def check_sampling(self, records: int, steps: int) -> None:
-        """Raise ValueError for a batch larger than the data, or more steps than a single pass has."""
+        """Raise ValueError for a batch larger than the data, or more steps than a single pass has.
+
+        With a public rate the batch size is a mere constant, and an error here would tell the number of records.
+        """
         batch = expected_batch(self.sampling, records)
-        if batch > records:
+        if batch > records and public_rate(self.sampling) is None:
             raise ValueError(f"batch must be at most the number of records ({records}), got {batch}.")
         most = self.longest_run(records)
         if steps > most:

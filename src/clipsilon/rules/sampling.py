@@ -1,7 +1,8 @@
 """Sampling: which records take part in a step.
 
 Every sampler has a public, *expected* batch size B. The engine divides by B, never by the number of records drawn.
-Samplers use only their random generator, so which records take part never depends on the data.
+Samplers use only their random generator, so which records take part never depends on the data. It may depend on their
+number; only `Poisson` with a rate does not use it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import count
+from clipsilon._core.checks import count, rate
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 
 __all__ = [
@@ -164,8 +165,19 @@ def most_drawn(sampling: Sampling, records: int) -> int:
 
 
 def expected_batch(sampling: Sampling, records: int) -> int:
-    """Return B, the public, expected number of records per step; all records for samplers without a field `batch`."""
+    """Return B, the public number that sums are divided by; all records for samplers without a field `batch`."""
     return int(getattr(sampling, "batch", records))
+
+
+def public_rate(sampling: Sampling) -> float | None:
+    """Return the probability with which each record is drawn if it is the same for every number of records, or None."""
+    return sampling.rate if type(sampling) is Poisson else None
+
+
+def sampling_rate(sampling: Sampling, records: int) -> float:
+    """Return the probability with which each record is drawn: the public rate, or B/m."""
+    fixed = public_rate(sampling)
+    return expected_batch(sampling, records) / records if fixed is None else fixed
 
 
 def longest_run(sampling: Sampling, records: int) -> float:
@@ -203,11 +215,26 @@ def _(sampling, t, m, order, rng, drawn):
     return sampling.batch
 
 
-@checked(batch=count)
+def _optional_rate(name: str, value: object) -> float | None:
+    return None if value is None else rate(name, value)
+
+
+@checked(batch=count, rate=_optional_rate)
 class Poisson(NamedTuple):
-    """Draw each record with probability B/m, independently of the other records and in each step."""
+    """Draw each record with the same probability, independently of the other records and in each step.
+
+    Parameters
+    ----------
+    batch : int, default 1
+        B, the public number that sums are divided by.
+    rate : float, optional
+        The probability, above 0 and at most 1. With a rate, what happens to a record does not depend on how many others
+        there are, which the adjacency "add-remove" requires; B is then a mere constant, which should be close to the
+        rate times the number of records. By default the probability is B/m for m records.
+    """
 
     batch: int = 1
+    rate: float | None = None
 
     def permutes(self) -> bool:
         """Return whether `draw` needs a permutation of the records."""
@@ -215,32 +242,35 @@ class Poisson(NamedTuple):
 
 
 @register_jitable
-def _rate(batch, m):
-    return -np.log1p(-batch / m) if batch < m else np.inf
+def _intensity(batch, rate, m):
+    """Return λ = −log(1 − q) for the probability q."""
+    if rate is None:  # decided while compiling, by the type of the field
+        return -np.log1p(-batch / m) if batch < m else np.inf
+    return -np.log1p(-rate) if rate < 1.0 else np.inf
 
 
 @register_jitable
-def _following(position, rate, rng):
-    """Return the next record that takes part: gaps are geometric, ⌊E/λ⌋ for E ~ Exp(1) and λ = −log(1 − B/m)."""
-    return np.floor(position) + 1.0 + rng.standard_exponential() / rate
+def _following(position, intensity, rng):
+    """Return the next record that takes part: gaps are geometric, ⌊E/λ⌋ for E ~ Exp(1)."""
+    return np.floor(position) + 1.0 + rng.standard_exponential() / intensity
 
 
 @implements(draw_span, Poisson)
 def _(sampling, m, position, first, last, rng, drawn):
-    rate = _rate(sampling.batch, m)
+    intensity = _intensity(sampling.batch, sampling.rate, m)
     found = 0
     while position < last:
         drawn[found] = int(position) - first
         found += 1
-        position = _following(position, rate, rng)
+        position = _following(position, intensity, rng)
     return found
 
 
 @implements(pass_span, Poisson)
 def _(sampling, m, position, last, rng):
-    rate = _rate(sampling.batch, m)
+    intensity = _intensity(sampling.batch, sampling.rate, m)
     while position < last:
-        position = _following(position, rate, rng)
+        position = _following(position, intensity, rng)
     return position
 
 

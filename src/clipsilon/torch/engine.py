@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from clipsilon._core import checks
+from clipsilon._core.other_names import explain_other_names
 from clipsilon.privacy.calibration import calibrate
-from clipsilon.privacy.certificate import ADJACENCIES, Certificate
+from clipsilon.privacy.certificate import Certificate, require_public_size
 from clipsilon.privacy.statement import Statement, about_seed, account
 from clipsilon.privacy.warning import PrivacyWarning
 from clipsilon.rules.rule import Rule
@@ -61,8 +62,8 @@ class PrivacyEngine:
     Parameters
     ----------
     adjacency : str, default "replace-one"
-        Which data sets are neighbours: "replace-one", "zero-out" or, for Poisson sampling, "add-remove", which is what
-        Opacus reports.
+        Which data sets are neighbours: "replace-one" or "zero-out". Opacus names "add-remove" and computes what is
+        "zero-out" here: its sampling rate, 1 in the number of batches, changes with the number of records.
 
     Formal guarantee
     ----------------
@@ -72,8 +73,9 @@ class PrivacyEngine:
     stops the training.
     """
 
+    @explain_other_names
     def __init__(self, *, adjacency: str = "replace-one"):
-        checks.choice("adjacency", adjacency, ADJACENCIES)
+        require_public_size(adjacency)
         self.adjacency = adjacency
         self._delta = 1e-5
         self._training: _Training | None = None
@@ -83,6 +85,7 @@ class PrivacyEngine:
         """The number of steps taken so far."""
         return 0 if self._training is None else self._training.state.steps
 
+    @explain_other_names
     def make_private(
         self,
         *,
@@ -213,11 +216,6 @@ class PrivacyEngine:
         records, batch = inputs.records_and_batch(data_loader)
         rule = build_rule(settings, type(optimizer).__name__, batch)
         rule.check_sampling(records, 1)
-        if self.adjacency == "add-remove" and type(rule.sampling) is Epochs:
-            raise ValueError(
-                "poisson_sampling must be True for adjacency='add-remove', since disjoint batches depend on the number "
-                "of records, got False."
-            )
         return rule, records
 
     def statement(self, delta: float | None = None, steps: int | None = None) -> Statement:

@@ -8,7 +8,7 @@ import numpy as np
 
 from clipsilon.analysis.fixed_points import stable_point
 from clipsilon.engine.sweep import Run
-from clipsilon.privacy.calibration import calibrate
+from clipsilon.privacy.calibration import calibrated
 from clipsilon.problems import responses
 from clipsilon.problems.losses import MallowsLogistic
 from clipsilon.problems.problem import Problem
@@ -125,7 +125,7 @@ def tuned(case: Case, epsilons: tuple[float, ...], batch: int, run_steps: int, e
     rules = []
     for k, epsilon in enumerate(epsilons):
         least = best([option for found in tried for option in found[k]])
-        rules.append([calibrate(option.rule, epsilon, 1 / m, m, run_steps) for option in least])
+        rules.append([calibrated(option.rule, epsilon, 1 / m, m, run_steps) for option in least])
     return rules
 
 
@@ -173,7 +173,7 @@ def local(lab: Lab) -> list[Found]:
 def _local_rules(problem: Problem, epsilon: float) -> list[Rule]:
     """Return rules with the largest budget for ε, and with steps from small to large."""
     blank, m = LDPSGD(steps.Power(1.0, 0.6), budget=1.0), problem.records
-    noise = calibrate(blank, epsilon, 1 / m, m, m).noise
+    noise = calibrated(blank, epsilon, 1 / m, m, m).noise
     assert isinstance(noise, Local)
     return [LDPSGD(steps.Power(float(first), 0.6), noise.budgets) for first in np.geomspace(0.003, 1.0, 6)]
 

@@ -142,7 +142,7 @@ def _accuracy(models: Array, features: Array, labels: Array) -> Array:
 
 
 def _certified(noise: str, records: int) -> float:
-    return account(_rule(noise, 1.0), records, int(_steps(records)[-1]), _DELTA, "add-remove").certified
+    return account(_rule(noise, 1.0), records, int(_steps(records)[-1]), _DELTA, "zero-out").certified
 
 
 def _summary(accuracies: Array) -> tuple[float, float]:
@@ -182,7 +182,7 @@ def _privacy(epsilons: dict[str, float]) -> Finding:
     shown = ", ".join(f"{epsilon:.2f} ({noise})" for noise, epsilon in epsilons.items())
     return Finding(
         f"Both noises give ε ≈ 5 at δ = {_DELTA:g}.",
-        f"Certified for Poisson sampling and add-remove: ε = {shown}.",
+        f"Certified for Poisson sampling and zero-out: ε = {shown}.",
         max(epsilons.values()) <= 5.0,
         "The claim is not tight, and least for the Gamma noise, which could be far smaller at the same ε "
         "(errata, item 4).",

@@ -90,7 +90,8 @@ def tune(
     start : array_like, default 0.0
         θ_0; one number stands for all coordinates.
     adjacency : {"replace-one", "zero-out", "add-remove"}, default "replace-one"
-        Which data sets are neighbours, as in `account`.
+        As in `account`. For "add-remove" the proposed rule draws with a fixed rate, that
+        of `batch` among the problem's records.
     progress : bool, optional
         Whether to show a progress bar; by default, in a terminal only.
 

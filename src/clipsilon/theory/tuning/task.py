@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import stable_point
 from clipsilon.engine.runner import start_of
-from clipsilon.privacy.calibration import calibrate
+from clipsilon.privacy.calibration import calibrated
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.clipping import bound_of
@@ -59,12 +59,15 @@ class Candidate(NamedTuple):
         The sampling that needs the least noise for the budget.
     noise_std : float
         That noise, on the mean update.
+    rate : float or None
+        The public rate of Poisson sampling, which add-remove requires; it stays when the number of records changes.
     """
 
     preset: str
     ratio: float
     sampling: str
     noise_std: float
+    rate: float | None = None
 
     def rule(self, step: Schedule, reach: float, batch: int) -> Rule:
         """Return the rule whose cap (without feedback: whose clip) is `reach`; the noise is scaled with the thresholds.
@@ -85,7 +88,7 @@ class Candidate(NamedTuple):
         """
         clip = reach / self.ratio
         make = _PRESETS[self.preset]
-        return make(step, clip, self.noise_std * clip, reach, batch, self.sampling)
+        return make(step, clip, self.noise_std * clip, reach, batch, self.sampling, self.rate)
 
 
 class TuningTask(NamedTuple):
@@ -148,6 +151,8 @@ def task_of(
     if preset is not None:
         checks.choice("preset", preset, _PRESETS)
     checks.choice("adjacency", adjacency, ADJACENCIES)
+    if batch > problem.records:
+        raise ValueError(f"batch must be at most the number of records ({problem.records}), got {batch}.")
     samplings = [one for one in _SAMPLINGS[adjacency] if one in _FRESH or not proven]
     candidates = [
         _least_noise(name, ratio, batch, samplings, adjacency, (epsilon, delta, problem.records, steps))
@@ -176,18 +181,22 @@ def _least_noise(
     """Return the candidate with the sampling that needs the least noise for the budget."""
     candidates = []
     for sampling in samplings:
-        unit = Candidate(preset, ratio, sampling, 1.0)
-        rule = calibrate(unit.rule(Constant(1.0), ratio, batch), *about, adjacency=adjacency)
+        unit = Candidate(preset, ratio, sampling, 1.0, batch / about[2] if sampling == "poisson" else None)
+        rule = calibrated(unit.rule(Constant(1.0), ratio, batch), *about, adjacency=adjacency)
         candidates.append(unit._replace(noise_std=std_of(rule.noise)))
     return min(candidates, key=lambda candidate: candidate.noise_std)
 
 
-def _pcsgd(step: Schedule, clip: float, noise_std: float, cap: float, batch: int, sampling: str) -> Rule:
-    return PCSGD(step, clip, noise_std, batch, sampling)
+def _pcsgd(
+    step: Schedule, clip: float, noise_std: float, cap: float, batch: int, sampling: str, rate: float | None
+) -> Rule:
+    return PCSGD(step, clip, noise_std, batch, sampling, rate=rate)
 
 
-def _dice(step: Schedule, clip: float, noise_std: float, cap: float, batch: int, sampling: str) -> Rule:
-    return DiceSGD(step, clip, clip, noise_std, cap, batch, sampling)
+def _dice(
+    step: Schedule, clip: float, noise_std: float, cap: float, batch: int, sampling: str, rate: float | None
+) -> Rule:
+    return DiceSGD(step, clip, clip, noise_std, cap, batch, sampling, rate=rate)
 
 
 _PRESETS = {"PCSGD": _pcsgd, "DiceSGD": _dice}
