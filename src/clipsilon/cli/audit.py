@@ -8,7 +8,7 @@ import click
 
 from clipsilon.cli.errors import plain_errors
 from clipsilon.cli.options import plot_option
-from clipsilon.cli.rule_options import ABOUT_PRESETS, make_rule, rule_options
+from clipsilon.cli.rule_options import ABOUT_PRESETS, count_steps, make_rule, rule_options
 
 
 @click.command("audit", epilog=ABOUT_PRESETS)
@@ -19,7 +19,8 @@ from clipsilon.cli.rule_options import ABOUT_PRESETS, make_rule, rule_options
 @plot_option
 def command(
     records: int,
-    steps: int,
+    steps: int | None,
+    epochs: float | None,
     delta: float,
     adjacency: str,
     runs: int,
@@ -27,7 +28,7 @@ def command(
     seed: int | None,
     plot: Path | None,
     preset: str,
-    **rule: float | str | None,
+    **options: float | str | None,
 ) -> None:
     """Attack PRESET and state the ε that the attack demonstrates."""
     from clipsilon.privacy.auditing.audit import audit
@@ -35,8 +36,9 @@ def command(
     from clipsilon.report.plots import tradeoff_figure
 
     with plain_errors():
-        attacked = make_rule(preset, **rule)
-        found = audit(attacked, records, steps, delta, runs=runs, confidence=confidence, seed=seed, adjacency=adjacency)
+        rule = make_rule(preset, records, **options)
+        length = count_steps(rule, records, steps, epochs)
+        found = audit(rule, records, length, delta, runs=runs, confidence=confidence, seed=seed, adjacency=adjacency)
     click.echo(found)
     if plot is not None:
         with plain_errors():
