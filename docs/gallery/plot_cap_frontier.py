@@ -14,7 +14,7 @@ import clipsilon as cs
 from clipsilon.report.palette import COLOURS, PALETTE
 
 _, _, green, pink, *_ = PALETTE
-about = {"epsilon": 1.0, "delta": 1e-5, "records": 100_000, "steps": 100_000}
+about = {"epsilon": 1.0, "delta": 1e-6, "records": 100_000, "steps": 100_000}
 
 
 def noise(how="certified", **options):
