@@ -114,6 +114,30 @@ def test_a_clip_that_adapts_and_noise_that_remembers_are_the_written_out_run(res
     assert np.ptp(thresholds) > 0.1  # it did adapt
 
 
+@pytest.mark.parametrize(
+    ("loss", "response"),
+    [
+        (cs.losses.Logistic(), None),
+        (cs.losses.Logistic(), cs.responses.LocationShift(0.2)),
+        (cs.losses.Softmax(classes=3), None),
+    ],
+    ids=["margins", "records", "scores"],
+)
+def test_a_record_that_is_zeroed_out_is_not_counted(loss, response):
+    """A run with a record of weight 0 is the run without it: it is in no sum, and in no count."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((60, 3)), rng.integers(0, 2, 60).astype(float)
+    rule = cs.Rule("adaptive", STEP, Quantile(0.6, 0.3, 2.0), Poisson(40, 1.0), TwoSteps(0.05))
+    runs = [
+        cs.run(cs.Problem(x[:rows], y[:rows], loss=loss, response=response, weights=own[:rows]), rule, 20, seed=1).theta
+        for own in (np.append(np.ones(59), 0.0), np.ones(60))
+        for rows in (59, 60)
+    ]
+    without, zeroed, _, counted = runs
+    np.testing.assert_allclose(zeroed, without, rtol=1e-9, atol=1e-12)
+    assert abs(counted - without).max() > 1e-6  # the record does matter
+
+
 @pytest.mark.parametrize("sampling", [Poisson(40), Uniform(1), Full()])
 def test_parts_that_change_with_the_step_are_the_reference(sampling):
     case = reference.problem(cs.losses.Logistic(l2=0.1), records=200)

@@ -61,6 +61,11 @@ def test_every_method_keeps_to_its_budget(method, batch, adjacency):
     assert steps == (RECORDS if method in LOCAL else 5 if batch is None else 50)
 
 
+def test_epochs_of_a_rule_with_a_public_rate():
+    rule = cs.DPSGD(cs.schedules.Constant(0.1), 1.0, 1.0, batch=40, rate=0.05)
+    assert made(rule, Choices(epochs=3)).steps == 60  # whatever the batch size is
+
+
 def test_choices_are_followed():
     phase = made("dpsgd", Choices(clip=0.3, batch=100, epochs=2.5, step=0.7))
     rule = phase.rule

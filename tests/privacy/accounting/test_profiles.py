@@ -16,6 +16,7 @@ from clipsilon.privacy.accounting import privacy_loss as losses
 from clipsilon.privacy.accounting.sampled import likely, participations, sampled_delta, sampled_epsilon
 
 SAMPLED = [profiles.poisson, profiles.subset]
+ALL_SAMPLED = [*SAMPLED, profiles.subset_zero_out]
 
 
 def hockey_sticks(q, mu, epsilon):
@@ -209,7 +210,7 @@ def test_subset_covers_directions_that_alternate():
 # What holds for both ways to sample.
 
 
-@pytest.mark.parametrize("constructor", SAMPLED)
+@pytest.mark.parametrize("constructor", ALL_SAMPLED)
 def test_nothing_and_everything_sampled(constructor):
     assert constructor(0.1, 1.0, 0).epsilon(1e-9) == 0.0
     assert constructor(0.0, 1.0, 10).epsilon(1e-9) == 0.0
@@ -239,7 +240,7 @@ def test_monotone_and_dominated(constructor, q, z, steps, log_delta):
     assert profiles.subset(q, z, steps).epsilon(delta) >= 0.99 * profiles.poisson(q, z, steps).epsilon(delta) - 2e-5
 
 
-@pytest.mark.parametrize("constructor", SAMPLED)
+@pytest.mark.parametrize("constructor", ALL_SAMPLED)
 @pytest.mark.parametrize(("q", "z", "steps"), [(0.01, 1.0, 1000), (0.3, 3.0, 20), (1e-3, 0.3, 100)])
 def test_delta_and_epsilon_are_inverse(constructor, q, z, steps):
     profile = constructor(q, z, steps)
@@ -249,7 +250,7 @@ def test_delta_and_epsilon_are_inverse(constructor, q, z, steps):
         assert profile.delta(0.98 * epsilon) >= delta or epsilon == 0
 
 
-@pytest.mark.parametrize("constructor", SAMPLED)
+@pytest.mark.parametrize("constructor", ALL_SAMPLED)
 def test_extremes(constructor):
     assert 1e-3 < constructor(0.001, 50.0, 1000).epsilon(1e-5) < 1.2e-3
     assert 1e4 < constructor(0.5, 0.05, 100).epsilon(1e-5) < gaussian.epsilon(200.0, 1e-5)
@@ -277,7 +278,7 @@ def test_profiles_travel_between_processes():
     assert pickle.loads(pickle.dumps(profile)).epsilon(1e-5) == profile.epsilon(1e-5)
 
 
-@pytest.mark.parametrize("constructor", SAMPLED)
+@pytest.mark.parametrize("constructor", ALL_SAMPLED)
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [((1.5, 1.0, 1), "q"), ((-0.1, 1.0, 1), "q"), ((0.1, 0.0, 1), "noise_multiplier"), ((0.1, 1.0, -1), "steps")],
