@@ -35,7 +35,7 @@ axes.axhline(plain, color=COLOURS["PCSGD"], label="no feedback (PCSGD)", **dashe
 axes.axhline(noise(how="paper"), color=pink, label="published for DiceSGD: not enough", **dashed)
 
 axes.set(xscale="log", yscale="log", xlabel="residual cap $C_3$, in clips $C_1$ = $C_2$ = 1")
-axes.set(ylabel=r"noise for a certified $\varepsilon$ = 1", title=r"100,000 records and steps, $\delta$ = 0.00001")
+axes.set(ylabel=r"noise for a certified $\varepsilon$ = 1", title=r"100,000 records and steps, $\delta$ = 0.000001")
 axes.grid(alpha=0.25)
 figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 plt.show()
