@@ -22,7 +22,10 @@ ORDER = [
 ]
 # The order within these folders.
 INNER_ORDER = {
-    "_core": ["sources", "extras", "vectors", "storage", "other_names", "checks", "parts", "rows"],
+    "_core": [
+        *("sources", "extras", "vectors", "words", "bell_curve", "normal_tables", "exact_normal", "exact_laplace"),
+        *("storage", "other_names", "checks", "parts", "rows"),
+    ],
     "problems": ["losses", "responses", "regions", "constants", "problem"],
     "rules": [
         *("schedules", "sampling", "clipping", "feedback", "noise", "preconditioning", "outputs", "rule", "presets"),

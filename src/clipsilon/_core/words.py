@@ -1,0 +1,33 @@
+"""Random 64-bit words of a bit generator, for Python and for compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.extending import overload, register_jitable
+from numba.np.random.generator_core import next_uint64
+from numpy.random import BitGenerator
+
+LIMB = 31
+"""Bits of a limb: products of two limbs, and two carries, fit into a signed 64-bit integer."""
+LIMB_MASK = (1 << LIMB) - 1
+
+
+def next_word(bits: BitGenerator) -> int:
+    """Return the next 64 bits of a generator as a signed integer, so that `word >> 63` is 0 or −1."""
+    interface: Any = bits.ctypes
+    word = int(interface.next_uint64(interface.state))
+    return word - (word >> 63 << 64)
+
+
+@overload(next_word, strict=False)
+def _next_word(bits: BitGenerator) -> Callable[..., Any]:
+    return lambda bits: np.int64(next_uint64(bits))  # type: ignore[no-untyped-call]
+
+
+@register_jitable
+def next_limb(bits: BitGenerator) -> int:
+    """Return 31 random bits."""
+    return (next_word(bits) >> (64 - LIMB)) & LIMB_MASK
