@@ -1,5 +1,7 @@
 """What leaves a device: the gradient of one record, and noise for the user's own budget."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,10 @@ from scipy.stats import chi2, norm
 
 import clipsilon as cs
 import reference
+from clipsilon._core.parts import implements
+from clipsilon.engine import exact_noise
 from clipsilon.local.report import gradient_of, prepare
+from clipsilon.problems.losses.base import gradient, gradient_center_of, value
 
 LOSSES = [cs.losses.MallowsLogistic(), cs.losses.HuberRegression(c=1.2)]
 RECORD = ([0.4, -1.3, 2.2], 1.0)
@@ -23,11 +28,59 @@ def theta_for(loss, seed=0):
 def test_report_is_gradient_and_scaled_noise(loss, response):
     theta, mu = theta_for(loss), 0.7
     sent = cs.local.report(theta, RECORD, loss, mu, response, rng=np.random.default_rng(5))
-    noise = np.random.default_rng(5).standard_normal(theta.size)
+    noise = exact_noise.draw(np.random.default_rng(5), theta.size) / 2**32
     x = np.array(RECORD[0])
     moved = x if response is None else reference.respond(response, theta, x, RECORD[1], None)
     expected = reference.gradient(loss, theta, moved, RECORD[1]) + loss.sensitivity() / mu * noise
-    np.testing.assert_allclose(sent, expected, rtol=1e-12)
+    np.testing.assert_allclose(sent, expected, atol=2 * loss.sensitivity() / mu / 2**32)  # the grid
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_a_report_is_on_the_grid(loss):
+    """Around the public centre: multiples of the spacing 2^−32·Δ/μ, and a half."""
+    theta, mu = theta_for(loss), 0.7
+    sent = cs.local.report(theta, RECORD, loss, mu)
+    scale = np.nextafter(loss.sensitivity() / mu, np.inf)
+    places = (sent - gradient_center_of(loss, theta.size)) / exact_noise.grid_of(scale) - 0.5
+    np.testing.assert_allclose(places, np.rint(places), atol=1e-5)
+
+
+class Overflowing(NamedTuple):
+    """A loss that states too small a sensitivity: its gradient is as long as the features."""
+
+    def sensitivity(self):
+        return 1.0
+
+
+implements(value, Overflowing)(lambda loss, theta, features, label: 0.0)
+
+
+@implements(gradient, Overflowing)
+def _(loss, theta, features, label, out):
+    for j in range(features.size):
+        out[j] = features[j]
+
+
+def test_gradients_beyond_the_stated_sensitivity_are_clipped():
+    """The report had moved by 2e6 before; now it moves by the stated sensitivity, 1, and the grid."""
+    sent = [
+        cs.local.report([0.0, 0.0], (x, 0.0), Overflowing(), 1.0, rng=np.random.default_rng(1))
+        for x in ([1e6, 0.0], [-1e6, 0.0])
+    ]
+    assert 1 - 1e-8 < np.linalg.norm(sent[0] - sent[1]) <= 1 + 1e-14
+
+
+@pytest.mark.parametrize("c", [0.3, 1.345, 6.0])
+def test_clipping_leaves_gradients_of_our_losses_alone(c):
+    """They are within half the sensitivity of the stated centre, up to rounding."""
+    rng = np.random.default_rng(6)
+    for loss in (cs.losses.MallowsLogistic(), cs.losses.HuberRegression(c=c)):
+        for scale in (0.1, 1.0, 100.0):
+            theta = scale * theta_for(loss, seed=7)
+            for _ in range(50):
+                found = gradient_of(prepare((scale * rng.standard_normal(3), float(rng.integers(2))), loss), theta)
+                far = np.linalg.norm(found - gradient_center_of(loss, found.size))
+                assert far <= loss.sensitivity() / 2 * (1 + 1e-14)
 
 
 moderate = st.floats(-1e100, 1e100) | st.floats(-50, 50)

@@ -105,7 +105,7 @@ def audit(
     Formal guarantee
     ----------------
     If reports are μ-GDP, `lower_mu` ≤ μ and `lower_bound` ≤ ε with probability at least `confidence`. The Gaussian
-    bound is valid here, as both distributions of a report are exactly Gaussian.
+    bound is valid here, as both distributions of a report are exactly Gaussian but for the grid.
 
     Examples
     --------

@@ -7,8 +7,9 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
+from clipsilon.engine import exact_noise
 from clipsilon.engine.streams import spawn
-from clipsilon.problems.losses.base import Loss, gradient, label_kind, sensitivity_of
+from clipsilon.problems.losses.base import Loss, gradient, gradient_center_of, label_kind, sensitivity_of
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import Response, respond
 
@@ -29,6 +30,9 @@ def report(
     rng: Generator | None = None,
 ) -> Array:
     """Return ∇ℓ(θ; z) + N(0, (Δ/μ)²·I) for one record z: all that leaves the device (paper 4, eq. 2).
+
+    The computed gradient is clipped to the distance Δ/2 from the loss's public centre, truncated to a public grid of
+    spacing 2⁻³²·Δ/μ, and gets exact noise there.
 
     Parameters
     ----------
@@ -53,8 +57,9 @@ def report(
 
     Formal guarantee
     ----------------
-    The report is μ-GDP for the replacement of the record, whatever θ is (paper 4, Proposition 1), for real numbers
-    and exact Gaussian noise. Reports of one record compose: k of them are (√k·μ)-GDP.
+    The report is μ-GDP for the replacement of the record, whatever θ is (paper 4, Proposition 1), and so are its bits:
+    clipped gradients are at most Δ apart whatever rounding did before, and the noise is exact (docs/proofs.md). Time is
+    not covered. Reports of one record compose: k of them are (√k·μ)-GDP.
 
     Examples
     --------
@@ -82,11 +87,12 @@ def release(problem: Problem, theta: ArrayLike, mu: float, rng: Generator | None
     """
     noise, reaction = _generators() if rng is None else (rng, rng)
     found = gradient_of(problem, theta, reaction)
-    scale = sensitivity_of(problem.loss) / check_budget("mu", mu)
-    sent: Array = found + scale * noise.standard_normal(found.size)
-    if not np.isfinite(sent).all():
+    sensitivity, center = sensitivity_of(problem.loss), gradient_center_of(problem.loss, found.size)
+    scale = float(np.nextafter(sensitivity / check_budget("mu", mu), np.inf))  # not below Δ/μ
+    if not np.isfinite(found).all():
         raise ValueError(f"loss must have finite gradients, got {problem.loss} without; nothing has left the device.")
-    return sent
+    kept = exact_noise.clip_to_grid(found - center, sensitivity / 2, scale)
+    return np.asarray(center + exact_noise.release(kept, scale, noise))
 
 
 def gradient_of(problem: Problem, theta: ArrayLike, rng: Generator | None = None) -> Array:

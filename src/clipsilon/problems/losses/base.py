@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import positive
+from clipsilon._core.checks import positive, vector
 from clipsilon._core.parts import Part, fallback, implementation, operation
 
 Array = NDArray[np.float64]
@@ -156,6 +156,16 @@ def sensitivity_of(loss: Loss) -> float:
             f"got {type(loss).__name__}."
         )
     return positive("sensitivity", loss.sensitivity())
+
+
+def gradient_center_of(loss: Loss, dimension: int) -> Array:
+    """Return the public centre of a loss's gradients, which are within Δ/2 of it; zero unless the loss states another.
+
+    A loss states it by a method `gradient_center(dimension)`. Local reports clip gradients to this ball.
+    """
+    if not hasattr(loss, "gradient_center"):
+        return np.zeros(dimension)
+    return vector("gradient_center", loss.gradient_center(dimension), dimension)
 
 
 def is_margin_loss(loss: Loss) -> bool:

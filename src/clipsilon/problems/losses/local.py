@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba.extending import register_jitable
+from numpy.typing import NDArray
 
 from clipsilon._core.checks import positive
 from clipsilon._core.parts import checked, implements, traits
@@ -96,6 +97,12 @@ class HuberRegression(NamedTuple):
         together: for c ≤ 4.7 the supremum is 2√2·c.)
         """
         return sqrt(8.0 * self.c**2 + 0.25 * self.c**4)
+
+    def gradient_center(self, dimension: int) -> NDArray[np.float64]:
+        """Return 0 for β and ½κ_c − ¼c² for σ, the middle of the derivative's range from ½(κ_c − c²) to ½κ_c."""
+        center = np.zeros(dimension)
+        center[-1] = 0.5 * consistency(self.c) - 0.25 * self.c**2
+        return center
 
 
 @implements(value, HuberRegression)
