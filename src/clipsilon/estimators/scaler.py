@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
+from clipsilon.engine import exact_noise
 from clipsilon.engine.streams import spawn
 from clipsilon.estimators.base import rollback_on_error, seed_from
 from clipsilon.estimators.chunks import chunkwise, count_rows, is_chunked, to_chunks, total_balances
@@ -203,7 +204,7 @@ def noise_std(mu: float, columns: int, adjacency: str) -> float:
         The standard deviation.
     """
     change = 2.0 if adjacency == "replace-one" else 1.0
-    return float(change * np.sqrt(columns * QUESTIONS) / mu)
+    return float(change * np.sqrt(columns * QUESTIONS) / mu * (1.0 + 2.0**-50))  # not below, whatever was rounded
 
 
 def _error(std: float, records: int) -> float:
@@ -216,8 +217,8 @@ def _learn(count: Count, n: int, columns: int, std: float, noise: Generator) -> 
     error = _error(std, n)
 
     def fraction_below(thresholds: Array, center: Array | None = None) -> Array:
-        # Balances are whole numbers, and so is the rounded noise: no low-order digits reveal either.
-        drawn = np.rint(std * noise.standard_normal(columns))
+        # Balances are whole numbers, and so is the exact noise: no low-order digits reveal either.
+        drawn = exact_noise.draw_whole(noise, std, columns)
         return np.asarray(0.5 + (count(thresholds, center) + drawn) / (2 * n))
 
     middle, position = search(fraction_below, columns, 0.5, error, _CENTER_QUESTIONS, lowest=-1.0)
