@@ -36,7 +36,7 @@ class Statement:
     adjacency : str
         How neighbouring data sets differ.
     certified : float
-        ε that is proven; infinite if none is.
+        ε that is proven; infinite if none is, or if the release has a fault.
     claimed : float or None
         ε of the paper's formula.
     claim_holds : bool or None
@@ -46,7 +46,11 @@ class Statement:
     certificate : Certificate
         The whole curve.
     notes : tuple of str
-        Those of the reasons that state what is not covered, such as classes learnt from y.
+        Those of the reasons that state what is not covered, such as other fits of the same estimator.
+    faults : tuple of str
+        Why nothing is certified of a release whose rule could be certified, such as a seed (`fail_closed`).
+    mended : Statement or None
+        The statement of the same release without its faults; None if it has none.
 
     Formal guarantee
     ----------------
@@ -66,6 +70,13 @@ class Statement:
     reasons: tuple[str, ...]
     certificate: Certificate = field(repr=False)
     notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    mended: Statement | None = field(default=None, repr=False)
+
+    @property
+    def nominal(self) -> float:
+        """The ε that would be certified with the faults mended; `certified` if there are none."""
+        return self.certified if self.mended is None else self.mended.certified
 
     def epsilon(self, delta: float) -> float:
         """Return the certified ε at another δ."""
@@ -87,18 +98,20 @@ class Statement:
         return np.zeros(np.shape(alpha)) if profile is None else profiles.tradeoff(profile, alpha)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the curve, for JSON: an infinite ε becomes None."""
+        """Return everything but the curves, for JSON: an infinite ε becomes None."""
         return {
             "rule": self.rule,
             "records": self.records,
             "steps": self.steps,
             "delta": self.delta,
             "adjacency": self.adjacency,
-            "certified_epsilon": self.certified if np.isfinite(self.certified) else None,
-            "claimed_epsilon": self.claimed if self.claimed is not None and np.isfinite(self.claimed) else None,
+            "certified_epsilon": finite_or_none(self.certified),
+            "nominal_epsilon": finite_or_none(self.nominal),
+            "claimed_epsilon": finite_or_none(self.claimed),
             "claim_holds": self.claim_holds,
             "reasons": list(self.reasons),
             "notes": list(self.notes),
+            "faults": list(self.faults),
         }
 
     def to_json(self) -> str:
@@ -107,8 +120,10 @@ class Statement:
 
     def to_markdown(self) -> str:
         """Return the statement as a Markdown table and a list of reasons."""
-        rows = [("certified ε", format_epsilon(self.certified)), ("δ", f"{self.delta:g}")]
-        rows += [("neighbours", ADJACENCIES[self.adjacency])]
+        rows = [("certified ε", format_epsilon(self.certified))]
+        if np.isfinite(self.nominal) and self.faults:
+            rows += [("nominal ε", f"{format_epsilon(self.nominal)} with this mended: {' '.join(self.faults)}")]
+        rows += [("δ", f"{self.delta:g}"), ("neighbours", ADJACENCIES[self.adjacency])]
         if self.claimed is not None:
             rows += [("claimed by a paper", f"ε = {format_epsilon(self.claimed)}, {self._verdict()}")]
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
@@ -127,7 +142,7 @@ class Statement:
     def __str__(self) -> str:
         lines = [
             f"{self.rule}, {self.steps} steps on {self.records} records",
-            f"  certified: ε = {format_epsilon(self.certified)} at δ = {self.delta:g}",
+            f"  certified: {format_certified(self)}",
             f"  neighbours: {ADJACENCIES[self.adjacency]}",
         ]
         if self.claimed is not None:
@@ -182,12 +197,58 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     )
 
 
+def fail_closed(statement: Statement, reason: str) -> Statement:
+    """Certify nothing of a release that has a fault; `nominal` keeps what would be certified with it mended.
+
+    What cost nothing stays certified at 0: no fault can reveal a record that was not looked at. `account` of a rule
+    releases nothing, so its statements need not be closed.
+
+    Parameters
+    ----------
+    statement : Statement
+        The statement of a release: a fit, a training or a stream.
+    reason : str
+        The fault, in a sentence. The reasons of the returned statement begin with it.
+
+    Returns
+    -------
+    Statement
+        With `certified` infinite and δ = 1 at every ε. If `statement` was closed before, its `nominal` is kept.
+
+    Examples
+    --------
+    >>> import clipsilon as cs
+    >>> rule = cs.DPGD(cs.schedules.Constant(0.5), lipschitz=1.0, noise_std=1.0)
+    >>> closed = fail_closed(cs.account(rule, records=100, steps=50, delta=1e-5), "The seed was published.")
+    >>> closed.certified, round(closed.nominal, 2), closed.reasons[0]
+    (inf, 0.5, 'The seed was published.')
+    """
+    if _costs_nothing(statement):
+        return statement
+    others = tuple(one for one in statement.reasons if one != reason)
+    return replace(
+        statement,
+        certified=np.inf,
+        claim_holds=None if statement.claimed is None else False,
+        reasons=(reason, *others),
+        certificate=Certificate(None, (reason, *statement.certificate.reasons)),
+        faults=(reason, *(one for one in statement.faults if one != reason)),
+        mended=statement if statement.mended is None else statement.mended,
+    )
+
+
 def about_seed(statement: Statement, seeded: bool) -> Statement:
     """Replace the conditional note about seeds by one for a run that is known to be seeded or not."""
     replacements = {_IF_SEEDED: (SEEDED,) if seeded else ()}
     return replace(
         statement, reasons=tuple(r for reason in statement.reasons for r in replacements.get(reason, (reason,)))
     )
+
+
+def _costs_nothing(statement: Statement) -> bool:
+    """Whether nothing was learnt from the records; an ε of 0 at one δ does not imply this."""
+    profile = statement.certificate.profile
+    return profile is not None and profile.mu == 0
 
 
 def _claim_reasons(claimed: Claim | None, certified: float) -> list[str]:
@@ -231,6 +292,19 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     if released.selection > 0:
         terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
     return terms
+
+
+def format_certified(stated: Statement) -> str:
+    """Return the certified ε at δ as text, with the nominal ε if faults prevent a certificate."""
+    text = f"ε = {format_epsilon(stated.certified)} at δ = {stated.delta:g}"
+    if stated.faults and np.isfinite(stated.nominal):
+        text += f", nominal: ε = {format_epsilon(stated.nominal)} with this mended"
+    return text
+
+
+def finite_or_none(epsilon: float | None) -> float | None:
+    """Return an ε as JSON can hold it: None if it is infinite."""
+    return epsilon if epsilon is not None and np.isfinite(epsilon) else None
 
 
 def format_epsilon(epsilon: float | None) -> str:
