@@ -27,7 +27,14 @@ from clipsilon.privacy.accounting.privacy_loss import (
     subset_removal,
     symmetrised,
 )
-from clipsilon.privacy.accounting.sampled import OneStep, likely, participations, sampled_delta, sampled_epsilon
+from clipsilon.privacy.accounting.sampled import (
+    OneStep,
+    SampledSteps,
+    likely,
+    participations,
+    sampled_delta,
+    sampled_epsilon,
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ class Profile:
         The curve δ(ε) and its inverse, without checks; use `delta` and `epsilon`.
     mu : float or None
         μ, if the profile is Gaussian: such profiles compose exactly.
+    sampled : SampledSteps or None
+        The steps, if the profile is that of random batches: `joint_epsilon` composes them one by one.
 
     Formal guarantee
     ----------------
@@ -49,6 +58,7 @@ class Profile:
     delta_at: Callable[[float], float]
     epsilon_at: Callable[[float], float]
     mu: float | None = None
+    sampled: SampledSteps | None = None
 
     def delta(self, epsilon: float) -> float:
         """Return a δ such that the run is (ε, δ)-private; at most 1."""
@@ -272,6 +282,7 @@ def _sampled(one_steps: tuple[OneStep, ...], q: float, noise_multiplier: ArrayLi
     return Profile(
         partial(_least, revealed.delta, partial(sampled_delta, one_steps, q, shifts)),
         partial(_least, revealed.epsilon, partial(sampled_epsilon, one_steps, q, shifts)),
+        sampled=SampledSteps(one_steps, q, shifts),
     )
 
 

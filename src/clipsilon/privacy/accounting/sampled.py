@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -17,6 +18,25 @@ from clipsilon.privacy.accounting.privacy_loss import Array, Losses, TooFineErro
 
 OneStep = Callable[[float, float, float, float], Losses]
 Shifts = Sequence[tuple[float, int]]  # μ of a step, and how many steps have it
+
+
+class SampledSteps(NamedTuple):
+    """Steps in which a record takes part with probability q.
+
+    Attributes
+    ----------
+    one_steps : tuple of callable
+        One function per direction that returns the loss of one step, such as `removal`.
+    q : float
+        The probability.
+    shifts : sequence of (float, int)
+        The shift of the output if the record takes part, and the number of steps that have it.
+    """
+
+    one_steps: tuple[OneStep, ...]
+    q: float
+    shifts: Shifts
+
 
 _FIRST_GRID = 64  # points
 _REFINEMENT = 4
