@@ -1,10 +1,15 @@
 """Every registered response: shape, label, sensitivity and reach."""
 
+import re
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
+import clipsilon as cs
 import reference
 import registry
+from clipsilon.engine.remote import RemoteProblem
 from clipsilon.problems.constants import estimate_sensitivity
 from clipsilon.problems.responses import is_random, respond
 
@@ -63,3 +68,50 @@ def test_not_a_number_is_never_swallowed(response):
 
 def test_no_response_of_the_package_is_random():
     assert not any(is_random(response) for response in registry.RESPONSES)
+
+
+class FirstOnly(NamedTuple):
+    """Writes one feature, and leaves those of the record before in the others."""
+
+
+class OnesOnly(NamedTuple):
+    """Writes for records with label 1 only."""
+
+
+class Adding(NamedTuple):
+    """Adds to what the record before left."""
+
+
+@cs.implements(cs.responses.respond, FirstOnly)
+def _(response, deployed, features, label, moved, rng):
+    moved[0] = features[0]
+    return label
+
+
+@cs.implements(cs.responses.respond, OnesOnly)
+def _(response, deployed, features, label, moved, rng):
+    if label == 1.0:
+        for j in range(features.size):
+            moved[j] = features[j] - deployed[j]
+    return label
+
+
+@cs.implements(cs.responses.respond, Adding)
+def _(response, deployed, features, label, moved, rng):
+    for j in range(features.size):
+        moved[j] += features[j]
+    return label
+
+
+@pytest.mark.parametrize(
+    ("response", "missing"), [(FirstOnly(), "[1, 2]"), (OnesOnly(), "[0, 1, 2]"), (Adding(), "[0, 1, 2]")]
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_response_that_does_not_fill_its_output_is_refused(response, missing, first):
+    """It would mix records: a certificate assumes that each gradient depends on one record."""
+    with pytest.raises(
+        TypeError, match=rf"^respond of {type(response).__name__} must write a number .* {re.escape(missing)}\.$"
+    ):
+        cs.Problem(np.ones((4, 3)), [first, 1, 0, 1], loss=cs.losses.Logistic(), response=response)
+    with pytest.raises(TypeError, match="must write a number into every entry of `moved`"):
+        RemoteProblem(4, 3, loss=cs.losses.Logistic(), response=response)

@@ -94,16 +94,34 @@ class Problem:
         """Call the parts on one record, uncompiled, so that a mistake in them raises a short error here."""
         rng = np.random.Generator(np.random.SFC64(0))
         before = str(rng.bit_generator.state)
-        moved, slope = np.zeros(self.features.shape[1]), np.zeros(self.dimension)
+        moved, slope = np.empty(self.features.shape[1]), np.zeros(self.dimension)
         theta = np.full(self.dimension, 0.5)
         with np.errstate(all="ignore"):
-            label = respond(self.response, theta, first_row(self.features), self.labels[0], moved, rng)
-            if not isinstance(label, float):
-                raise TypeError(f"respond of {type(self.response).__name__} must return the label, got {label!r}.")
+            for before_reaction in self._trial_labels():
+                moved[:] = np.nan  # what stays so would hold the features of the record before
+                label = respond(self.response, theta, first_row(self.features), before_reaction, moved, rng)
+                self._check_reaction(moved, label)
             gradient(self.loss, theta, moved, label, slope)
             value(self.loss, theta, moved, label)
         if str(rng.bit_generator.state) != before and not is_random(self.response):
             raise TypeError(f"response {type(self.response).__name__} draws at random but lacks `random = True`.")
+
+    def _trial_labels(self) -> list[float]:
+        """Return labels to try a response on, as it may treat them differently; that of the first record is last."""
+        binary = (0.0, 1.0) if label_kind(self.loss) == "binary" else ()
+        return [*binary, self.labels.min(), self.labels.max(), self.labels[0]]
+
+    def _check_reaction(self, moved: Array, label: object) -> None:
+        """Raise TypeError unless a response returned a label and wrote all features."""
+        name = type(self.response).__name__
+        if not isinstance(label, float):
+            raise TypeError(f"respond of {name} must return the label, got {label!r}.")
+        missing = np.flatnonzero(np.isnan(moved))
+        if missing.size:
+            raise TypeError(
+                f"respond of {name} must write a number into every entry of `moved`, which holds another record's "
+                f"features before, got none in entries {checks.short_repr(missing.tolist())}."
+            )
 
     def _labels(self, labels: ArrayLike | None) -> Array:
         kind = label_kind(self.loss)
