@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from clipsilon.estimators import methods as estimator_methods
 from clipsilon.estimators import model_files as models
 from clipsilon.estimators.methods import Budget
 from clipsilon.privacy.accounting import gaussian
+from clipsilon.privacy.statement import SEEDED
 from command_line import run
 from fitted_tables import COLUMNS, RECORDS, fitted, others, records, write
 
@@ -48,7 +50,7 @@ def test_what_is_printed(data):
     )
     assert "Quality on 800 held-out rows" in done.stdout
     assert " ".join(fit.QUALITY_WARNING.split()) in " ".join(done.stdout.split())
-    assert "at δ = 1e-05 for the 3200 rows that trained the model" in done.stdout
+    assert "with this mended, for the 3200 rows that trained the model" in done.stdout
     for rule in ("PrivateScaler, 31 steps on 3200 records\n  certified: ε = ", "DPSGD, "):
         assert rule in done.stdout
     assert "Note: The classes were learnt from y without budget; give them as --classes.\n" in done.stdout
@@ -112,9 +114,12 @@ def test_without_a_seed_two_fits_differ(data):
 
 def test_a_seed_is_mentioned_but_not_stored(data):
     done, path = fitted(data, "paid", "--seed", 918273645)
-    assert f"Note: {fit.SEEDED}\n" in done.stdout
+    assert f"Note: {SEEDED} Leave --seed out for a release; nothing is certified of this fit.\n" in done.stdout
     text = path.read_text("utf-8")
     assert json.loads(text)["seeded"]
+    assert re.search(
+        "^Certified: ε = ∞ at δ = 1e-05, nominal: ε = [12][.\\d]* with this mended, for the", done.stdout, re.M
+    )
     assert "918273645" not in text
     for seed in np.random.SeedSequence(918273645).generate_state(3).tolist():
         assert str(seed) not in text
@@ -237,13 +242,29 @@ def test_the_budget_is_never_exceeded(data, epsilon, words):
     done, path = fitted(data, "paid", "--delta", "1e-6", *words, "--format", "json", epsilon=epsilon)
     found = json.loads(done.stdout)["privacy"]
     assert found["delta"] == 1e-6
-    assert 0.85 * epsilon < found["epsilon"] <= epsilon
+    assert 0.75 * epsilon < found["nominal"] <= epsilon
     assert json.loads(path.read_text("utf-8"))["privacy"] == found
+    assert "classes were learnt" in found["faults"][-1]
+    assert found["epsilon"] is None
     with pytest.warns(cs.PrivacyWarning, match="classes were learnt"):
         again = total_privacy(cs.load_model(path), 1e-6)
-    assert list(again.notes) == found["notes"]
-    assert again.epsilon == pytest.approx(found["epsilon"], rel=1e-12)
+    assert [list(again.notes), list(again.faults)] == [found["notes"], found["faults"]]
+    # A file keeps one point of a curve that is not Gaussian; then ε and δ add up.
+    assert found["nominal"] * (1 - 1e-12) <= again.nominal <= epsilon
+    assert again.epsilon == np.inf
     assert again.adjacency == found["adjacency"]
+
+
+def test_classes_that_were_given_are_certified(data):
+    done, path = fitted(data, "paid", "--classes", "no,yes", "--format", "json")
+    found = json.loads(done.stdout)
+    assert found["privacy"]["faults"] == []
+    assert 1.6 < found["privacy"]["epsilon"] == found["privacy"]["nominal"] <= 2
+    assert all(one["certified_epsilon"] == one["nominal_epsilon"] for one in found["statements"])
+    assert total_privacy(cs.load_model(path), 1e-5).epsilon <= 2
+    done, _ = fitted(data, "paid", "--classes", "no,yes", output="text.json")
+    assert "Certified: ε = 1." in done.stdout
+    assert "nominal" not in done.stdout
 
 
 def test_gaussian_steps_compose_by_squares():
@@ -252,7 +273,7 @@ def test_gaussian_steps_compose_by_squares():
     spent = PrivateScaler(0.1, 1e-6, random_state=0).fit(x).statement_
     whole = Budget(1.0, 1e-5, "zero-out")
     left = remaining(whole, spent, "linear", "dpgd", 4000, 2)
-    together = np.hypot(gaussian.largest_mu(left.epsilon, left.delta), spent.certificate.profile.mu)
+    together = np.hypot(gaussian.largest_mu(left.epsilon, left.delta), spent.mended.certificate.profile.mu)
     assert together == pytest.approx(gaussian.largest_mu(1.0, 1e-5), rel=1e-6)
     assert left.epsilon > 0.99
     summed = remaining(whole, spent, "logistic", "noisy-selection", 4000, 2)
@@ -299,7 +320,7 @@ def test_too_few_rows_to_learn_scales(tmp_path):
 
 def test_a_large_delta_is_noted(data):
     done, _ = fitted(data, "paid", "--delta", "0.001")
-    assert "Note: δ = 0.001 is at least 1 in 3200 rows" in done.stdout
+    assert done.stdout.count("Note: δ = 0.001 is at least 1 in 3200 records") == 1
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from clipsilon.cli import fit
 from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression
 from clipsilon.estimators import model_files as models
 from clipsilon.privacy.accounting import profiles
+from clipsilon.privacy.statement import SEEDED
 from command_line import run
 from fitted_tables import COLUMNS, TARGETS, fitted, records
 
@@ -52,6 +53,8 @@ def test_a_model_survives_the_round_trip(data, target, words):
         assert type(left) is type(right)
         assert left.statement_.to_dict() == right.statement_.to_dict()
         assert left.statement_.epsilon(left.delta) == pytest.approx(right.statement_.epsilon(left.delta), rel=1e-12)
+        mended = [one.statement_.mended or one.statement_ for one in (left, right)]
+        assert mended[0].epsilon(left.delta) == pytest.approx(mended[1].epsilon(left.delta), rel=1e-12)
     models.write_model(data.parent / "again.json", result.model._replace(pipeline=other), result.total)
     assert (data.parent / "again.json").read_bytes() == path.read_bytes()
 
@@ -86,6 +89,29 @@ def test_a_loaded_regression_keeps_its_units(data):
     model._set_coefficients(model.theta_)
     np.testing.assert_allclose(model.coef_, coefficients, rtol=1e-12)
     assert model.intercept_ == pytest.approx(intercept, rel=1e-12)
+
+
+def test_the_statements_of_a_seeded_fit_are_closed(data):
+    path = fitted(data, "paid", "--classes", "no,yes", "--seed", 1)[1]
+    for _, step in cs.load_model(path).steps:
+        assert step.statement_.faults == (SEEDED,)
+        assert step.statement_.certified == step.statement_.epsilon(0.1) == np.inf
+        assert 0.1 < step.statement_.nominal <= 2.0
+
+
+def test_files_of_earlier_versions_are_read_and_closed_if_seeded(tmp_path, data):
+    """They hold a finite certified ε, even of a seeded fit, and know neither faults nor nominal values."""
+    content = json.loads(fitted(data, "paid", "--classes", "no,yes")[1].read_text("utf-8"))
+    nominal = [one["statement"]["certified_epsilon"] for one in (content["scaling"], content["model"])]
+    for one in (content["scaling"], content["model"]):
+        for name in ("nominal_epsilon", "faults", "nominal_gaussian_mu"):
+            del one["statement"][name]
+    for seeded, certified in ((False, nominal), (True, [np.inf, np.inf])):
+        path = tmp_path / f"{seeded}.json"
+        path.write_text(json.dumps({**content, "seeded": seeded}), "utf-8")
+        found = [step.statement_ for _, step in cs.load_model(path).steps]
+        assert [statement.certified for statement in found] == certified
+        assert [statement.nominal for statement in found] == nominal
 
 
 def edited(change):

@@ -94,12 +94,12 @@ def test_the_default_is_the_default_rule():
 @pytest.mark.parametrize("method", [name for name in METHODS if not METHODS[name].is_local])
 def test_every_method_fits_within_its_budget(method):
     model = logistic(method=method, epsilon=3.0, epochs=5).fit(X, BINARY)
-    assert 0.98 * 3.0 <= model.statement_.certified <= 3.0
+    assert 0.98 * 3.0 <= model.statement_.nominal <= 3.0
     assert (model.statement_.adjacency, model.statement_.records) == ("zero-out", 400)
     assert model.statement_.steps == model.n_iter_ == 5
     assert np.isfinite(model.coef_).all()
     again = pickle.loads(pickle.dumps(model))
-    assert again.statement_.epsilon(1e-6) == model.statement_.epsilon(1e-6)
+    assert again.statement_.mended.epsilon(1e-6) == model.statement_.mended.epsilon(1e-6)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_local_methods_are_for_losses_that_know_their_sensitivity(method, loss):
     binary = isinstance(loss, cs.losses.MallowsLogistic)
     model = PrivateGLM(loss, epsilon=5.0, method=method, random_state=0, adjacency="replace-one")
     model.set_params(classes=[0, 1] if binary else None).fit(X, BINARY if binary else REAL / 10)
-    assert 0.98 * 5.0 <= model.statement_.certified <= 5.0
+    assert 0.98 * 5.0 <= model.statement_.nominal <= 5.0
     assert model.n_iter_ == 400  # one pass
     assert model.coef_.size == 3
     assert model.theta_.size == (4 if binary else 5)
@@ -184,7 +184,7 @@ def test_pipelines():
     doubled = make_pipeline(FunctionTransformer(lambda table: 2 * table), logistic()).fit(X, BINARY)
     np.testing.assert_array_equal(doubled[-1].theta_, logistic().fit(2 * X, BINARY).theta_)
     assert doubled.predict_proba(X).shape == (400, 2)
-    assert doubled[-1].statement_.certified <= 1.0
+    assert doubled[-1].statement_.nominal <= 1.0
 
 
 def test_cloning_and_pickling():
@@ -242,11 +242,15 @@ def test_statements_say_whether_there_was_a_seed():
     for model in (seeded, fresh):
         model.fit(X[:150], BINARY[:150])
         assert generic not in str(model.statement_)
-    assert SEEDED in seeded.statement_.reasons
+    assert seeded.statement_.reasons[0] == SEEDED
     assert SEEDED not in fresh.statement_.reasons
-    for first, second in ((seeded, None), (fresh, 3)):  # one call with a seed is enough to say so
+    assert (seeded.statement_.certified, seeded.statement_.nominal) == (np.inf, fresh.statement_.certified)
+    assert fresh.statement_.certified == fresh.statement_.nominal <= 1.0
+    for first, second in ((seeded, None), (fresh, 3)):  # one call with a seed is enough to close the statement
         first.set_params(random_state=second).partial_fit(X[150:], BINARY[150:])
         assert first.statement_.reasons.count(SEEDED) == 1
+        assert first.statement_.certified == np.inf
+        assert 0.98 <= first.statement_.nominal <= 1.0
     assert generic in str(cs.account(OWN, 100, 20, 1e-5))  # a rule's statement cannot know
 
 
@@ -263,7 +267,7 @@ def test_partial_fit_continues_with_other_peoples_records():
     expected = cs.run(problem, calibrated, 20, start=first, seed=seed).output[0]
     np.testing.assert_allclose(model.theta_, expected, rtol=1e-12)
     assert model.n_iter_ == 40
-    assert alone.certified <= model.statement_.certified <= 1.0
+    assert alone.nominal <= model.statement_.nominal <= 1.0
     assert "parallel composition" in model.statement_.reasons[-1]
     line = linear().partial_fit(X[:150], REAL[:150]).partial_fit(X[150:], REAL[150:])
     assert line.target_range_ == (-10.0, 30.0)
@@ -286,7 +290,8 @@ def test_partial_fit_remembers_what_was_learnt_at_the_first_call():
         model.partial_fit(X[:10], REAL[:10])
     assert caught[0].filename == __file__  # it points to the caller's line
     model.partial_fit(X[10:], REAL[10:])
-    assert any("range of the targets" in reason for reason in model.statement_.reasons)
+    assert sum("range of the targets" in reason for reason in model.statement_.reasons) == 1
+    assert model.statement_.certified == np.inf
 
 
 def test_learnt_classes_warn_and_are_stated():
@@ -297,6 +302,85 @@ def test_learnt_classes_warn_and_are_stated():
     known = PrivateLogisticRegression(random_state=0, classes=np.unique(THREE)).fit(X, THREE)
     assert not any("learnt" in reason for reason in known.statement_.reasons)
     np.testing.assert_array_equal(known.theta_, model.theta_)
+
+
+@pytest.mark.parametrize(
+    ("make", "y", "fault"),
+    [
+        (lambda: PrivateLogisticRegression(), THREE, "The classes were learnt"),
+        (lambda: PrivateGLM(cs.losses.Logistic()), BINARY, "The classes were learnt"),
+        (lambda: PrivateLogisticRegression(classes=[0, 1], class_weight="balanced"), BINARY, "class_weight='balanced'"),
+        (lambda: PrivateLinearRegression(), REAL, "The range of the targets"),
+    ],
+)
+def test_what_was_learnt_without_budget_certifies_nothing(make, y, fault):
+    """That somebody has a rare label, or an extreme target, can be read off the model."""
+    with pytest.warns(cs.PrivacyWarning, match=fault):
+        statement = make().fit(X, y).statement_
+    assert statement.certified == statement.epsilon(0.1) == np.inf
+    assert statement.delta_at(10.0) == 1.0
+    assert 0.98 <= statement.nominal <= 1.0
+    assert statement.reasons[0].startswith(fault)
+    assert statement.reasons[:1] == statement.faults == statement.notes
+    assert statement.reasons.count(statement.reasons[0]) == 1
+
+
+@pytest.mark.parametrize("state", [0, 7, np.random.RandomState(3)])
+def test_a_seed_warns_and_certifies_nothing(state):
+    with pytest.warns(cs.PrivacyWarning, match="^Seeded: not for release; .* Leave random_state at None") as caught:
+        model = logistic(random_state=state).fit(X, BINARY)
+    assert caught[0].filename == __file__
+    assert model.statement_.certified == np.inf
+    assert 0.98 <= model.statement_.nominal <= 1.0
+
+
+def test_a_delta_that_permits_publishing_a_record_warns():
+    fit = logistic(delta=1 / 400, random_state=None)
+    with pytest.warns(
+        cs.PrivacyWarning, match=r"^δ = 0\.0025 is at least 1 in 400 records, .* well below 0\.0025\.$"
+    ) as caught:
+        fit.fit(X, BINARY)
+    assert caught[0].filename == __file__
+    logistic(delta=0.99 / 400, random_state=None).fit(X, BINARY)  # does not warn
+
+
+def test_partial_fit_on_rows_that_were_seen_warns():
+    def seen(model, rows):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.partial_fit(X[rows], BINARY[rows])
+        return [str(warning.message).split(".")[0] for warning in caught if "earlier calls" in str(warning.message)]
+
+    model = logistic(random_state=None).fit(X[:100], BINARY[:100])
+    assert seen(model, slice(100, 200)) == []
+    assert seen(model, slice(150, 300)) == ["partial_fit: 50 of 150 rows equal rows of earlier calls"]
+    assert seen(model, slice(0, 300)) == ["partial_fit: 300 of 300 rows equal rows of earlier calls"]
+    with pytest.warns(cs.PrivacyWarning, match="stand for 2 fits"):
+        model.fit(X[:100], BINARY[:100])  # a fit of its own, which forgets
+    assert seen(model, slice(100, 200)) == []
+    assert not any("earlier calls" in reason for reason in model.statement_.reasons)  # which may be public
+    again = pickle.loads(pickle.dumps(model))
+    assert not any("seen" in name or "digest" in name for name in vars(again))
+    assert seen(again, slice(0, 100)) == []  # what was pickled holds no digests of rows
+
+
+def test_rows_are_recognised_in_any_form():
+    import dask.array as da
+
+    thin = np.where(np.abs(X) < 0.5, 0.0, X).astype(np.float32)
+    for first, second in ((thin, sparse.csr_matrix(thin.astype(np.float64))), (sparse.csr_matrix(thin), thin)):
+        model = logistic(random_state=None).fit(first, BINARY)
+        with pytest.warns(cs.PrivacyWarning, match=r"partial_fit: \d+ of 400 rows equal"):
+            model.partial_fit(second, BINARY)
+    model = logistic(random_state=None, batch=200, epochs=2).fit(X, BINARY)
+    with pytest.warns(cs.PrivacyWarning, match="partial_fit: 400 of 400 rows equal"):
+        model.partial_fit(da.from_array(X, chunks=(150, 3)), da.from_array(BINARY, chunks=150))
+
+
+def test_equal_rows_of_few_values_are_no_sign_of_equal_people():
+    few = np.random.default_rng(5).integers(0, 2, (400, 3)).astype(float)
+    model = logistic(random_state=None).partial_fit(few[:200], BINARY[:200])
+    model.partial_fit(few[200:], BINARY[200:])  # does not warn
 
 
 def test_balanced_class_weights_warn_and_are_stated():
@@ -314,7 +398,7 @@ def test_a_learnt_target_range_warns_and_is_stated():
     with pytest.warns(cs.PrivacyWarning, match="The range of the targets was learnt from y without budget"):
         model.fit(X, REAL)
     assert model.target_range_ == pytest.approx((REAL.mean() - 2 * REAL.std(), REAL.mean() + 2 * REAL.std()))
-    assert any("range of the targets" in reason for reason in model.statement_.reasons)
+    assert "range of the targets" in model.statement_.reasons[0]
 
 
 def test_the_units_of_the_targets_do_not_matter():
@@ -404,7 +488,8 @@ def test_partial_fit_keeps_a_length_that_it_cannot_find():
     features, labels = rare(records=15_000)
     model = logistic().partial_fit(features, labels)
     before = np.linalg.norm(model.theta_)
-    model.partial_fit(features[:120], labels[:120])
+    with pytest.warns(cs.PrivacyWarning, match="partial_fit: 120 of 120 rows equal rows of earlier calls"):
+        model.partial_fit(features[:120], labels[:120])
     assert np.linalg.norm(model.theta_) == pytest.approx(before)
 
 
@@ -447,7 +532,7 @@ def test_partial_fit_states_the_worse_of_two_curves():
     alone = [model.statement_, logistic().fit(features[2_000:], labels[2_000:]).statement_]
     model.partial_fit(features[2_000:], labels[2_000:])
     for delta in (1e-5, 1e-12):
-        assert model.statement_.epsilon(delta) == max(statement.epsilon(delta) for statement in alone)
+        assert model.statement_.mended.epsilon(delta) == max(one.mended.epsilon(delta) for one in alone)
 
 
 def test_a_refused_fit_leaves_the_model_as_it_was():
@@ -468,13 +553,13 @@ def refused_with_a_warning(model, y):
 def test_a_warning_that_is_an_error_leaves_the_model_as_it_was():
     """What was learnt without budget must not remain, because a later call would treat it as known."""
     model = logistic(method=OWN, epochs=5).fit(X, BINARY)
-    refused_with_a_warning(model.set_params(classes=None), np.where(BINARY, "b", "a"))
+    refused_with_a_warning(model.set_params(classes=None, random_state=None), np.where(BINARY, "b", "a"))
     assert (model.n_features_in_, model.classes_.tolist()) == (3, [0, 1])
     assert model.coef_.shape == (1, 3)
     line = linear(method=OWN, epochs=5).fit(X, REAL)
-    refused_with_a_warning(line.set_params(target_range=None), 1000 * REAL)
+    refused_with_a_warning(line.set_params(target_range=None, random_state=None), 1000 * REAL)
     assert (line.n_features_in_, line.target_range_) == (3, (-10.0, 30.0))
-    fresh = PrivateLinearRegression(method=OWN, epochs=5, random_state=3)
+    fresh = PrivateLinearRegression(method=OWN, epochs=5)
     refused_with_a_warning(fresh, REAL)
     assert not hasattr(fresh, "target_range_")
 

@@ -102,7 +102,7 @@ def test_the_noise_is_what_another_accountant_asks_for(adjacency, epsilon, delta
     )
     composed = one.self_compose(scaler.QUESTIONS).get_epsilon_for_delta(delta)
     assert composed == pytest.approx(epsilon, rel=0.01)
-    assert statement.certified == pytest.approx(epsilon, rel=1e-9)
+    assert statement.nominal == pytest.approx(epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 7.3, 100.0])
@@ -111,7 +111,8 @@ def test_no_more_is_certified_than_was_asked_for(epsilon, delta):
     X = np.random.default_rng(4).standard_normal((3000, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        assert PrivateScaler(epsilon, delta, random_state=0).fit(X).statement_.certified <= epsilon
+        assert PrivateScaler(epsilon, delta).fit(X).statement_.certified <= epsilon
+        assert PrivateScaler(epsilon, delta, random_state=0).fit(X).statement_.nominal <= epsilon
 
 
 def learn(table, std, noise):
@@ -270,9 +271,9 @@ def test_columns_that_the_noise_hides_are_named():
     with pytest.warns(UserWarning, match="Noise hid") as caught:
         fitted = PrivateScaler(epsilon=1.0, random_state=0).fit(X)
     assert 0 < fitted.learnt_.sum() < 12
-    assert fitted.statement_.certified == pytest.approx(1.0)
-    assert str(caught[0].message) in fitted.statement_.reasons
-    assert caught[0].filename == __file__  # it points to the caller's line
+    assert fitted.statement_.nominal == pytest.approx(1.0)
+    assert str(caught[-1].message) in fitted.statement_.reasons
+    assert {warning.filename for warning in caught} == {__file__}  # they point to the caller's line
     assert (fitted.center_[~fitted.learnt_] == 0).all()
     assert (fitted.scale_ > 0).all()
 
@@ -295,6 +296,9 @@ def test_bounds_need_no_budget_and_no_look_at_the_data():
     assert one.statement_.certified == one.statement_.delta_at(0.0) == 0.0
     assert one.statement_.steps == 0
     assert "nothing was learnt" in str(one.statement_)
+    seeded = clone(given).set_params(random_state=0).fit(rng.random((5, 2)))
+    assert seeded.statement_.certified == 0.0  # what cost nothing needs no noise that could be undone
+    assert SEEDED not in seeded.statement_.reasons
 
 
 def test_bounds_of_one_number_are_for_all_columns():
@@ -353,7 +357,7 @@ def test_a_seed_repeats_a_fit_and_copies_are_faithful(frame):
     for other in (again, restored):
         assert np.array_equal(other.scale_, fitted.scale_)
         assert other.statement_.to_dict() == fitted.statement_.to_dict()
-    assert restored.statement_.epsilon(1e-3) == fitted.statement_.epsilon(1e-3) < 0.7
+    assert restored.statement_.mended.epsilon(1e-3) == fitted.statement_.mended.epsilon(1e-3) < 0.7
 
 
 def test_in_a_pipeline(frame):
@@ -370,7 +374,12 @@ def test_what_the_statement_says(frame):
     assert "certified ε | 1 |" in statement.to_markdown()
     assert "eeded" not in str(statement)
     assert "gradient" not in str(statement)
-    assert SEEDED in PrivateScaler(epsilon=1.0, random_state=0).fit(frame).statement_.reasons
+    with pytest.warns(cs.PrivacyWarning, match="^Seeded: not for release"):
+        seeded = PrivateScaler(epsilon=1.0, random_state=0).fit(frame).statement_
+    assert seeded.reasons[0] == SEEDED
+    assert (seeded.certified, seeded.nominal) == (math.inf, statement.certified)
+    with pytest.warns(cs.PrivacyWarning, match="^δ = 0.001 is at least 1 in 4000 records"):
+        PrivateScaler(epsilon=1.0, delta=1e-3).fit(frame)
 
 
 # Wrong input

@@ -1,6 +1,8 @@
 """The privacy of several steps together."""
 
 import math
+import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -8,14 +10,16 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, PolynomialFeatures, StandardScaler
 
 import clipsilon as cs
 from clipsilon.estimators import PrivacyWarning, PrivateLogisticRegression, PrivateScaler, total_privacy
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import Certificate
+from clipsilon.privacy.statement import SEEDED, fail_closed
 
 X = np.random.default_rng(0).standard_normal((5000, 4))
 
@@ -33,7 +37,15 @@ class Sampled(BaseEstimator):
 
 
 def scaler(epsilon, **named):
-    return PrivateScaler(epsilon, random_state=0, **named)
+    return PrivateScaler(epsilon, **named)
+
+
+def warnings_of(action):
+    """Return the result of an action and its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = action()
+    return result, [str(warning.message) for warning in caught]
 
 
 def test_gaussian_steps_compose_exactly():
@@ -57,15 +69,23 @@ def test_one_step_spends_what_it_states():
     assert total_privacy(step, delta=1e-3).epsilon == step.statement_.epsilon(1e-3)
 
 
-def test_others_add_up_at_their_own_delta_or_at_a_share_of_another():
+def test_different_mechanisms_compose_on_one_curve():
     pipeline = make_pipeline(scaler(1.0), Sampled()).fit(X)
     first, second = (step.statement_ for step in pipeline)
     total = total_privacy(pipeline)
     assert total.delta == pytest.approx(1.1e-5)
-    assert total.epsilon == pytest.approx(first.certified + second.certified, rel=1e-6)
-    smaller = total_privacy(pipeline, delta=1.1e-6)
-    assert smaller.epsilon == pytest.approx(first.epsilon(1e-7) + second.epsilon(1e-6), rel=1e-6)
-    assert [reason.split(":")[0] for reason in total.reasons] == ["DPSGD", "PrivateScaler"]
+    one = privacy_loss_distribution.from_gaussian_mechanism(1 / first.gaussian_mu, value_discretization_interval=1e-3)
+    other = privacy_loss_distribution.from_gaussian_mechanism(
+        0.01 * 250, value_discretization_interval=1e-4, sampling_prob=250 / 5000
+    )
+    other = other.self_compose(50)
+    fine = privacy_loss_distribution.from_gaussian_mechanism(1 / first.gaussian_mu, value_discretization_interval=1e-4)
+    expected = other.compose(fine).get_epsilon_for_delta(1.1e-5)
+    assert one.get_epsilon_for_delta(1e-6) == pytest.approx(first.certified, rel=1e-2)
+    assert total.epsilon == pytest.approx(expected, rel=5e-3)
+    assert total.epsilon < 0.9 * (first.certified + second.certified)
+    assert total_privacy(pipeline, delta=1.1e-6).epsilon > total.epsilon
+    assert [reason.split(":")[0] for reason in total.reasons] == ["PrivateScaler", "DPSGD", "Composed"]
 
 
 def test_bounds_cost_nothing():
@@ -78,7 +98,7 @@ def test_steps_within_steps_count():
     columns = ColumnTransformer([("a", scaler(1.0), [0, 1]), ("b", scaler(2.0), [2]), ("c", "passthrough", [3])])
     union = FeatureUnion([("d", scaler(0.5)), ("e", "passthrough")])
     pipeline = make_pipeline(columns, union).fit(X)
-    mus = [PrivateScaler(epsilon, random_state=0).fit(X).statement_.gaussian_mu for epsilon in (1.0, 2.0, 0.5)]
+    mus = [PrivateScaler(epsilon).fit(X).statement_.gaussian_mu for epsilon in (1.0, 2.0, 0.5)]
     level = total_privacy(pipeline).delta
     assert level == pytest.approx(3e-6)
     assert total_privacy(pipeline).epsilon == pytest.approx(gaussian.epsilon(math.hypot(*mus), level))
@@ -89,13 +109,77 @@ def test_what_was_learnt_without_budget_is_named_and_nothing_certified():
     with pytest.warns(PrivacyWarning, match="without budget: StandardScaler"):
         total = total_privacy(pipeline)
     assert total.epsilon == math.inf
-    assert any("StandardScaler" in reason for reason in total.reasons)
+    assert total.nominal == pytest.approx(1.0)
+    assert total.faults == total.reasons[:1] == ("Learnt from the data without budget: StandardScaler.",)
+    assert str(total).startswith("all steps: ε = ∞ at δ = 1e-06, nominal: ε = 1 with this mended\n")
+    assert total.to_dict()["epsilon"] is None
     assert total_privacy(pipeline[1:]).epsilon == pytest.approx(1.0)  # as if the first had seen public data
 
 
 def test_steps_that_learn_nothing_need_no_statement():
-    pipeline = make_pipeline(FunctionTransformer(np.tanh), PolynomialFeatures(), "passthrough", scaler(1.0)).fit(X)
+    imputer = SimpleImputer(strategy="constant", fill_value=0.0)
+    pipeline = make_pipeline(imputer, FunctionTransformer(np.tanh), PolynomialFeatures(), "passthrough", scaler(1.0))
+    assert total_privacy(pipeline.fit(X)).epsilon == pytest.approx(1.0)
+    codes = OneHotEncoder(categories=[[0, 1, 2]] * 4, handle_unknown="ignore", sparse_output=False)
+    pipeline = make_pipeline(FunctionTransformer(np.round), codes, scaler(1.0)).fit(np.abs(X))
     assert total_privacy(pipeline).epsilon == pytest.approx(1.0)
+
+
+def test_a_step_that_mixes_rows_certifies_nothing():
+    """One record moves all others: no clip of the step after it bounds that."""
+    mixing = FunctionTransformer(lambda table: table - table.mean(axis=0))
+    pipeline = make_pipeline(mixing, scaler(1.0)).fit(X)
+    with pytest.warns(PrivacyWarning, match="FunctionTransformer looks at several rows at a time"):
+        total = total_privacy(pipeline)
+    assert (total.epsilon, total.nominal) == (math.inf, pytest.approx(1.0))
+
+
+def test_a_function_that_takes_other_rows_than_made_up_ones():
+    words = np.array([["a", "1"], ["b", "2"], ["c", "3"]] * 1000, dtype=object)
+    lengths = FunctionTransformer(lambda table: np.array([[len(text) + len(number)] for text, number in table]))
+    pipeline = make_pipeline(lengths, scaler(1.0)).fit(words)
+    with pytest.warns(PrivacyWarning, match="could not be tested: give rows="):
+        assert total_privacy(pipeline).epsilon == math.inf
+    assert total_privacy(pipeline, rows=words[:5]).epsilon == pytest.approx(1.0)
+
+
+def test_a_seed_in_any_step_closes_the_total():
+    steps = [scaler(1.0).fit(X), scaler(1.0, random_state=0).fit(X)]
+    with pytest.warns(PrivacyWarning, match="^PrivateScaler: Seeded: not for release"):
+        total = total_privacy(steps)
+    assert (total.epsilon, total.faults) == (math.inf, (f"PrivateScaler: {SEEDED}",))
+    assert total.nominal == total_privacy([steps[0], scaler(1.0).fit(X)]).epsilon
+    free = PrivateScaler(None, bounds=(-1, 1), random_state=0).fit(X)
+    assert total_privacy([steps[0], free], delta=1e-6).epsilon == pytest.approx(1.0)
+
+
+def test_statements_and_engines_count():
+    rule = cs.DPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_std=0.01, batch=250)
+    stated = cs.account(rule, records=5000, steps=50, delta=1e-5, adjacency="zero-out")
+
+    class Engine:
+        def statement(self):
+            return stated
+
+    step = scaler(1.0).fit(X)
+    expected = total_privacy([step, Sampled().fit(X)])
+    assert total_privacy([step, stated]).epsilon == total_privacy([Engine(), step]).epsilon == expected.epsilon
+    assert total_privacy(stated).epsilon == total_privacy(Engine()).epsilon == stated.certified
+    with pytest.warns(PrivacyWarning, match="DPSGD: The lock was open."):
+        assert total_privacy([step, fail_closed(stated, "The lock was open.")]).epsilon == math.inf
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_composing_never_costs_more_than_adding_up(others):
+    """Also where only one point of a curve is known, as from a file."""
+    rule = cs.DiceSGD(cs.schedules.Constant(0.5), 1.0, 1.0, 0.5, residual_cap=2.0, batch=50)
+    dice = cs.account(rule, records=5000, steps=50, delta=1e-5, adjacency="zero-out")
+    gamma = cs.account(cs.GammaDPSGD(cs.schedules.Constant(0.5), 1.0, 0.05, batch=50), 5000, 50, 1e-5, "zero-out")
+    point = replace(dice, certificate=Certificate(profiles.point(dice.certified, 1e-5), ()))
+    sampled = Sampled().fit(X).statement_
+    for parts in ([sampled] * (1 + others), [dice, sampled], [gamma, *[sampled] * others], [point, *[dice] * others]):
+        total = total_privacy(parts)
+        assert 0 < total.epsilon <= sum(part.certified for part in parts) * (1 + 1e-9)
 
 
 def test_what_cannot_be_added_up_is_refused():
@@ -103,7 +187,7 @@ def test_what_cannot_be_added_up_is_refused():
         total_privacy([scaler(1.0).fit(X), scaler(1.0, adjacency="replace-one").fit(X)])
     with pytest.raises(ValueError, match=r"^steps must hold a fitted private step, got PrivateScaler\.$"):
         total_privacy([scaler(1.0)])
-    with pytest.raises(ValueError, match=r"^steps must be a pipeline, a search or a list of fitted steps, got int\.$"):
+    with pytest.raises(ValueError, match=r"^steps must be a pipeline, .* or a list of fitted steps, got int\.$"):
         total_privacy(3)
     with pytest.raises(ValueError, match="delta must be a number above 0 and below 1"):
         total_privacy(scaler(1.0).fit(X), delta=2.0)
@@ -121,10 +205,12 @@ def test_what_the_statements_do_not_cover_is_repeated():
     model = PrivateLogisticRegression(random_state=0, class_weight="balanced")
     with pytest.warns(PrivacyWarning):
         model.fit(X, X[:, 0] > 0)
-    with pytest.warns(PrivacyWarning, match="frequencies of the classes|classes were learnt"):
-        total = total_privacy([scaler(1.0).fit(X), model])
-    assert total.reasons[-2:] == total.notes
-    assert "classes were learnt from y without budget" in total.notes[0]
+    total, warned = warnings_of(lambda: total_privacy([scaler(1.0).fit(X), model]))
+    assert warned == list(total.faults)
+    assert total.epsilon == math.inf
+    assert total.reasons[: len(total.faults)] == total.faults
+    assert "classes were learnt from y without budget" in " ".join(total.faults)
+    assert total.notes == ()
 
 
 def test_a_search_tells_of_its_other_fits():
@@ -134,11 +220,18 @@ def test_a_search_tells_of_its_other_fits():
     with pytest.warns(PrivacyWarning, match="stand for"):
         search.fit(X)
     for steps in (search, search.best_estimator_, make_pipeline(search.best_estimator_), [search]):
-        with pytest.warns(PrivacyWarning, match=r"stand for 5 fits: .* ε = 5, δ = 3\.2e-06 together"):
-            total = total_privacy(steps)
-        assert total.epsilon == pytest.approx(1.0)  # of the last fit
+        total, warned = warnings_of(lambda steps=steps: total_privacy(steps))
+        assert re.search(r"stand for 5 fits: .* ε = 5, δ = 3\.2e-06 together", warned[-1])
+        assert warned == [*total.faults, *total.notes]
+        assert total.nominal == pytest.approx(1.0)  # of the last fit
         assert str(total).splitlines()[-1] == f"  - Not covered: {total.notes[0]}"
-        assert str(total).startswith("all steps: ε = 1 at δ = 1e-06\n  neighbours: one record's contributions")
+    total, warned = warnings_of(lambda: total_privacy([search]))
+    assert warned[0] == "GridSearchCV chose between 2 settings by scores on the records, without budget."
+    assert (total.epsilon, total.faults) == (math.inf, tuple(warned[:1]))
+    with pytest.warns(PrivacyWarning, match="stand for"):
+        total = total_privacy(search.best_estimator_)  # how it was chosen is out of sight
+    assert total.epsilon == pytest.approx(1.0)
+    assert str(total).startswith("all steps: ε = 1 at δ = 1e-06\n  neighbours: one record's contributions")
 
 
 def test_a_last_digit_of_delta_does_not_matter():

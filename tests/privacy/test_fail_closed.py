@@ -10,7 +10,8 @@ import pytest
 import clipsilon as cs
 from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.certificate import Certificate
-from clipsilon.privacy.statement import fail_closed
+from clipsilon.privacy.statement import INEXACT, about_noise, fail_closed
+from clipsilon.rules.noise import Gaussian
 
 STEP = cs.schedules.Constant(1.0)
 RULES = {
@@ -83,3 +84,16 @@ def test_account_releases_nothing_and_stays_open():
         assert stated(kind).faults == ()
         assert stated(kind).mended is None
         assert stated(kind).to_dict()["nominal_epsilon"] == stated(kind).certified
+
+
+def test_noise_that_is_not_exact_closes_a_release(monkeypatch):
+    """Noise parts state that they are exact; Gamma noise and the Laplace noise of a selection do not."""
+    gamma = cs.GammaDPSGD(STEP, 1.0, 0.5, batch=10)
+    rules = {"Gaussian": RULES["Gaussian"], "Radial": gamma, "Selected": RULES["selection"]}
+    monkeypatch.setattr(Gaussian, "exact", True, raising=False)
+    for part, rule in rules.items():
+        whole = cs.account(rule, 100, 20, 1e-5, "zero-out")
+        found = about_noise(whole, rule)
+        exact = getattr(type(rule.noise), "exact", False) and getattr(type(rule.output), "exact", part != "Selected")
+        assert found.faults == (() if exact else (f"{part}: {INEXACT}",))
+        assert (found.certified, found.nominal) == (whole.certified if exact else math.inf, whole.certified)

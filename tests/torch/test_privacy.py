@@ -79,7 +79,7 @@ def test_the_certificate_covers_what_a_run_reveals(mode, passes):
     energy = sum(float((one - other).square().sum()) for one, other in zip(*runs, strict=True))
     stated = Training(mode, lr=0.0, **settings, noise_multiplier=2.0)
     deviation = 2.0 * 0.3 / 5
-    mu = stated.engine.statement(steps=8 * passes).gaussian_mu
+    mu = stated.engine.statement(steps=8 * passes).mended.gaussian_mu
     assert 0.2 * mu < math.sqrt(energy) / deviation <= mu * (1 + 1e-9)
 
 
@@ -90,17 +90,19 @@ def test_statements_are_those_of_the_rule():
     expected = cs.account(rule, 40, 16, 1e-5)
     stated = training.engine.statement()
     assert training.engine.steps == stated.steps == 16
-    assert stated.certified == training.engine.get_epsilon(1e-5) == expected.certified
+    assert stated.nominal == expected.certified
+    assert stated.certified == training.engine.get_epsilon(1e-5) == math.inf  # its noise and its loader are seeded
     assert stated.claimed == expected.claimed
-    assert stated.claim_holds == expected.claim_holds
+    assert stated.mended.claim_holds == expected.claim_holds
+    assert stated.claim_holds is False
     assert stated.rule == "DiceSGD with SGD"
-    assert training.engine.get_epsilon(1e-3) == cs.account(rule, 40, 16, 1e-3).certified < stated.certified
+    assert training.engine.statement(1e-3).nominal == cs.account(rule, 40, 16, 1e-3).certified < stated.nominal
     assert training.engine.statement(delta=1e-3, steps=5).steps == 5
 
 
 def test_statements_say_whether_the_noise_had_a_seed(tmp_path):
     seeded, fresh = Training(noise_multiplier=1.0).run(1), Training(noise_multiplier=1.0, noise_generator=None)
-    assert SEEDED in seeded.engine.statement().reasons
+    assert SEEDED in seeded.engine.statement().faults
     assert "eeded" not in str(fresh.engine.statement(steps=1))
     assert "which records were drawn, which must stay secret" in str(
         fresh.engine.statement(steps=1)
@@ -108,12 +110,18 @@ def test_statements_say_whether_the_noise_had_a_seed(tmp_path):
     path = {"path": tmp_path / "c"}
     seeded.engine.save_checkpoint(**path, module=seeded.private, optimizer=seeded.optimizer)
     fresh.engine.load_checkpoint(**path, module=fresh.private, optimizer=fresh.optimizer)
-    assert SEEDED in fresh.engine.statement().reasons  # its noise goes on from the seed
+    assert SEEDED in fresh.engine.statement().faults  # its noise goes on from the seed
 
 
 def test_a_checkpoint_keeps_that_the_batches_had_a_generator(tmp_path):
     given, resumed = Training(noise_multiplier=1.0).run(1), Training(noise_multiplier=1.0, generator=None)
     assert "which records were drawn" not in str(resumed.engine.statement(steps=1))
+    alone = Training(noise_multiplier=1.0, noise_generator=None).engine.statement(steps=1)
+    assert len(alone.faults) == 1
+    assert "which records were drawn" in alone.reasons[0]
+    assert (alone.certified, math.isfinite(alone.nominal)) == (math.inf, True)
+    fresh = Training(noise_multiplier=1.0, noise_generator=None, generator=None).engine.statement(steps=1)
+    assert fresh.certified == alone.nominal
     given.engine.save_checkpoint(path=tmp_path / "c", module=given.private, optimizer=given.optimizer)
     resumed.engine.load_checkpoint(path=tmp_path / "c", module=resumed.private, optimizer=resumed.optimizer)
     assert "which records were drawn" in str(resumed.engine.statement())
@@ -129,7 +137,7 @@ def test_nothing_is_spent_before_the_first_step():
 def test_a_single_pass_is_one_pass():
     training = Training(poisson_sampling=False, algorithm="dpsgd", noise_multiplier=2.0).run(1)
     rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 2.0 / 5, 5, "single-pass")
-    assert training.engine.statement().certified == cs.account(rule, 40, 8, 1e-5).certified
+    assert training.engine.statement().nominal == cs.account(rule, 40, 8, 1e-5).certified
 
 
 def test_unfinished_passes_count_as_participations():
@@ -138,7 +146,7 @@ def test_unfinished_passes_count_as_participations():
         training.step(next(iter(training.loader)))
     rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
     assert training.engine.steps == 3
-    assert training.engine.statement().certified == cs.account(rule, 40, 3 * 8, 1e-5).certified
+    assert training.engine.statement().nominal == cs.account(rule, 40, 3 * 8, 1e-5).certified
 
 
 def test_looking_at_a_batch_is_not_a_pass(tmp_path):
@@ -153,8 +161,8 @@ def test_looking_at_a_batch_is_not_a_pass(tmp_path):
     looked.run(1, itertools.chain([first], batches))
     resumed.run(1)
     assert torch.equal(resumed.theta(), looked.theta())
-    stated = plain.run(1).engine.statement().certified
-    assert looked.engine.statement().certified == resumed.engine.statement().certified == stated
+    stated = plain.run(1).engine.statement().nominal
+    assert looked.engine.statement().nominal == resumed.engine.statement().nominal == stated
 
 
 def test_with_workers_a_pass_counts_from_its_first_batch():
@@ -163,7 +171,7 @@ def test_with_workers_a_pass_counts_from_its_first_batch():
     for batch in [next(iter(training.loader)) for _ in range(2)]:
         training.step(batch)
     rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 2.0 / 5, 5, "epochs")
-    assert training.engine.statement().certified == cs.account(rule, 40, 2 * 8, 1e-5).certified
+    assert training.engine.statement().nominal == cs.account(rule, 40, 2 * 8, 1e-5).certified
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])

@@ -34,6 +34,7 @@ def remaining(whole: Budget, spent: Statement, kind: str, method: str, records: 
     -------
     Budget
     """
+    spent = spent if spent.mended is None else spent.mended  # a seed changes what is certified, not what is spent
     profile = spent.certificate.profile
     shift = 0.0 if profile is None or profile.mu is None else profile.mu
     delta = whole.delta - spent.delta

@@ -23,7 +23,8 @@ from clipsilon.cli.options import adjacency_option, format_option, ignore_option
 from clipsilon.cli.tables import Table, read_bounds, read_table
 from clipsilon.cli.target_column import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES, require_public_size
-from clipsilon.privacy.statement import Statement, format_epsilon
+from clipsilon.privacy.statement import Statement
+from clipsilon.privacy.warning import warn_about_delta
 
 if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
     from clipsilon.cli.quality import Measure
@@ -42,8 +43,12 @@ QUALITY_WARNING = (
     "Not private: these numbers are computed from the held-out rows without noise, and the statement below covers only "
     "the rows that trained the model. Share them only with people who may see those rows; the model file omits them."
 )
-SEEDED = "The seed makes the noise repeatable: use this model for experiments, do not release it."
-_OPTIONS = {"classes=": "--classes", "target_range=": "--target-range"}  # arguments of the estimators and options
+# Arguments of the estimators, and the options that stand for them.
+_OPTIONS = {
+    "classes=": "--classes",
+    "target_range=": "--target-range",
+    "Leave random_state at None": "Leave --seed out",
+}
 
 
 def _parse_labels(context: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
@@ -257,7 +262,7 @@ class Fit(NamedTuple):
                 for name, value, other in self.quality
             ],
             "baseline": self.baseline,
-            "privacy": self.total._asdict(),
+            "privacy": self.total.to_dict(),
             "statements": [statement.to_dict() for statement in self.statements],
             "notes": list(self.notes),
         }
@@ -307,7 +312,7 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
         baseline=describe_baseline(target.kind, target.labels[held]),
         trained=len(train),
         held_out=len(held),
-        notes=(*_notes(request, model, len(train)), *notes),
+        notes=tuple(dict.fromkeys((*_notes(request, model, len(train)), *notes))),
     )
 
 
@@ -373,13 +378,13 @@ def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], r
 
 
 def _total(request: Request, model: Model) -> TotalPrivacy:
-    """Return what was spent, which never exceeds the requested budget."""
+    """Return what was spent, which never exceeds the requested budget, whatever prevents a certificate."""
     from clipsilon.estimators import total_privacy
 
     with _collect_warnings([]):  # repeats those of the fit
         total = total_privacy(model.pipeline, request.delta)
-    if not total.epsilon <= request.epsilon:
-        raise RuntimeError(f"The fit spent ε = {total.epsilon!r} of {request.epsilon!r}: please report this.")
+    if not total.nominal <= request.epsilon:
+        raise RuntimeError(f"The fit spent ε = {total.nominal!r} of {request.epsilon!r}: please report this.")
     return total
 
 
@@ -397,9 +402,9 @@ def _collect_warnings(notes: list[str]) -> Iterator[None]:
 
 
 def _notes(request: Request, model: Model, trained: int) -> list[str]:
-    notes = [SEEDED] if model.seeded else []
-    if request.delta * trained >= 1:
-        notes.append(f"δ = {request.delta:g} is at least 1 in {trained} rows: this permits releasing a whole row.")
+    notes: list[str] = []
+    with _collect_warnings(notes):
+        warn_about_delta(request.delta, trained)
     learnt = model.pipeline[0].learnt_ if len(model.pipeline) > 1 else ()
     hidden = [name for name, is_learnt in zip(model.columns, learnt, strict=False) if not is_learnt]
     if hidden:
@@ -417,6 +422,8 @@ def _print_fit(result: Fit, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table as Grid
 
+    from clipsilon.estimators.total import format_total
+
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
     if result.quality:
         table = Grid("", "the model", result.baseline, title=f"Quality on {result.held_out} held-out rows")
@@ -426,8 +433,8 @@ def _print_fit(result: Fit, output: Path) -> None:
         console.print(QUALITY_WARNING, style="bold")
     total = result.total
     click.echo(
-        f"Private: ε = {format_epsilon(total.epsilon)} at δ = {total.delta:g} for the {result.trained} rows that "
-        f"trained the model ({ADJACENCIES[total.adjacency]})."
+        f"Certified: {format_total(total)}, for the {result.trained} rows that trained the model "
+        f"({ADJACENCIES[total.adjacency]})."
     )
     for statement in result.statements:
         click.echo(statement)

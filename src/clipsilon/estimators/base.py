@@ -23,11 +23,12 @@ from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.methods import Budget, Choices
 from clipsilon.estimators.plans import Task, TrainingPlan, make_plan, statement_of
+from clipsilon.estimators.seen_rows import Digests, compute_digests, remember_rows
 from clipsilon.estimators.training import MemoryRunner, Runner, derive_seed, execute
 from clipsilon.privacy.accounting.profiles import worst
 from clipsilon.privacy.certificate import Certificate
-from clipsilon.privacy.statement import SEEDED, Statement, about_seed
-from clipsilon.privacy.warning import PrivacyWarning
+from clipsilon.privacy.statement import SEEDED, Statement, about_noise, about_seed, fail_closed
+from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import Response
@@ -38,13 +39,14 @@ if TYPE_CHECKING:
     from clipsilon.estimators.inputs import Column, DaskColumn, DaskTable, RandomState, Table
 
 _PARALLEL = "partial_fit: a record must be in one call only; this is the call that spends most (parallel composition)."
+SEED_ADVICE = "Leave random_state at None for a release; nothing is certified of this fit."
 
 
 class Encoding(NamedTuple):
     """How y becomes labels."""
 
     encode: chunks.Encoder
-    notes: tuple[str, ...]  # what was learnt from the records without budget, in sentences
+    learnt: tuple[str, ...]  # what was learnt from the records without budget, in sentences
 
 
 class _Prepared(NamedTuple):
@@ -53,7 +55,8 @@ class _Prepared(NamedTuple):
     runner: Runner
     columns: int  # with the column of ones
     weighted: bool
-    notes: tuple[str, ...]  # of the encoding
+    learnt: tuple[str, ...]  # of the encoding
+    digests: Digests  # of the rows
 
 
 class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -116,11 +119,12 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             problem = data.runner.problem
             plan = make_plan(self._task(data))
             seed, start = self._initial(reset, problem.dimension)
-            notes = data.notes + self._count_fit(reset)
+            counted = self._count_fit(reset)
             theta = execute(plan, data.runner, seed=seed, start=start)
-            self._set_statement(plan, problem.records, notes, reset)
+            self._set_statement(plan, data, counted, reset)
             self.theta_ = theta
             self._set_coefficients(theta)
+            self._warn(data, counted, remember_rows(self, data.digests, reset))
         return self
 
     def _check_settings(self, reset: bool) -> None:
@@ -144,19 +148,20 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool
     ) -> _Prepared:
         features, targets, weights = self._validated(X, y, sample_weight, reset)
-        encode, notes = self._encode(self._summarizer()(targets, weights), known)
+        encode, learnt = self._encode(self._summarizer()(targets, weights), known)
         labels, all_weights = encode(targets, weights)
         problem = Problem(features, labels, loss=self._loss(), response=self.response, weights=all_weights)
         runner = MemoryRunner(problem, thread_count(self.n_jobs), self.progress)
-        return _Prepared(runner, features.shape[1], weights is not None, notes)
+        digests = compute_digests(features, self.n_features_in_)
+        return _Prepared(runner, features.shape[1], weights is not None, learnt, digests)
 
     def _prepare_chunks(
         self, X: DaskTable, y: DaskColumn, sample_weight: DaskColumn | None, known: ArrayLike | None, reset: bool
     ) -> _Prepared:
         data = chunks.to_chunks(X, y, sample_weight)
         validate_data(self, data.sample, reset=reset, skip_check_array=True)
-        sizes, summary = chunks.survey(data, self._summarizer(), self._has_numeric_targets())
-        encode, notes = self._encode(summary, known)
+        sizes, summary, digests = chunks.survey(data, self._summarizer(), self._has_numeric_targets())
+        encode, learnt = self._encode(summary, known)
         runner = chunks.make_runner(
             data,
             sizes,
@@ -166,7 +171,8 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             has_intercept=self.fit_intercept,
             progress=self.progress,
         )
-        return _Prepared(runner, data.sample.shape[1] + self.fit_intercept, sample_weight is not None, notes)
+        columns = data.sample.shape[1] + self.fit_intercept
+        return _Prepared(runner, columns, sample_weight is not None, learnt, digests)
 
     def _validated(
         self, X: Table, y: Column, sample_weight: Column | None, reset: bool
@@ -237,17 +243,31 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
-    def _set_statement(self, plan: TrainingPlan, records: int, notes: tuple[str, ...], reset: bool) -> None:
-        """Set the statement and the number of steps, and warn about what the statement does not cover."""
-        call = statement_of(plan, records, self.delta, self.adjacency)
-        call = about_seed(call, self.random_state is not None)
-        for note in notes:
-            warnings.warn(note, PrivacyWarning, stacklevel=4)
+    def _set_statement(self, plan: TrainingPlan, data: _Prepared, counted: tuple[str, ...], reset: bool) -> None:
+        """Set the statement and the number of steps; `counted` are notes about other fits."""
+        call = statement_of(plan, data.runner.problem.records, self.delta, self.adjacency)
+        call = about_noise(about_seed(call, self.random_state is not None), plan.rule)
+        for fault in reversed(data.learnt):
+            call = fail_closed(call, fault)
+        notes = data.learnt + counted
         if not reset:
             notes = tuple(dict.fromkeys((*self.statement_.notes, *notes, _PARALLEL)))
             call = _compose_in_parallel(call, self.statement_)
         self.n_iter_ = plan.steps if reset else self.n_iter_ + plan.steps
-        self.statement_ = replace(call, reasons=(*call.reasons, *notes), notes=notes)
+        others = [note for note in notes if note not in call.reasons]
+        self.statement_ = replace(call, reasons=(*call.reasons, *others), notes=notes)
+
+    def _warn(self, data: _Prepared, counted: tuple[str, ...], seen: int) -> None:
+        """Warn about what the fit revealed, or may have revealed, outside its statement."""
+        notes = [f"{SEEDED} {SEED_ADVICE}"] if self.random_state is not None else []
+        if seen:
+            notes.append(
+                f"partial_fit: {seen} of {data.runner.problem.records} rows equal rows of earlier calls. Whoever is in "
+                "several calls spends the sum of their ε, which the statement does not count: use other people's rows."
+            )
+        for note in (*notes, *data.learnt, *counted):
+            warnings.warn(note, PrivacyWarning, stacklevel=4)
+        warn_about_delta(self.delta, data.runner.problem.records, stacklevel=4)
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
@@ -303,11 +323,17 @@ def seed_from(random_state: RandomState) -> int | None:
 
 def _compose_in_parallel(call: Statement, earlier: Statement) -> Statement:
     """Return what holds for the records of both statements, each of which is in one of them only; without notes."""
-    earlier = replace(earlier, reasons=tuple(reason for reason in earlier.reasons if reason not in earlier.notes))
-    larger, other = sorted((call, earlier), key=lambda statement: -statement.certified)
-    if SEEDED in other.reasons and SEEDED not in larger.reasons:
-        larger = replace(larger, reasons=(*larger.reasons, SEEDED))
-    curves = [statement.certificate.profile for statement in (call, earlier)]
-    if curves[0] is None or curves[1] is None:
-        return larger
-    return replace(larger, certificate=Certificate(worst(curves[0], curves[1]), larger.certificate.reasons))
+    one, other = _mended(call), _mended(earlier)
+    joined = max(one, other, key=lambda statement: statement.certified)
+    curves = one.certificate.profile, other.certificate.profile
+    if curves[0] is not None and curves[1] is not None:
+        joined = replace(joined, certificate=Certificate(worst(curves[0], curves[1]), joined.certificate.reasons))
+    for fault in reversed(dict.fromkeys((*call.faults, *earlier.faults))):
+        joined = fail_closed(joined, fault)
+    return joined
+
+
+def _mended(statement: Statement) -> Statement:
+    """Return the statement of a fit without its faults and notes."""
+    whole = statement if statement.mended is None else statement.mended
+    return replace(whole, reasons=tuple(reason for reason in whole.reasons if reason not in statement.notes), notes=())

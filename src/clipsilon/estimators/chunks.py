@@ -35,6 +35,7 @@ from clipsilon.engine.remote import (
 from clipsilon.estimators.inputs import Array, Labels
 from clipsilon.estimators.quantiles import balances
 from clipsilon.estimators.rescaling import project
+from clipsilon.estimators.seen_rows import Digests, compute_digests, digest_key, merge_digests
 from clipsilon.estimators.targets import ClassCounts, Moments, merge
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
@@ -70,10 +71,11 @@ class Chunks(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The number of rows of each chunk, and a summary of all of y."""
+    """The number of rows of each chunk, a summary of all of y, and digests of the rows."""
 
     sizes: list[int]
     summary: ClassCounts | Moments
+    digests: Digests
 
 
 def is_chunked(X: object) -> TypeGuard[DaskTable]:
@@ -158,26 +160,36 @@ def survey(chunks: Chunks, summarize: Callable[[Any, Any], Any], numeric: bool) 
     Returns
     -------
     Survey
-        The number of rows of each chunk, and the summary of all of y.
+        The number of rows of each chunk, the summary of all of y, and digests of the rows.
     """
-    found = _compute(_map(partial(_examine, summarize, numeric), chunks.X, chunks.y, chunks.weights))
-    summaries = [summary for _, summary, _ in found if summary is not None]
+    examine = partial(_examine, summarize, numeric, digest_key())
+    found = _compute(_map(examine, chunks.X, chunks.y, chunks.weights))
+    summaries = [one.summary for one in found if one.summary is not None]
     if not summaries:
         raise ValueError("X must have at least one row, got none in any chunk.")
-    if not any(has_weight for _, _, has_weight in found):
+    if not any(one.has_weight for one in found):
         raise ValueError("sample_weight must have at least one weight above 0, got none.")
-    return Survey([rows for rows, _, _ in found], merge(summaries))
+    digests = merge_digests([one.digests for one in found])
+    return Survey([one.rows for one in found], merge(summaries), digests)
 
 
-def _examine(
-    summarize: Callable[[Any, Any], Any], numeric: bool, x: Any, y: Any, weights: Any
-) -> tuple[int, Any, bool]:
-    """Return the number of rows, the summary of y if there are any, and whether any row has weight."""
+class _Examined(NamedTuple):
+    """What is learnt from one chunk: `summary` is that of y, None without rows."""
+
+    rows: int
+    summary: ClassCounts | Moments | None
+    has_weight: bool
+    digests: Digests
+
+
+def _examine(summarize: Callable[[Any, Any], Any], numeric: bool, key: int, x: Any, y: Any, weights: Any) -> _Examined:
+    """Check one chunk; `key` is that of the digests of its rows."""
     x, y = check_X_y(x, y, **_TABLES, y_numeric=numeric, ensure_min_samples=0)
     rows = x.shape[0]
     if weights is not None:
         weights = checks.weights("sample_weight", weights, rows)
-    return rows, summarize(y, weights) if rows else None, bool(rows if weights is None else (weights > 0).any())
+    has_weight = bool(rows if weights is None else (weights > 0).any())
+    return _Examined(rows, summarize(y, weights) if rows else None, has_weight, compute_digests(x, x.shape[1], key))
 
 
 # -- training ---------------------------------------------------------------------------------------------------------

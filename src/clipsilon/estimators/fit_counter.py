@@ -147,9 +147,9 @@ def _count_of(estimator: Any) -> _FitCount:
     if estimator not in _counts:
         count = _counts[estimator] = _FitCount()
         statement = getattr(estimator, "statement_", None)
-        if statement is not None and statement.certified > 0:
-            count.fits, count.epsilon, count.delta = 1, statement.certified, statement.delta
-            count.latest[estimator] = statement.certified
+        if statement is not None and statement.nominal > 0:
+            count.fits, count.epsilon, count.delta = 1, statement.nominal, statement.delta
+            count.latest[estimator] = statement.nominal
     return _counts[estimator]
 
 

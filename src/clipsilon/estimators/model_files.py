@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +19,7 @@ from clipsilon._core import checks
 from clipsilon._core.storage import write_atomically
 from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
-from clipsilon.privacy.statement import Statement
+from clipsilon.privacy.statement import SEEDED, Statement, fail_closed
 from clipsilon.version import __version__
 
 if TYPE_CHECKING:  # scikit-learn takes long to load, so it is imported where it is used
@@ -59,7 +60,8 @@ def load_model(path: str | Path) -> Pipeline:
     """Load a model that `clipsilon fit` wrote, as a fitted scikit-learn pipeline.
 
     Data frames must have the columns that it was fitted to, in their order. `named_steps["model"].statement_` is the
-    statement of the fit; of a certificate that is not Gaussian, only ε at the requested δ is restored.
+    statement of the fit, closed if the fit was seeded; of a certificate that is not Gaussian, only ε at the requested δ
+    is restored.
     """
     model = read_model(path)
     model.pipeline.steps[0][1].feature_names_in_ = np.array(model.columns, dtype=object)
@@ -84,7 +86,7 @@ def write_model(path: Path, model: Model, total: TotalPrivacy) -> None:
         "version": VERSION,
         "written_by": f"clipsilon {__version__}",
         "seeded": model.seeded,
-        "privacy": total._asdict(),
+        "privacy": total.to_dict(),
         "target": model.target,
         "columns": list(model.columns),
         "scaling": _scaling(steps["scaler"]) if "scaler" in steps else None,
@@ -158,8 +160,14 @@ def _plain(value: Any) -> Any:
 
 
 def _stated(statement: Statement) -> dict[str, Any]:
+    mended = statement if statement.mended is None else statement.mended
+    mus = {"gaussian_mu": _mu(statement), "nominal_gaussian_mu": _mu(mended)}
+    return {**statement.to_dict(), **mus}
+
+
+def _mu(statement: Statement) -> float | None:
     profile = statement.certificate.profile
-    return {**statement.to_dict(), "gaussian_mu": None if profile is None else profile.mu}
+    return None if profile is None else profile.mu
 
 
 # -- from JSON ------------------------------------------------------------------------------------------------------
@@ -171,11 +179,14 @@ def _restored(content: dict[str, Any]) -> Model:
     columns = tuple(content["columns"])
     if not columns or not all(isinstance(name, str) for name in (*columns, content["target"])):
         raise ValueError("columns must have names")
-    kind = content["model"]["kind"]
+    kind, seeded = content["model"]["kind"], bool(content["seeded"])
     steps = [("model", _estimator(kind, content["model"], len(columns)))]
     if content["scaling"] is not None:
         steps.insert(0, ("scaler", _scaler(content["scaling"], len(columns))))
-    return Model(kind, Pipeline(steps), columns, content["target"], bool(content["seeded"]))
+    for _, step in steps if seeded else ():  # files of earlier versions state a certified ε even then
+        if SEEDED not in step.statement_.faults:
+            step.statement_ = fail_closed(step.statement_, SEEDED)
+    return Model(kind, Pipeline(steps), columns, content["target"], seeded)
 
 
 def _scaler(content: dict[str, Any], columns: int) -> PrivateScaler:
@@ -253,14 +264,26 @@ _KINDS = {
 
 
 def _statement(content: dict[str, Any]) -> Statement:
-    certified = np.inf if content["certified_epsilon"] is None else float(content["certified_epsilon"])
-    mu = content["gaussian_mu"]
+    """Return the statement, closed by its faults; earlier versions wrote neither these nor nominal values."""
+    reasons, faults = tuple(map(str, content["reasons"])), tuple(map(str, content.get("faults", ())))
+    start = "nominal" if "nominal_epsilon" in content else "certified"
+    mu = content["nominal_gaussian_mu" if start == "nominal" else "gaussian_mu"]
+    open_reasons = tuple(reason for reason in reasons if reason not in faults)
+    statement = _open_statement(content, content[f"{start}_epsilon"], mu, open_reasons)
+    for fault in reversed(faults):
+        statement = fail_closed(statement, fault)
+    return replace(statement, reasons=reasons, claim_holds=content["claim_holds"])
+
+
+def _open_statement(
+    content: dict[str, Any], epsilon: float | None, mu: float | None, reasons: tuple[str, ...]
+) -> Statement:
+    certified = np.inf if epsilon is None else float(epsilon)
     profile = None
     if mu is not None:
         profile = profiles.gaussian(mu)
     elif np.isfinite(certified):
         profile = profiles.point(certified, content["delta"])
-    reasons = tuple(map(str, content["reasons"]))
     return Statement(
         rule=content["rule"],
         records=content["records"],

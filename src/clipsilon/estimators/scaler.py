@@ -18,15 +18,15 @@ from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
 from clipsilon.engine import exact_noise
 from clipsilon.engine.streams import spawn
-from clipsilon.estimators.base import rollback_on_error, seed_from
+from clipsilon.estimators.base import SEED_ADVICE, rollback_on_error, seed_from
 from clipsilon.estimators.chunks import chunkwise, count_rows, is_chunked, to_chunks, total_balances
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.quantiles import Posterior, balances, search, values
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import Certificate, require_public_size
-from clipsilon.privacy.statement import SEEDED, Statement
-from clipsilon.privacy.warning import PrivacyWarning
+from clipsilon.privacy.statement import SEEDED, Statement, about_seed
+from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 
 if TYPE_CHECKING:
     from clipsilon.estimators.inputs import RandomState, Table
@@ -133,12 +133,17 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         else:
             notes = self._count_fit()
             found = _learn(count, n, columns, std, noise)
-            terms = _terms(mu, self.random_state is not None) + self._advice(found.learnt)
-            self._set(found, n, mu, terms, notes)
-            for note in notes:
-                warnings.warn(note, PrivacyWarning, stacklevel=3)
+            self._set(found, n, mu, _terms(mu) + self._advice(found.learnt), notes)
+            self._warn(n, notes)
         for advice in self._advice(self.learnt_):
             warnings.warn(advice, UserWarning, stacklevel=3)
+
+    def _warn(self, records: int, notes: tuple[str, ...]) -> None:
+        """Warn about what a fit that looked at the records reveals outside its statement."""
+        seeded = (f"{SEEDED} {SEED_ADVICE}",) if self.random_state is not None else ()
+        for note in seeded + notes:
+            warnings.warn(note, PrivacyWarning, stacklevel=4)
+        warn_about_delta(self.delta, records, stacklevel=4)
 
     @chunkwise
     def transform(self, X: Table) -> Array:
@@ -171,7 +176,8 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         certificate = Certificate(profiles.gaussian(mu), (*reasons, *notes))
         about = type(self).__name__, records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
         certified = certificate.epsilon(self.delta)
-        self.statement_ = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
+        statement = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
+        self.statement_ = about_seed(statement, self.random_state is not None)
 
     def _advice(self, learnt: NDArray[np.bool_]) -> list[str]:
         """Return a sentence that names the columns hidden by the noise, if there are any."""
@@ -270,9 +276,9 @@ def _check_budget(epsilon: float | None) -> float:
     return checks.positive("epsilon", epsilon)
 
 
-def _terms(mu: float, seeded: bool) -> list[str]:
+def _terms(mu: float) -> list[str]:
     """Return the terms of the guarantee."""
-    terms = [
+    return [
         f"{QUESTIONS} noisy counts per column: Gaussian differential privacy with μ = {mu:.4g}.",
         "A record that is zeroed out is counted nowhere. The number of records is public, and the same for both data "
         "sets.",
@@ -280,6 +286,3 @@ def _terms(mu: float, seeded: bool) -> list[str]:
         "not: they are as private as the records.",
         "One fit is covered: each fit is a release of its own.",
     ]
-    if seeded:
-        terms.append(SEEDED)
-    return terms

@@ -1,4 +1,4 @@
-"""The privacy of several fitted steps together, such as those of a pipeline."""
+"""The privacy of several releases on one data set together, such as the fitted steps of a pipeline."""
 
 from __future__ import annotations
 
@@ -11,62 +11,81 @@ from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
-from sklearn.utils import get_tags
 
 from clipsilon._core import checks
+from clipsilon.estimators.steps import find_fault
 from clipsilon.privacy.accounting import gaussian
+from clipsilon.privacy.accounting.joint import joint_epsilon
 from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.statement import Statement, format_epsilon
+from clipsilon.privacy.statement import Statement, finite_or_none, format_epsilon
 from clipsilon.privacy.warning import PrivacyWarning
-
-_SHAPES = {"n_features_in_", "feature_names_in_", "n_output_features_"}  # attributes that depend on no record
 
 
 class TotalPrivacy(NamedTuple):
-    """What several steps spent: together they are (epsilon, delta)-private.
+    """What several releases spent: together they are (epsilon, delta)-private.
 
     Parameters
     ----------
     epsilon : float
-        Infinite if one of the steps is not covered.
+        Infinite if one of them is not covered.
     delta : float
         The δ at which ε holds.
     adjacency : str
         "zero-out", "add-remove" or "replace-one".
     reasons : tuple of str
-        How ε is composed, and the notes.
+        The faults, how ε is composed, and the notes.
     notes : tuple of str
         What is not covered, such as the other fits of a search.
+    faults : tuple of str
+        Why ε is infinite although the private steps could be certified, such as a seed.
+    nominal : float
+        The ε with the faults mended; `epsilon` if there are none.
     """
 
     epsilon: float
     delta: float
     adjacency: str
     reasons: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    faults: tuple[str, ...]
+    nominal: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for JSON: an infinite ε becomes None."""
+        finite = {"epsilon": finite_or_none(self.epsilon), "nominal": finite_or_none(self.nominal)}
+        return {**self._asdict(), **finite}
 
     def __str__(self) -> str:
-        lines = [
-            f"all steps: ε = {format_epsilon(self.epsilon)} at δ = {self.delta:g}",
-            f"  neighbours: {ADJACENCIES[self.adjacency]}",
-        ]
+        lines = [f"all steps: {format_total(self)}", f"  neighbours: {ADJACENCIES[self.adjacency]}"]
         lines += [f"  - {reason}" for reason in self.reasons if reason not in self.notes]
         return "\n".join(lines + [f"  - Not covered: {note}" for note in self.notes])
 
 
-def total_privacy(steps: BaseEstimator | Iterable[BaseEstimator], delta: float | None = None) -> TotalPrivacy:
-    """Compose the privacy of several fitted steps on one data set.
+def format_total(total: TotalPrivacy) -> str:
+    """Return ε at δ as text, with the nominal ε if faults prevent a certificate."""
+    text = f"ε = {format_epsilon(total.epsilon)} at δ = {total.delta:g}"
+    if total.faults and math.isfinite(total.nominal):
+        text += f", nominal: ε = {format_epsilon(total.nominal)} with this mended"
+    return text
 
-    Each note warns with a `PrivacyWarning`. What a statement does not cover, such as the other fits of a search, is not
-    covered here either. If a step learnt from the data without a statement, nothing is certified; if its data were
+
+def total_privacy(steps: Any, delta: float | None = None, *, rows: Any = None) -> TotalPrivacy:
+    """Compose the privacy of several releases on one data set.
+
+    Each fault and each note warns with a `PrivacyWarning`. What a statement does not cover, such as the other fits of
+    an estimator, is not covered here either. Nothing is certified if a step learnt from the data without a statement,
+    if a step looks at several rows at a time, or if a search chose by scores on the records. If a step's data were
     public, list the other steps alone.
 
     Parameters
     ----------
-    steps : pipeline, search or list of estimators
-        A fitted pipeline, a list of fitted steps, or a fitted search, of which the best estimator is taken.
+    steps : pipeline, search, estimator, Statement, PrivacyEngine, or list of these
+        Fitted steps, their statements, or PyTorch engines that trained. Of a search the best estimator is taken.
     delta : float, optional
         The δ at which ε is certified; by default the sum of those of the statements.
+    rows : array-like, optional
+        Rows to test functions with that have no statement, such as those of a `FunctionTransformer`: each must treat
+        them one by one. Made-up numbers by default.
 
     Returns
     -------
@@ -76,11 +95,13 @@ def total_privacy(steps: BaseEstimator | Iterable[BaseEstimator], delta: float |
     Formal guarantee
     ----------------
     The outputs of all steps together are (epsilon, delta)-private under the adjacency of their statements. Gaussian
-    steps compose exactly, μ² = Σμ_i²; otherwise ε and δ add up.
+    steps compose exactly, μ² = Σμ_i²; with others, all are composed on one curve, or ε and δ add up where that gives
+    less. Which functions look at several rows is tested, not proven.
     """
-    parts = list(_parts(steps))
-    spent = [part.statement_ for part in parts if hasattr(part, "statement_")]
-    unstated = [type(part).__name__ for part in parts if not hasattr(part, "statement_") and _has_learnt(part)]
+    choices: list[str] = []
+    parts = list(_parts(steps, choices))
+    stated = [_statement(part) for part in parts]
+    spent = [statement for statement in stated if statement is not None]
     if not spent:
         raise ValueError(f"steps must hold a fitted private step, got {_type_names(parts)}.")
     adjacencies = sorted({statement.adjacency for statement in spent})
@@ -90,50 +111,79 @@ def total_privacy(steps: BaseEstimator | Iterable[BaseEstimator], delta: float |
     level = checks.open_fraction("delta", own if delta is None else delta)
     if math.isclose(level, own, rel_tol=1e-12):  # sums of fractions are off by rounding
         level = own
-    epsilon, reasons = _compose(spent, level / own)
-    notes = [f"{statement.rule}: {note}" for statement in spent for note in statement.notes]
-    if unstated:
-        epsilon = math.inf
-        notes.append(f"Learnt from the data without budget: {', '.join(unstated)}. Nothing is certified.")
-    for note in notes:
-        warnings.warn(note, PrivacyWarning, stacklevel=2)
-    return TotalPrivacy(epsilon, level, adjacencies[0], (*reasons, *notes), tuple(notes))
+    nominal, reasons = _compose([statement.mended or statement for statement in spent], level, own)
+    others = [part for part, statement in zip(parts, stated, strict=True) if statement is None]
+    faults = (*choices, *_faults(spent), *filter(None, (find_fault(part, rows) for part in others)))
+    notes = tuple(f"{one.rule}: {note}" for one in spent for note in one.notes if note not in one.faults)
+    for warning in faults + notes:
+        warnings.warn(warning, PrivacyWarning, stacklevel=2)
+    epsilon = math.inf if faults else nominal
+    return TotalPrivacy(epsilon, level, adjacencies[0], (*faults, *reasons, *notes), notes, faults, nominal)
 
 
-def _compose(spent: list[Statement], fraction: float) -> tuple[float, list[str]]:
-    """Return the ε of all statements, each at this fraction of its own δ, and the reasons."""
-    exact = [statement for statement in spent if _mu(statement) is not None]
-    others = [(s.rule, s.epsilon(s.delta * fraction), s.delta * fraction) for s in spent if _mu(s) is None]
-    if exact:
-        mu = math.hypot(*(_mu(statement) or 0.0 for statement in exact))
-        level = fraction * sum(statement.delta for statement in exact)
-        others.append((" and ".join(s.rule for s in exact), gaussian.epsilon(mu, level), level))
-    reasons = [f"{rule}: ε = {format_epsilon(epsilon)} at δ = {level:.4g}." for rule, epsilon, level in others]
-    return sum(epsilon for _, epsilon, _ in others), reasons
+def _faults(spent: list[Statement]) -> Iterator[str]:
+    for statement in spent:
+        yield from (f"{statement.rule}: {fault}" for fault in statement.faults)
+
+
+def _compose(spent: list[Statement], level: float, own: float) -> tuple[float, list[str]]:
+    """Return the ε of all statements at δ = `level`, and the reasons; `own` is the sum of their own δ."""
+    fraction = level / own
+    each = [(one, one.epsilon(one.delta * fraction)) for one in spent]
+    reasons = [f"{one.rule}: ε = {format_epsilon(epsilon)} at δ = {one.delta * fraction:.4g}." for one, epsilon in each]
+    mus = [_mu(one) for one in spent]
+    curves = [one.certificate.profile for one in spent if one.certificate.profile is not None]
+    if len(spent) == 1 or len(curves) < len(spent):
+        return sum(epsilon for _, epsilon in each), reasons
+    gaussians = [(one.delta, mu) for one, mu in zip(spent, mus, strict=True) if mu is not None]
+    basic = sum(epsilon for (_, epsilon), mu in zip(each, mus, strict=True) if mu is None)
+    if gaussians:
+        mu = math.hypot(*(mu for _, mu in gaussians))
+        basic += gaussian.epsilon(mu, fraction * sum(delta for delta, _ in gaussians))
+    together = min(basic, joint_epsilon(curves, level))
+    return together, [*reasons, f"Composed: ε = {format_epsilon(together)} at δ = {level:.4g}."]
 
 
 def _mu(statement: Statement) -> float | None:
     profile = statement.certificate.profile
-    return math.inf if profile is None else profile.mu
+    return None if profile is None else profile.mu
 
 
-def _parts(steps: Any) -> Iterator[Any]:
-    """Yield the steps themselves, without the pipelines and searches around them."""
+def _statement(part: Any) -> Statement | None:
+    """Return the statement of a release: itself, that of a fitted estimator, or that of a PyTorch engine."""
+    if isinstance(part, Statement):
+        return part
+    stated = getattr(part, "statement_", None)
+    if stated is None and callable(getattr(part, "statement", None)):
+        stated = part.statement()
+    return stated if isinstance(stated, Statement) else None
+
+
+def _parts(steps: Any, choices: list[str]) -> Iterator[Any]:
+    """Yield the steps themselves, without the pipelines and searches around them; `choices` collects what these chose.
+
+    A search with one setting has no choice.
+    """
     if isinstance(steps, BaseSearchCV):
-        steps = [_best(steps)]
+        name, steps, tried = type(steps).__name__, [_best(steps)], len(steps.cv_results_["params"])
+        if tried > 1:
+            choices.append(f"{name} chose between {tried} settings by scores on the records, without budget.")
     if isinstance(steps, Pipeline | FeatureUnion | ColumnTransformer):
         steps = _members(steps)
-    elif hasattr(steps, "fit"):
+    elif isinstance(steps, Statement) or hasattr(steps, "fit") or callable(getattr(steps, "statement", None)):
         yield steps
         return
     elif not isinstance(steps, Iterable) or isinstance(steps, str):
-        raise ValueError(f"steps must be a pipeline, a search or a list of fitted steps, got {_type_names([steps])}.")
+        raise ValueError(
+            "steps must be a pipeline, a search, a statement, an engine or a list of fitted steps, got "
+            f"{_type_names([steps])}."
+        )
     for step in steps:
         if not isinstance(step, str) and step is not None:  # "passthrough" and "drop" learn nothing
-            yield from _parts(step)
+            yield from _parts(step, choices)
 
 
-def _best(search: BaseSearchCV) -> Any:
+def _best(search: BaseSearchCV) -> BaseEstimator:
     if not hasattr(search, "best_estimator_"):
         raise ValueError("steps must be fitted, and a search with refit=True, got one without a best_estimator_.")
     return search.best_estimator_
@@ -150,9 +200,3 @@ def _members(steps: Any) -> list[Any]:
     if isinstance(steps, FeatureUnion):
         return [step for _, step in steps.transformer_list]
     return [step for _, step, _ in steps.transformers_]
-
-
-def _has_learnt(step: Any) -> bool:
-    """Whether a step has attributes that, by scikit-learn's naming, come from records; shapes do not count."""
-    found = {name for name in vars(step) if name.endswith("_") and not name.startswith("_")}
-    return bool(get_tags(step).requires_fit and found - _SHAPES)

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clipsilon._core import checks
 from clipsilon.privacy.users import UserStatements, account_users
+from clipsilon.privacy.warning import warn_about_delta
 
 TERMS = (
     "Each user's guarantee is for the replacement of their record, whatever the others do. It covers the reports in "
@@ -75,4 +77,5 @@ def compose_reports(reports: Iterable[tuple[str, float]], delta: float) -> Local
         raise ValueError("ledger must hold at least one report, got none.")
     sent = np.array([len(mus) for mus in budgets.values()])
     composed = [math.hypot(*mus) for mus in budgets.values()]  # √(Σμ²), and μ itself for one report
+    warn_about_delta(checks.open_fraction("delta", delta), len(budgets))
     return LocalStatement(tuple(budgets), sent, account_users(composed, delta))

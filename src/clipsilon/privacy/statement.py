@@ -15,9 +15,12 @@ from clipsilon.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipsilon.privacy.claims import Claim, claim
 from clipsilon.privacy.release import Release, release
 from clipsilon.privacy.warning import large_delta
+from clipsilon.rules.noise import Gaussian
+from clipsilon.rules.outputs import Selected
 from clipsilon.rules.rule import Rule
 
 SEEDED = "Seeded: not for release; whoever knows the seed can undo the noise."
+INEXACT = "its noise is drawn in floating point, whose low-order bits may betray what it hides."
 _IF_SEEDED = "A seeded run is not for release: whoever knows the seed can undo the noise."
 
 
@@ -238,11 +241,22 @@ def fail_closed(statement: Statement, reason: str) -> Statement:
 
 
 def about_seed(statement: Statement, seeded: bool) -> Statement:
-    """Replace the conditional note about seeds by one for a run that is known to be seeded or not."""
-    replacements = {_IF_SEEDED: (SEEDED,) if seeded else ()}
-    return replace(
-        statement, reasons=tuple(r for reason in statement.reasons for r in replacements.get(reason, (reason,)))
-    )
+    """Drop the conditional note about seeds from the statement of a release, and close it if there was a seed."""
+    certain = replace(statement, reasons=tuple(reason for reason in statement.reasons if reason != _IF_SEEDED))
+    return fail_closed(certain, SEEDED) if seeded else certain
+
+
+def about_noise(statement: Statement, rule: Rule) -> Statement:
+    """Close the statement of a release whose noise is not exact in the machine.
+
+    A part states by the class attribute `exact = True` that each number it draws is an exact real one on a public
+    grid. Until the package's Gaussian noise states this, nothing is asked of others.
+    """
+    drawing = [type(rule.noise)] + [type(rule.output)] * (type(rule.output) is Selected)
+    for part in drawing if hasattr(Gaussian, "exact") else ():
+        if not getattr(part, "exact", False):
+            statement = fail_closed(statement, f"{part.__name__}: {INEXACT}")
+    return statement
 
 
 def _costs_nothing(statement: Statement) -> bool:

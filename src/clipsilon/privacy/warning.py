@@ -1,4 +1,6 @@
-"""The category of warnings about privacy, and the one about δ."""
+"""The category of warnings about privacy, and the sentence about a δ that is too large."""
+
+import warnings
 
 
 class PrivacyWarning(UserWarning):
@@ -6,7 +8,26 @@ class PrivacyWarning(UserWarning):
 
 
 def large_delta(delta: float, records: int) -> list[str]:
-    """Return a sentence if δ is at least 1 in the number of records, else nothing."""
+    """Return a sentence if δ ≥ 1/n, else nothing: publishing a random record is (0, 1/n)-private."""
     if delta * records < 1:
         return []
-    return [f"δ = {delta:g} is at least 1 in {records} records: releasing a whole record at random would be allowed."]
+    return [
+        f"δ = {delta:g} is at least 1 in {records} records, which permits releasing a whole record: choose a δ well "
+        f"below {1 / records:.2g}."
+    ]
+
+
+def warn_about_delta(delta: float, records: int, stacklevel: int = 2) -> None:
+    """Warn if δ is too large to protect anybody.
+
+    Parameters
+    ----------
+    delta : float
+        The δ at which a release is stated.
+    records : int
+        n, the number of records or, under local privacy, of users.
+    stacklevel : int, default 2
+        As in `warnings.warn`, counted from this function.
+    """
+    for sentence in large_delta(delta, records):
+        warnings.warn(sentence, PrivacyWarning, stacklevel=stacklevel + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,9 +15,9 @@ from torch.utils.data import DataLoader
 from clipsilon._core import checks
 from clipsilon._core.other_names import explain_other_names
 from clipsilon.privacy.calibration import calibrate
-from clipsilon.privacy.certificate import Certificate, require_public_size
-from clipsilon.privacy.statement import Statement, about_seed, account
-from clipsilon.privacy.warning import PrivacyWarning
+from clipsilon.privacy.certificate import require_public_size
+from clipsilon.privacy.statement import Statement, about_seed, account, fail_closed
+from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs
 from clipsilon.torch import checkpoint, inputs
@@ -231,7 +230,8 @@ class PrivacyEngine:
         Returns
         -------
         Statement
-            With `certified` infinite if steps were made of batches that the private loader did not draw.
+            With `certified` infinite if a generator was given for the noise or to the loader, or if steps were made of
+            batches that the private loader did not draw; `nominal` is what would be certified otherwise.
         """
         training = self._used()
         if steps is None and self.steps == 0:
@@ -244,7 +244,10 @@ class PrivacyEngine:
         if steps is None and training.state.is_foreign:
             warnings.warn(_FOREIGN, PrivacyWarning, stacklevel=2)
             return _nothing_certified(stated, _FOREIGN)
-        besides = [_NOISE, *[_COARSE] * training.is_coarse, *[_GUESSABLE] * training.is_guessable]
+        warn_about_delta(stated.delta, training.records, stacklevel=2)
+        if training.is_guessable:
+            stated = fail_closed(stated, _GUESSABLE)
+        besides = [_NOISE, *[_COARSE] * training.is_coarse]
         return replace(stated, reasons=(*stated.reasons, *besides))
 
     def get_epsilon(self, delta: float) -> float:
@@ -354,7 +357,4 @@ def _model_and_criterion(
 
 def _nothing_certified(stated: Statement, reason: str) -> Statement:
     """Return the statement of a training that is not the one accounted for."""
-    none = Certificate(None, (reason,))
-    return replace(
-        stated, certified=math.inf, claimed=None, claim_holds=None, reasons=(reason,), certificate=none, notes=(reason,)
-    )
+    return replace(fail_closed(stated, reason), claimed=None, claim_holds=None, reasons=(reason,), notes=(reason,))

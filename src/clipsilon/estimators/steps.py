@@ -1,0 +1,154 @@
+"""What the steps of a pipeline learnt from the records, by asking each of them.
+
+A step learnt nothing if its settings were given, not fitted, and if it transforms each row by itself. The first is
+known for some of scikit-learn's steps, and otherwise holds if `fit` left nothing on the step. The second can be tested:
+`transform(X)[:k]` equals `transform(X[:k])`, in any order of the rows. In doubt, a step has learnt.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.impute import MissingIndicator, SimpleImputer
+from sklearn.preprocessing import (
+    Binarizer,
+    FunctionTransformer,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    SplineTransformer,
+)
+
+# Attributes that depend on no record: shapes, and how scikit-learn formats and routes.
+_HARMLESS = {
+    *("n_features_in_", "feature_names_in_", "n_output_features_", "_sklearn_output_config", "_metadata_request"),
+}
+_CLOSE = 1e-12  # relative difference of two results that rounding explains
+
+
+def _has_given_categories(step: Any) -> bool:
+    counted = step.min_frequency is not None or step.max_categories is not None
+    return not isinstance(step.categories, str) and not counted
+
+
+#: Steps of scikit-learn that treat each row by itself, and when their settings were given.
+_GIVEN: dict[type, Callable[[Any], bool]] = {
+    Binarizer: lambda step: True,
+    MissingIndicator: lambda step: step.features == "all",
+    Normalizer: lambda step: True,
+    OneHotEncoder: _has_given_categories,
+    OrdinalEncoder: _has_given_categories,
+    PolynomialFeatures: lambda step: True,
+    SimpleImputer: lambda step: step.strategy == "constant" and not step.add_indicator,
+    SplineTransformer: lambda step: not isinstance(step.knots, str),
+}
+
+
+def find_fault(step: Any, rows: Any = None) -> str | None:
+    """Return a sentence about what a step without a statement learnt from the records; None if it learnt nothing.
+
+    Parameters
+    ----------
+    step : estimator
+        A fitted step.
+    rows : array-like, optional
+        Rows to test the step with; made up by default, and where it does not take these.
+
+    Returns
+    -------
+    str or None
+    """
+    name = type(step).__name__
+    if type(step) in _GIVEN:
+        return None if _GIVEN[type(step)](step) else _learnt(name)
+    if type(step) is FunctionTransformer and step.func is None:
+        return None
+    if _left_by_fit(step):
+        return _learnt(name)
+    if not hasattr(step, "transform"):
+        return f"What {name} does to the records is not known: it has neither a statement nor a transform."
+    for table in ([] if rows is None else [rows]) + [None]:
+        try:
+            alone = treats_rows_alone(step.transform, _made_up(step) if table is None else table)
+        except Exception:  # whatever the user's function raises
+            continue
+        return None if alone else f"{name} looks at several rows at a time: one record changes what others become."
+    return f"Whether {name} looks at one row at a time could not be tested: give rows= that it takes."
+
+
+def _learnt(name: str) -> str:
+    return f"Learnt from the data without budget: {name}."
+
+
+def _left_by_fit(step: Any) -> set[str]:
+    """Return the attributes that are neither parameters nor harmless."""
+    parameters = step.get_params(deep=False) if hasattr(step, "get_params") else {}
+    return set(vars(step)) - set(parameters) - _HARMLESS
+
+
+def treats_rows_alone(transform: Callable[[Any], Any], rows: Any) -> bool:
+    """Return whether a function of a table treats each row by itself.
+
+    Parameters
+    ----------
+    transform : callable
+        From a table to a table with one row for each of its rows.
+    rows : array or data frame
+        At least two rows to try it on: one by one, some of them, and all in other orders.
+
+    Returns
+    -------
+    bool
+        False if any row's result depends on the others. True is no proof.
+    """
+    number = len(rows)
+    if number < 2:
+        raise ValueError(f"rows must be at least 2, got {number}")
+    orders = [np.arange(number)[::-1], np.random.default_rng(0).permutation(number), np.arange(max(1, number // 2))]
+    orders += [np.array([place]) for place in range(min(number, 20))]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        whole = _table(transform(_taken(rows, np.arange(number))))
+        if len(whole) != number:
+            return False
+        return all(_are_equal(_table(transform(_taken(rows, order))), whole[order]) for order in orders)
+
+
+def _taken(rows: Any, order: NDArray[np.int64]) -> Any:
+    """Return a copy of some rows, in an order."""
+    return rows.iloc[order].copy() if hasattr(rows, "iloc") else rows[order].copy()
+
+
+def _table(result: Any) -> NDArray[Any]:
+    return np.asarray(result.toarray() if hasattr(result, "toarray") else result)
+
+
+def _are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two results are equal up to rounding."""
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind not in "fc" or other.dtype.kind not in "fc":
+        return bool(np.all((one == other) | ((one != one) & (other != other))))
+    scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
+    return bool(np.allclose(one, other, rtol=_CLOSE, atol=_CLOSE * scale, equal_nan=True))
+
+
+def _made_up(step: Any) -> Any:
+    """Return rows of numbers of many sizes, with the names of the columns if the step knows them."""
+    columns = getattr(step, "n_features_in_", None)
+    if columns is None:
+        raise ValueError("the number of columns is not known")
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((16, columns)) * 10.0 ** rng.integers(-3, 4, (16, 1))
+    rows[12:] = np.rint(rows[:4])  # whole numbers, too
+    names: Sequence[str] | None = getattr(step, "feature_names_in_", None)
+    if names is None:
+        return rows
+    import pandas
+
+    return pandas.DataFrame(rows, columns=names)
