@@ -1,11 +1,14 @@
 """Small private trainings for the tests of clipsilon.torch, and one that several processes can run."""
 
+import warnings
+
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from clipsilon import PrivacyWarning
 from clipsilon.torch import PrivacyEngine
 
 torch.set_num_threads(1)
@@ -26,8 +29,15 @@ def network(seed=1):
     return model
 
 
+def make_private(engine, **settings):
+    """Make private, without the warning about DiceSGD that has no cap."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "algorithm='dice' without residual_cap", PrivacyWarning)
+        return engine.make_private(**settings)
+
+
 class Training:
-    """A small model, made private, and its training loop."""
+    """A small model, made private, and its training loop; by DiceSGD without a cap, unless settings say otherwise."""
 
     def __init__(
         self, mode="hooks", data=None, model=None, batch=5, optimizer=torch.optim.SGD, lr=0.1, wrap=None, **settings
@@ -38,13 +48,19 @@ class Training:
         data, workers = records() if data is None else data, settings.pop("workers", 0)
         self.loader = DataLoader(data, batch_size=batch, generator=generator, num_workers=workers)
         self.mode, self.criterion = mode, settings.pop("criterion", nn.BCEWithLogitsLoss())
-        parts = self.engine.make_private(
+        parts = make_private(
+            self.engine,
             module=self.model if wrap is None else wrap(self.model),
             optimizer=optimizer([p for p in self.model.parameters() if p.requires_grad], lr=lr),
             data_loader=self.loader,
             criterion=self.criterion,
             grad_sample_mode=mode,
-            **{"noise_multiplier": 0.0, "noise_generator": torch.Generator().manual_seed(3), **settings},
+            **{
+                "algorithm": "dice",
+                "noise_multiplier": 0.0,
+                "noise_generator": torch.Generator().manual_seed(3),
+                **settings,
+            },
         )
         self.private, self.optimizer, self.loader = parts[0], parts[1], parts[-1]
         if mode == "ghost":

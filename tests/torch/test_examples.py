@@ -25,6 +25,7 @@ from clipsilon.torch.examples.training import (  # noqa: E402
     train_images,
     train_with_pauses,
 )
+from private_training import make_private  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -96,7 +97,8 @@ def train_one_pass(model, x, y, mode, **update):
     model = copy.deepcopy(model)
     loader = torch.utils.data.DataLoader(TensorDataset(x, y), batch_size=8, generator=torch.Generator().manual_seed(0))
     optimizer, criterion = torch.optim.SGD(model.parameters(), lr=0.5), torch.nn.CrossEntropyLoss()
-    made = PrivacyEngine().make_private(
+    made = make_private(
+        PrivacyEngine(),
         module=model,
         optimizer=optimizer,
         data_loader=loader,

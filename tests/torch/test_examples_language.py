@@ -114,6 +114,7 @@ def test_scores_look_back_only(words, records):
 @pytest.mark.parametrize("algorithm", ["dpsgd", "dice"])
 def test_ghost_and_hooks_agree_on_gpt2(words, records, algorithm):
     from clipsilon.torch import PrivacyEngine
+    from private_training import make_private
 
     rows = gpt2.encode_records(records[:12], words, 30)
     criterion = torch.nn.CrossEntropyLoss()
@@ -123,7 +124,8 @@ def test_ghost_and_hooks_agree_on_gpt2(words, records, algorithm):
         loader = torch.utils.data.DataLoader(
             torch.utils.data.TensorDataset(*rows), batch_size=6, generator=torch.Generator().manual_seed(0)
         )
-        made = PrivacyEngine().make_private(
+        made = make_private(
+            PrivacyEngine(),
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
             data_loader=loader,

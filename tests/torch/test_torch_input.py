@@ -36,9 +36,18 @@ SETTINGS = {
     "algorithm must be one of 'dpsgd', 'dice', got 'adam'": {"algorithm": "adam"},
     "clipping must be one of 'flat', 'automatic', got 'per_layer'": {"clipping": "per_layer"},
     "clip must be a number above 0, got 0": {"clip": 0},
-    r"error_clip must be at least clip \(1.0\), else the error is not fed back, got 0.5": {"error_clip": 0.5},
-    r"residual_cap must be at least clip \(1.0\), got 0.5": {"residual_cap": 0.5},
-    "residual_cap must be None for automatic clipping": {"residual_cap": 2.0, "clipping": "automatic"},
+    r"error_clip must be at least clip \(1.0\), else the error is not fed back, got 0.5": {
+        "algorithm": "dice",
+        "error_clip": 0.5,
+    },
+    r"residual_cap must be at least clip \(1.0\), got 0.5": {"algorithm": "dice", "residual_cap": 0.5},
+    "residual_cap must be None for algorithm='dpsgd', got 2.0": {"residual_cap": 2.0},
+    "error_clip must be None for algorithm='dpsgd', got 2.0": {"error_clip": 2.0},
+    "residual_cap must be None for automatic clipping": {
+        "algorithm": "dice",
+        "residual_cap": 2.0,
+        "clipping": "automatic",
+    },
     "noise_multiplier must be a number of at least 0, got -1": {"noise_multiplier": -1},
     "poisson_sampling must be True or False, got 'yes'": {"poisson_sampling": "yes"},
 }

@@ -101,6 +101,8 @@ class BatchState:
         The pass that may go on: the last one that was begun.
     is_foreign : bool
         Whether a step was made without a batch of the private loader, so that another loader is in use.
+    faults : list of str
+        Why nothing can be certified, such as checks that failed.
     """
 
     def __init__(self, *, fetches_ahead: bool = False):
@@ -109,6 +111,7 @@ class BatchState:
         self.rows = self.steps = self.passes = 0
         self.current = Pass()
         self.is_foreign = False
+        self.faults: list[str] = []
         self._sizes: deque[int] = deque()  # of the batches that the next steps may be made of, in order
         self._pieces: deque[bool] = deque()  # for each announced piece, whether others follow
 
@@ -118,6 +121,11 @@ class BatchState:
             "A private training cannot be copied or pickled: use optimizer.state_dict(), or save_checkpoint of the "
             "engine."
         )
+
+    def add_fault(self, reason: str) -> None:
+        """Keep a reason why nothing can be certified, for the rest of the training."""
+        if reason not in self.faults:
+            self.faults.append(reason)
 
     def _require(self, allowed: tuple[Phase, ...], message: str) -> None:
         if self.phase in _INCOMPLETE:

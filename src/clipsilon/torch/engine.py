@@ -23,23 +23,35 @@ from clipsilon.rules.sampling import Epochs
 from clipsilon.torch import checkpoint, inputs
 from clipsilon.torch.batch_state import BatchState
 from clipsilon.torch.generators import make_batch_generator, make_generator
+from clipsilon.torch.guard import COARSE, Guard
 from clipsilon.torch.layers import register_conv1d
+from clipsilon.torch.lineage import FOREIGN, Lineage, follow_states, has_other_training, register, take_spent
 from clipsilon.torch.losses import RecordCriterion
 from clipsilon.torch.models import GhostModel, HooksModel
 from clipsilon.torch.optimizer import GhostOptimizer, HooksOptimizer, PrivateOptimizer
 from clipsilon.torch.processes import unwrap_parallel
-from clipsilon.torch.rules import UpdateSettings, build_rule, sampling_of
+from clipsilon.torch.rules import UpdateSettings, build_rule, is_uncapped, sampling_of
 from clipsilon.torch.rules import noise_multiplier as noise_multiplier_of
 from clipsilon.torch.sampling import PrivateBatchSampler, make_private_loader
 
 _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
 _NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
-_COARSE = "Some parameters have fewer than 32 bits: rounding their sums and noise to this precision is not covered."
 _GUESSABLE = (
     "The loader's generator was given: whoever knows its seed knows which records were drawn, which must stay secret."
 )
-_FOREIGN = "Nothing can be certified: steps were made of batches that the loader of make_private did not draw."
+_OTHER_ENGINE = (
+    "Nothing can be certified: another engine has trained on this data set as well, and a statement covers one "
+    "training; statement(steps=…) of each engine states the parts, which add up."
+)
+_NO_CAP = (
+    "algorithm='dice' without residual_cap is certified by a weak bound only, since a record may leave any length in "
+    "the error; set residual_cap (not with clipping='automatic'), and look at engine.statement(steps=…) first."
+)
+_MODEL_UNSEEN = "The model could not be checked: its answer for a record must depend on this record alone."
+_LOSS_UNSEEN = (
+    "The loss could not be checked: it must be the mean or the sum of one loss per record, as loss_reduction says."
+)
 
 
 @dataclass
@@ -50,9 +62,24 @@ class _Training:
     records: int
     batches: PrivateBatchSampler
     state: BatchState
+    lineage: Lineage
+    dataset: Any
     is_seeded: bool  # whether the noise can be drawn again
     is_guessable: bool  # whether the batches can be drawn again
-    is_coarse: bool  # whether some parameters have fewer than 32 bits
+    guard: Guard | None = None
+
+    def faults(self) -> list[str]:
+        """Return why nothing can be certified of this training."""
+        shared = [_OTHER_ENGINE] if has_other_training(self.dataset, self.lineage) else []
+        foreign = [FOREIGN] if self.state.is_foreign else []
+        return [*dict.fromkeys([*foreign, *self.state.faults, *self.lineage.faults(), *shared])]
+
+    def unchecked(self) -> list[str]:
+        """Return what steps were taken with and could not be checked."""
+        guard = self.guard
+        if guard is None or not self.state.steps:
+            return []
+        return [*[_MODEL_UNSEEN] * (not guard.has_checked_model), *[_LOSS_UNSEEN] * (not guard.has_checked_loss)]
 
 
 class PrivacyEngine:
@@ -68,8 +95,8 @@ class PrivacyEngine:
     ----------------
     `statement()` is `clipsilon.account` of the rule that runs, for the steps taken so far. It holds if each record's
     loss depends on this record alone, every layer treats records one by one, and the model's first parameters, the
-    number of records and all settings were chosen independently of the records. A record whose gradient is not finite
-    stops the training.
+    number of records and all settings were chosen independently of the records. The first two are checked on a few
+    records of the first batch and, at random, of later ones. A record whose gradient is not finite stops the training.
     """
 
     @explain_other_names
@@ -81,8 +108,8 @@ class PrivacyEngine:
 
     @property
     def steps(self) -> int:
-        """The number of steps taken so far."""
-        return 0 if self._training is None else self._training.state.steps
+        """The number of steps taken so far, with those of trainings that this one was resumed from."""
+        return 0 if self._training is None else self._training.lineage.steps
 
     @explain_other_names
     def make_private(
@@ -93,7 +120,7 @@ class PrivacyEngine:
         data_loader: DataLoader[Any],
         noise_multiplier: float,
         criterion: Callable[..., Tensor] | None = None,
-        algorithm: str = "dice",
+        algorithm: str = "dpsgd",
         clip: float = 1.0,
         error_clip: float | None = None,
         residual_cap: float | None = None,
@@ -117,16 +144,18 @@ class PrivacyEngine:
         noise_multiplier : float
             Standard deviation of the noise on the *sum* of a batch, in units of `clip`; at least 0.
         criterion : callable, optional
-            The loss function, which ghost clipping needs.
-        algorithm : str, default "dice"
-            "dice" (paper 3, Algorithm 2; with Adam as the optimiser, Algorithm 3) or "dpsgd".
+            The loss function, which ghost clipping needs. In hooks mode its `reduction` is compared with
+            `loss_reduction`.
+        algorithm : str, default "dpsgd"
+            "dpsgd", or "dice" (paper 3, Algorithm 2; with Adam as the optimiser, Algorithm 3), which warns unless
+            `residual_cap` is given.
         clip : float, default 1.0
             C1, the bound on the norm of each record's gradient.
         error_clip : float, optional
-            C2, the bound on the error that is fed back, at least `clip`; `clip` unless given. Not used by "dpsgd".
+            C2, the bound on the error that is fed back, at least `clip`; `clip` unless given. For "dice" only.
         residual_cap : float, optional
-            C3, the bound on what a record adds to the error, at least `clip`; infinite unless given. Not used by
-            "dpsgd".
+            C3, the bound on what a record adds to the error, at least `clip`; infinite unless given. For "dice"
+            only.
         clipping : str, default "flat"
             "flat", or "automatic" to normalise gradients and error to `clip` and `error_clip` (Algorithm 4).
         poisson_sampling : bool, default True
@@ -157,20 +186,25 @@ class PrivacyEngine:
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
         noise = noise_generator or make_generator(next(inner.parameters()).device)
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
-        generator = make_batch_generator(data_loader, processes)
-        batches = PrivateBatchSampler(sampling_of(rule), records, generator, state, processes)
+        batches = PrivateBatchSampler(
+            sampling_of(rule), records, make_batch_generator(data_loader, processes), state, processes
+        )
+        made = _model_and_criterion(inner, private, criterion, loss_reduction)
         self._training = _Training(
             rule,
             records,
             batches,
             state,
+            private.lineage,
+            data_loader.dataset,
             is_seeded=noise_generator is not None,
             is_guessable=data_loader.generator is not None,
-            is_coarse=any(p.dtype.itemsize < 4 for p in private.trained),
+            guard=made[0].guard,
         )
-        return *_model_and_criterion(inner, private, criterion, loss_reduction), make_private_loader(
-            data_loader, batches
-        )
+        _begin_lineage(self._training, inner, private)
+        if is_uncapped(rule):
+            warnings.warn(_NO_CAP, PrivacyWarning, stacklevel=2)
+        return *made, make_private_loader(data_loader, batches)
 
     def make_private_with_epsilon(
         self, *, target_epsilon: float, target_delta: float, epochs: int, how: str = "certified", **settings: Any
@@ -230,8 +264,10 @@ class PrivacyEngine:
         Returns
         -------
         Statement
-            With `certified` infinite if a generator was given for the noise or to the loader, or if steps were made of
-            batches that the private loader did not draw; `nominal` is what would be certified otherwise.
+            With `certified` infinite, and the reasons first, if a generator was given for the noise or to the loader,
+            steps were made of batches that the private loader did not draw, a check failed, fewer than 32 bits were
+            used, the model was resumed from a training with other settings, or another engine has trained on the data
+            set; `nominal` is what would be certified otherwise.
         """
         training = self._used()
         if steps is None and self.steps == 0:
@@ -241,13 +277,13 @@ class PrivacyEngine:
             training.rule, training.records, counted, self._delta if delta is None else delta, self.adjacency
         )
         stated = about_seed(stated, training.is_seeded)
-        if steps is None and training.state.is_foreign:
-            warnings.warn(_FOREIGN, PrivacyWarning, stacklevel=2)
-            return _nothing_certified(stated, _FOREIGN)
+        faults = training.faults() if steps is None else [fault for fault in training.state.faults if fault == COARSE]
+        if faults:
+            return close_statement(stated, faults)
         warn_about_delta(stated.delta, training.records, stacklevel=2)
         if training.is_guessable:
             stated = fail_closed(stated, _GUESSABLE)
-        besides = [_NOISE, *[_COARSE] * training.is_coarse]
+        besides = [_NOISE, *training.unchecked()]
         return replace(stated, reasons=(*stated.reasons, *besides))
 
     def get_epsilon(self, delta: float) -> float:
@@ -289,7 +325,8 @@ class PrivacyEngine:
             "identity": checkpoint.identity(training.rule, training.records),
             "module": module.state_dict(),
             "optimizer": optimizer.state_dict(),
-            "steps": self.steps,
+            "steps": training.state.steps,
+            "lineage": {"run": training.lineage.run, "earlier": training.lineage.earlier},
             "batches": training.batches.state_dict(),
             "noise": optimizer.generator.get_state(),
             "seeded": training.is_seeded,
@@ -330,6 +367,7 @@ class PrivacyEngine:
         checkpoint.check_shapes(path, content["module"], module)
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
+        training.lineage.resume(**content.get("lineage", {"run": training.lineage.run, "earlier": {}}))
         training.batches.load_state_dict(content["batches"], content["steps"])
         optimizer.generator.set_state(content["noise"])
         training.is_seeded, training.is_guessable = content["seeded"], content["guessable"]
@@ -339,8 +377,8 @@ class PrivacyEngine:
 def _accountable_steps(training: _Training) -> int:
     """Return the steps to account for: unfinished passes count as finished ones, except for the last."""
     if type(training.rule.sampling) is not Epochs:
-        return training.state.steps
-    return max(training.state.steps, (training.state.passes - 1) * len(training.batches) + 1)
+        return training.lineage.steps
+    return max(training.lineage.steps, (training.lineage.passes - 1) * len(training.batches) + 1)
 
 
 def _model_and_criterion(
@@ -349,12 +387,29 @@ def _model_and_criterion(
     """Return the private model and its optimiser, and for ghost clipping the criterion."""
     register_conv1d(inner)
     if not isinstance(optimizer, GhostOptimizer):
-        return HooksModel(inner, loss_reduction=loss_reduction), optimizer
+        hooked = HooksModel(inner, loss_reduction=loss_reduction)
+        hooked.guard = Guard(hooked, optimizer)
+        return hooked, optimizer
     assert criterion is not None  # check_criterion has refused it
     model = GhostModel(inner, optimizer)
+    model.guard = Guard(model, optimizer)
     return model, optimizer, RecordCriterion(model, optimizer, criterion)
 
 
-def _nothing_certified(stated: Statement, reason: str) -> Statement:
-    """Return the statement of a training that is not the one accounted for."""
-    return replace(fail_closed(stated, reason), claimed=None, claim_holds=None, reasons=(reason,), notes=(reason,))
+def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOptimizer) -> None:
+    """Take over what the optimiser was loaded with, and note which data set and which precision are used."""
+    settings = checkpoint.identity(training.rule, training.records)
+    training.lineage.settings = repr(sorted(settings.items()))
+    training.lineage.add(take_spent(optimizer.param_groups))
+    follow_states(inner, training.lineage)
+    register(training.dataset, training.lineage)
+    if any(p.dtype.itemsize < 4 for p in optimizer.trained):
+        training.state.add_fault(COARSE)
+
+
+def close_statement(stated: Statement, faults: list[str]) -> Statement:
+    """Return the statement of a training of which nothing can be certified; each fault is a reason."""
+    if FOREIGN in faults:
+        warnings.warn(FOREIGN, PrivacyWarning, stacklevel=3)
+    closed = fail_closed(stated, faults[0])
+    return replace(closed, claimed=None, claim_holds=None, reasons=tuple(faults), notes=tuple(faults))

@@ -57,6 +57,7 @@ def check_model(module: nn.Module, mode: str) -> None:
                 f"module must treat records one by one, got {type(layer).__name__} ({name or 'the module itself'}), "
                 "which takes statistics of many records; GroupNorm does not."
             )
+        _refuse_embedding(name or "the module itself", layer)
     problems = [*ModuleValidator.validate(module), *GradSampleModule.validate(module)]
     if problems:
         raise ValueError(f"module must be one that Opacus supports, got: {problems[0]}")
@@ -64,6 +65,22 @@ def check_model(module: nn.Module, mode: str) -> None:
         _refuse_shared(module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("module must have parameters to train, got none.")
+
+
+def _refuse_embedding(name: str, layer: nn.Module) -> None:
+    """Refuse embeddings that write to their weights, or whose gradients depend on the other records."""
+    if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        return
+    if layer.max_norm is not None:
+        raise ValueError(
+            f"module must not change its parameters when it is called, got {type(layer).__name__} ({name}) with "
+            "max_norm, which shortens the rows that records use, without noise; leave max_norm out."
+        )
+    if layer.scale_grad_by_freq:
+        raise ValueError(
+            f"module must treat records one by one, got {type(layer).__name__} ({name}) with scale_grad_by_freq, which "
+            "divides by counts over the batch; leave it out."
+        )
 
 
 def _refuse_shared(module: nn.Module) -> None:
@@ -98,7 +115,7 @@ def check_generator(generator: torch.Generator | None) -> None:
 
 
 def check_criterion(criterion: Callable[..., Any] | None, mode: str, loss_reduction: str) -> None:
-    """Refuse ghost clipping without a criterion, a mean that mixes records, and unknown names.
+    """Refuse ghost clipping without a criterion, another reduction, a mean that mixes records, and unknown names.
 
     Parameters
     ----------
@@ -114,6 +131,11 @@ def check_criterion(criterion: Callable[..., Any] | None, mode: str, loss_reduct
     if mode == "ghost" and not callable(criterion):
         raise ValueError(
             f"criterion must be given for grad_sample_mode='ghost', which needs one loss per record, got {criterion!r}."
+        )
+    reduction = {"batchmean": "mean"}.get(getattr(criterion, "reduction", ""), getattr(criterion, "reduction", ""))
+    if mode == "hooks" and reduction in ("mean", "sum") and reduction != loss_reduction:
+        raise ValueError(
+            f"loss_reduction must be {reduction!r}, as the criterion's reduction is, got {loss_reduction!r}."
         )
     weighted = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss) and criterion.weight is not None
     if mode == "hooks" and weighted and getattr(criterion, "reduction", None) == "mean":

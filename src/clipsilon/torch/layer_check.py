@@ -77,8 +77,8 @@ class LayerCheck:
 
     def _used_outside(self, p: Tensor) -> str:
         return (
-            f"{self._names[p]} is used outside of its layer, where its gradients are not clipped; hooks mode leaves "
-            "these out."
+            f"{self._names[p]} is used outside of its layer, where its gradients are not clipped; use it in its layer "
+            "only, or freeze it."
         )
 
 

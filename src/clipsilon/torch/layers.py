@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from opacus.grad_sample import register_grad_sampler, register_norm_sampler
+from opacus.grad_sample import GradSampleModule, register_grad_sampler, register_norm_sampler
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -166,6 +167,56 @@ def _product_norms(x: Tensor, g: Tensor) -> Tensor:
     squares = ((x @ x.mT) * (g @ g.mT)).sum(2).sum(1).clamp(min=0)
     terms = x.shape[2] + g.shape[2] + 2 * x.shape[1]
     return (squares + 4 * terms**0.5 * torch.finfo(x.dtype).eps * lengths.sum(1).square()).sqrt()
+
+
+def norm_allowance(layer: nn.Module, x: Tensor, gradient: Tensor) -> float:
+    """Return by how much `matrix_norms` may enlarge a norm, relative to ‖x_i‖·‖g_i‖.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        The layer; others than those y = x·W + b measure without an allowance.
+    x, gradient : Tensor
+        Its input, and the gradient of its output.
+    """
+    if type(layer) is not nn.Linear and _CONTRACTIONS.get(type(layer)) is not _conv1d:
+        return 0.0
+    rows = x.numel() / max(x.shape[0] * x.shape[-1], 1)
+    terms = x.shape[-1] + gradient.shape[-1] + 2 * rows
+    return float(2 * (2 * terms**0.5 * torch.finfo(gradient.dtype).eps) ** 0.5)
+
+
+def is_measured_by_functorch(layer: nn.Module) -> bool:
+    """Return whether the rule of Opacus for a layer does not know the layer's settings, so that functorch is used."""
+    return isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) and layer.padding_mode != "zeros"
+
+
+def _convolution_gradients(layer: nn.Module, activations: list[Tensor], gradient: Tensor) -> Sums:
+    if is_measured_by_functorch(layer):
+        found: Sums = ft_compute_per_sample_gradient(layer, activations, gradient)
+    else:
+        found = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, activations, gradient)
+    return found
+
+
+def _layer_norm_gradients(layer: nn.Module, activations: list[Tensor], gradient: Tensor) -> Sums:
+    """Return the gradients of each record; the layer may have no bias, which the rule of Opacus does not expect."""
+    x, dims = activations[0], len(layer.normalized_shape)
+    normed = functional.layer_norm(x, layer.normalized_shape, eps=layer.eps)
+    between = tuple(range(1, x.dim() - dims))
+    found = {layer.weight: (normed * gradient).sum(between) if between else normed * gradient}
+    if layer.bias is not None:
+        found[layer.bias] = gradient.sum(between) if between else gradient
+    return {p: value for p, value in found.items() if p.requires_grad}
+
+
+# Rules of our own for per-sample gradients, in place of those of Opacus.
+GRADIENT_RULES: dict[type, Callable[[nn.Module, list[Tensor], Tensor], Sums]] = {
+    nn.Conv1d: _convolution_gradients,
+    nn.Conv2d: _convolution_gradients,
+    nn.Conv3d: _convolution_gradients,
+    nn.LayerNorm: _layer_norm_gradients,
+}
 
 
 def _conv1d_gradients(layer: nn.Module, activations: list[Tensor], gradient: Tensor) -> Sums:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from clipsilon.torch.loss_check import Scores, plain
 from clipsilon.torch.models import GhostModel
 from clipsilon.torch.optimizer import GhostOptimizer
 from clipsilon.torch.rules import error_feedback_of
@@ -112,6 +113,9 @@ class RecordCriterion:
         losses = self.criterion(scores, targets)
         if not losses.dim():
             raise ValueError("criterion must give one loss per record, or have a `reduction`, got one number for all.")
+        if isinstance(losses, Scores) and losses.tape is not None and losses.tape.is_open:
+            losses.tape.on_loss(losses.tape, losses)
+        losses, targets = plain(losses), plain(targets)
         if shape is not None:
             losses, targets = losses.view(shape[0], shape[1]), targets.view(shape[0], shape[1])
         return RecordLosses(self.model, self.optimizer, self._reduce(losses, targets))

@@ -19,9 +19,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
+from clipsilon.torch.guard import Guard
 from clipsilon.torch.layer_check import LayerCheck
-from clipsilon.torch.layers import gradient_sums, mask_padding, matrix_norms
+from clipsilon.torch.layers import GRADIENT_RULES, gradient_sums, is_measured_by_functorch, mask_padding, matrix_norms
+from clipsilon.torch.leftovers import Unsaved, UnsavedFunction, leave_unsaved
 from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
+from clipsilon.torch.probe import LayerCall
 from clipsilon.torch.tensors import joint_norm
 
 _ONE_CALL = "The private model must be called once, and only once, before each backward pass."
@@ -30,7 +33,12 @@ _ONE_CALL = "The private model must be called once, and only once, before each b
 class _Hooked:
     """What both kinds of models share: hooks on outputs, and batches without records."""
 
-    NOT_COPIED: ClassVar[tuple[str, ...]] = ()  # attributes that belong to the training, and not to its model
+    NOT_COPIED: ClassVar[tuple[str, ...]] = ("guard",)  # attributes that belong to the training, and not to its model
+    GRAD_SAMPLERS: ClassVar[Any] = ChainMap(GRADIENT_RULES, GradSampleModule.GRAD_SAMPLERS)
+    is_ghost: ClassVar[bool]
+    guard: Guard | None = None  # None in copies, which are not trained
+    layer_calls: list[LayerCall] | None = None  # where a probe wants to know them
+    ignores_gradients = False  # while a probe computes gradients of its own
 
     def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
         """Hook every layer that has parameters to train; Opacus calls this.
@@ -48,9 +56,12 @@ class _Hooked:
         for module in self.iterate_submodules(self._module):
             if type(module) in (DPRNN, DPLSTM, DPGRU):
                 continue  # their linear parts have hooks
-            if type(module) not in self.GRAD_SAMPLERS:
+            module.activations = Unsaved()
+            if type(module) not in self.GRAD_SAMPLERS or is_measured_by_functorch(module):
                 prepare_layer(module, batch_first=batch_first)
+                module.ft_compute_sample_grad = UnsavedFunction(module.ft_compute_sample_grad)
             self.autograd_grad_sample_hooks.append(module.register_forward_hook(self.capture_activations_hook))
+        leave_unsaved(self._module)
         self.enable_hooks()
 
     def capture_activations_hook(
@@ -70,7 +81,11 @@ class _Hooked:
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             activation = module.activations[-1]
-            output.register_hook(lambda gradient: self.on_output_gradient(module, activation, gradient))
+            output.register_hook(lambda gradient: self._on_output_gradient(module, activation, gradient))
+            if self.guard is not None:
+                self.guard.see_output(output)
+            if self.layer_calls is not None:
+                self.layer_calls.append(LayerCall(module, activation[0], get_gradient_edge(output)))
             self.on_layer_call(module, forward_input, output)
 
     def on_layer_call(self: Any, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
@@ -85,6 +100,10 @@ class _Hooked:
         output : Tensor
             Its output.
         """
+
+    def _on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
+        if not self.ignores_gradients:
+            self.on_output_gradient(module, activation, gradient)
 
     def on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
         """Pass the gradient of a layer's output on to Opacus, with the input that it belongs to.
@@ -102,7 +121,13 @@ class _Hooked:
         if not module.activations or module.activations[-1] is not activation:
             raise RuntimeError(_ONE_CALL)
         gradient = mask_padding(module, activation[0], gradient)
-        self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
+        try:
+            self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)
+        except (AttributeError, IndexError, NotImplementedError, TypeError, ValueError) as error:
+            raise RuntimeError(
+                f"{type(module).__name__} has inputs or settings for which gradients per record cannot be computed "
+                f"({error}); replace the layer, or freeze it."
+            ) from error
 
     def __getstate__(self: Any) -> dict[str, Any]:
         """Return what copies keep: a model to evaluate, without the training it belongs to."""
@@ -114,6 +139,9 @@ class _Hooked:
         (Many models cannot take an empty batch.)
         """
         self._clear_activations()
+        return self._answer(args, kwargs) if self.guard is None else self.guard.call(args, kwargs, self._answer)
+
+    def _answer(self: Any, args: Any, kwargs: Any) -> Any:
         if not _is_empty((args, kwargs)):
             return self._module(*args, **kwargs)
         args, kwargs = tree_map(_placeholder, (args, kwargs))
@@ -154,6 +182,8 @@ def _without_placeholder(leaf: Any) -> Any:
 class HooksModel(_Hooked, GradSampleModule):
     """A model whose backward pass leaves the gradient of each record in `p.grad_sample`."""
 
+    is_ghost = False
+
 
 class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     """A model whose backward passes leave the norm of each record's gradient in `p._norm_sample`, and then the sums.
@@ -169,7 +199,8 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         Its optimiser.
     """
 
-    NOT_COPIED = ("optimizer", "layer_check", "_ends", "_cap_weights", "_numbers")
+    is_ghost = True
+    NOT_COPIED = ("guard", "optimizer", "layer_check", "_ends", "_cap_weights", "_numbers")
     NORM_SAMPLERS: ClassVar[Any] = ChainMap(
         {nn.Linear: matrix_norms}, GradSampleModuleFastGradientClipping.NORM_SAMPLERS
     )
@@ -195,10 +226,12 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             Its output.
         """
         if len(forward_input) != 1:
-            raise ValueError(f"ghost mode needs layers of one input, got {type(module).__name__}; hooks mode takes it.")
+            raise ValueError(
+                f"ghost mode needs layers of one input, got {type(module).__name__}; hooks mode may take it."
+            )
         if not forward_input[0].requires_grad and not self.optimizer.keeps_full_gradients:
             self._ends.append(get_gradient_edge(output))  # now, before an in-place operation changes the output
-        inputs = module.__dict__.setdefault("ghost_inputs", [])
+        inputs = module.__dict__.setdefault("ghost_inputs", Unsaved())
         if self.optimizer.keeps_capped_gradients and inputs:
             raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
         if self.optimizer.keeps_capped_gradients or self.layer_check is not None:
@@ -269,7 +302,10 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         for p in self.optimizer.trained:
             if p._norm_sample is None or len(p._norm_sample) != max(records, 1):
                 raise RuntimeError(self._norm_complaint(p, records))
-        return joint_norm(p._norm_sample for p in self.optimizer.trained)
+        norms = joint_norm(p._norm_sample for p in self.optimizer.trained)
+        for p in self.optimizer.trained:
+            p._norm_sample = None  # they are the records', and may not stay with the model
+        return norms
 
     def _norm_complaint(self, p: Tensor, records: int) -> str:
         name = next(str(name) for name, other in self._module.named_parameters() if other is p)

@@ -27,18 +27,23 @@ from clipsilon.rules.feedback import remembers
 from clipsilon.rules.noise import std_of
 from clipsilon.rules.rule import Rule
 from clipsilon.torch.batch_state import STEP_FIRST, BatchState
+from clipsilon.torch.lineage import Lineage, take_spent, write_spent
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
 from clipsilon.torch.tensors import accumulation_dtype, clip_factor, joint_norm, require_finite
 
 NO_GRADIENT = "no gradient per record was found; freeze what the loss does not depend on, or go back to training mode."
+_BY_HAND = (
+    "The optimiser that was given to make_private must not step by itself: its gradients have neither clip nor noise; "
+    "call step() of the optimiser that make_private returned."
+)
 ONE_ROW = "every layer's input must have one row per record (give position ids, for instance)."
 
 
 class PrivateOptimizer(DPOptimizer):
     """What both ways of clipping share: the error, the noise and the step.
 
-    `step` is inherited from Opacus, which calls `pre_step`.
+    `step` of Opacus calls `pre_step`, and then the original optimiser, which refuses to step otherwise.
 
     Parameters
     ----------
@@ -59,6 +64,8 @@ class PrivateOptimizer(DPOptimizer):
         The parameters that the update moves: those that required gradients at the start.
     error : list of Tensor
         e, hidden state: one tensor per parameter; empty without feedback.
+    lineage : Lineage
+        The trainings that the model went through.
     """
 
     def __init__(
@@ -84,7 +91,23 @@ class PrivateOptimizer(DPOptimizer):
             self.error = [
                 torch.zeros_like(p, dtype=accumulation_dtype(p.dtype), requires_grad=False) for p in self.trained
             ]
+        self.lineage = Lineage("", state)
+        self._is_stepping = False
+        optimizer.register_step_pre_hook(self._refuse_other_steps)
         self._drop_gradients()
+
+    def _refuse_other_steps(self, *args: Any) -> None:
+        """Refuse a step of the original optimiser that is not a part of a private one; PyTorch calls this."""
+        if not self._is_stepping:
+            raise RuntimeError(_BY_HAND)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Make the private update and apply it, or only add a piece of a batch to the sums."""
+        self._is_stepping = True
+        try:
+            return super().step(closure)  # type: ignore[no-any-return]
+        finally:
+            self._is_stepping = False
 
     def _drop_gradients(self) -> None:
         """Drop gradients that are not private, also of frozen parameters: the optimiser would apply them."""
@@ -166,16 +189,22 @@ class PrivateOptimizer(DPOptimizer):
             p.grad = p.grad_sample = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's state and the error. No noise hides the error: keep it as private as the data."""
+        """Return the optimiser's state, the error and the number of steps that were taken.
+
+        No noise hides the error: keep it as private as the data.
+        """
         self.batch_state.require_between_steps()
-        return {**self.original_optimizer.state_dict(), "error": [e.clone() for e in self.error]}
+        state = {**self.original_optimizer.state_dict(), "error": [e.clone() for e in self.error]}
+        write_spent(state, self.lineage)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the optimiser's state and the error."""
+        """Restore the optimiser's state and the error; steps of another training that it took part in are counted."""
         self.batch_state.require_between_steps()
         if [e.shape for e in state_dict.get("error", [])] != [e.shape for e in self.error]:
             raise ValueError("state_dict must hold an error of this model and algorithm, got one of another.")
         self.original_optimizer.load_state_dict(state_dict)
+        self.lineage.add(take_spent(self.param_groups))
         for e, saved in zip(self.error, state_dict.get("error", []), strict=True):
             e.copy_(saved)
 

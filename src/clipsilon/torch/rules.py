@@ -23,12 +23,12 @@ class UpdateSettings(NamedTuple):
     ----------
     noise_multiplier : float
         Standard deviation of the noise on the sum of a batch, in units of `clip`.
-    algorithm : str, default "dice"
-        "dice" or "dpsgd".
+    algorithm : str, default "dpsgd"
+        "dpsgd" or "dice".
     clip : float, default 1.0
         C1, the bound on each record's gradient.
     error_clip, residual_cap : float, optional
-        C2, which is `clip` unless given, and C3, which is infinite unless given. Not used by "dpsgd".
+        C2, which is `clip` unless given, and C3, which is infinite unless given; for "dice" only.
     clipping : str, default "flat"
         "flat", or "automatic" to normalise gradients.
     poisson_sampling : bool, default True
@@ -36,7 +36,7 @@ class UpdateSettings(NamedTuple):
     """
 
     noise_multiplier: float
-    algorithm: str = "dice"
+    algorithm: str = "dpsgd"
     clip: float = 1.0
     error_clip: float | None = None
     residual_cap: float | None = None
@@ -64,6 +64,8 @@ def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
     name = checks.choice("algorithm", settings.algorithm, ALGORITHMS)
     kind = checks.choice("clipping", settings.clipping, CLIPPINGS)
     clip = checks.positive("clip", settings.clip)
+    if settings.algorithm == "dpsgd":
+        _refuse_feedback(settings)
     return Rule(
         f"{'Auto' if kind is Normalise else ''}{name} with {optimizer}",
         Constant(1.0),
@@ -91,6 +93,20 @@ def error_feedback_of(rule: Rule) -> ErrorFeedback:
     if not isinstance(rule.feedback, ErrorFeedback):
         raise TypeError(f"feedback must be ErrorFeedback, got {rule.feedback}.")
     return rule.feedback
+
+
+def is_uncapped(rule: Rule) -> bool:
+    """Return whether a record may leave any length in the error, so that the certificate is weak."""
+    return isinstance(rule.feedback, ErrorFeedback) and isinstance(rule.feedback.cap, Unclipped)
+
+
+def _refuse_feedback(settings: UpdateSettings) -> None:
+    """Refuse thresholds of an error that DP-SGD does not have, rather than training another algorithm than meant."""
+    for name in ("error_clip", "residual_cap"):
+        if getattr(settings, name) is not None:
+            raise ValueError(
+                f"{name} must be None for algorithm='dpsgd', got {getattr(settings, name)}; \"dice\" has it."
+            )
 
 
 def _build_feedback(settings: UpdateSettings, kind: type[Norm] | type[Normalise], clip: float) -> ErrorFeedback:

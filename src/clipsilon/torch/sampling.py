@@ -83,6 +83,7 @@ class PrivateBatchSampler(Sampler[list[int]]):
             "start": self._start if within else self.generator.get_state(),
             "skip": taken if within else 0,
             "strange": self.state.is_foreign,
+            "faults": list(self.state.faults),
         }
 
     def load_state_dict(self, saved: dict[str, Any], steps: int) -> None:
@@ -91,6 +92,8 @@ class PrivateBatchSampler(Sampler[list[int]]):
         Its remaining batches would be drawn once more.
         """
         self.state.resume(steps=steps, passes=saved["passes"], taken=saved["skip"], is_foreign=saved["strange"])
+        for fault in saved.get("faults", []):
+            self.state.add_fault(fault)
         self._start, self._skip = saved["start"], saved["skip"]
         self.generator.set_state(self._start)
 

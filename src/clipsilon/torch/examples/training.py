@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from clipsilon._core import checks
+from clipsilon.privacy.warning import PrivacyWarning
 from clipsilon.torch.engine import PrivacyEngine
 from clipsilon.torch.examples.images import Images
 
@@ -101,15 +103,17 @@ def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDa
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _schedule(config.warm_up, config.steps))
     if config.algorithm == "sgd":
         return Training(model, optimizer, criterion, loader, schedule)
-    model, optimizer, criterion, loader = PrivacyEngine().make_private(
-        module=model,
-        optimizer=optimizer,
-        criterion=criterion,
-        data_loader=loader,
-        grad_sample_mode="ghost",
-        noise_generator=torch.Generator().manual_seed(2 * config.seed + 1),
-        **config.settings(),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)  # about the paper's own algorithm, which has no cap
+        model, optimizer, criterion, loader = PrivacyEngine().make_private(
+            module=model,
+            optimizer=optimizer,
+            criterion=criterion,
+            data_loader=loader,
+            grad_sample_mode="ghost",
+            noise_generator=torch.Generator().manual_seed(2 * config.seed + 1),
+            **config.settings(),
+        )
     return Training(model, optimizer, criterion, loader, schedule)
 
 

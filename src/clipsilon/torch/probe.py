@@ -1,0 +1,460 @@
+"""The check of a model on a few records of a batch, before the model is called for the batch.
+
+Privacy rests on three facts about the model, which are tested here on at most `RECORDS` records:
+
+- What the model answers for a record does not depend on the others: alone, the record gets the same answer. (Without
+  dropout; a model that is random in other ways is not compared.)
+- The gradient of a record's answer with respect to the other records' rows is zero, in the inputs and in the output of
+  every layer.
+- The gradient that the training would clip (hooks), or the norm by which it would clip (ghost clipping), is that of
+  autograd for the record, parameter by parameter. The loss is replaced by a random weighting of the answers.
+
+The check draws from the operating system's generator and leaves all others, the model and its gradients as they were.
+It costs about 9 forward and 12 backward passes of one record, and a copy of the parameters while it lasts.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from opacus.layers.dp_rnn import RNNLinear
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from clipsilon.torch.generators import make_generator
+from clipsilon.torch.layers import norm_allowance
+from clipsilon.torch.optimizer import ONE_ROW
+from clipsilon.torch.state_check import CheckError, unchanged
+
+RECORDS = 3
+_SYSTEM = random.SystemRandom()
+_DROPOUTS = {
+    name + in_place
+    for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
+    for in_place in ("", "_")
+} | {"feature_alpha_dropout", "feature_alpha_dropout_"}
+
+
+class LayerCall(NamedTuple):
+    """A call of a layer: its first input, and where the gradient of its output arrives."""
+
+    module: nn.Module
+    x: Tensor
+    edge: GradientEdge
+
+
+class Inputs(NamedTuple):
+    """The arguments of a call of the model, and the number of records in them."""
+
+    args: Any
+    kwargs: Any
+    records: int
+
+    @classmethod
+    def of(cls, args: Any, kwargs: Any) -> Inputs:
+        """Count the records by the first tensor, as the model's own call does."""
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, PackedSequence):
+                return cls(args, kwargs, int(leaf.batch_sizes[0]))
+            if isinstance(leaf, Tensor) and leaf.dim():
+                return cls(args, kwargs, len(leaf))
+        return cls(args, kwargs, 0)
+
+    def take(self, rows: Sequence[int]) -> Inputs:
+        """Return the arguments for some of the records; raise TypeError if they cannot be split."""
+        index = torch.tensor(rows)
+
+        def part(leaf: Any) -> Any:
+            if isinstance(leaf, PackedSequence):
+                raise TypeError("packed sequences are not split")
+            is_split = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == self.records
+            return leaf[index.to(leaf.device)] if is_split else leaf
+
+        args, kwargs = tree_map(part, (self.args, self.kwargs), is_leaf=lambda x: isinstance(x, PackedSequence))
+        return Inputs(args, kwargs, len(rows))
+
+    def with_gradients(self) -> tuple[Inputs, list[Tensor]]:
+        """Return the same arguments with gradients, and the tensors that receive these."""
+        found: list[Tensor] = []
+
+        def follow(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or not leaf.is_floating_point() or leaf.dim() == 0:
+                return leaf
+            found.append(leaf.detach().requires_grad_())
+            return found[-1].clone()  # which the model may overwrite
+
+        args, kwargs = tree_map(follow, (self.args, self.kwargs))
+        return Inputs(args, kwargs, self.records), [t for t in found if len(t) == self.records]
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """Replaces every dropout by the identity."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if getattr(func, "__name__", "") == "scaled_dot_product_attention":
+            args, kwargs = args[:4], {**kwargs, "dropout_p": 0.0}
+        return func(*args, **kwargs)
+
+
+class Probe:
+    """Checks one model.
+
+    Parameters
+    ----------
+    model : HooksModel or GhostModel
+        The private model, whose layers report their calls in `layer_calls`.
+    trained : list of Tensor
+        The parameters that the training moves.
+    """
+
+    def __init__(self, model: Any, trained: list[Tensor]):
+        self._model, self._trained = model, trained
+        self._module: nn.Module = model._module
+        self._parameter_names = {p: name for name, p in self._module.named_parameters()}
+        self._layer_names = {layer: name for name, layer in self._module.named_modules()}
+
+    def check(self, inputs: Inputs) -> int:
+        """Check the model on some of these records; return their number, 0 if the model could not be checked.
+
+        An error of the model itself is left to the model's own call.
+        """
+        with isolated(self._model, self._trained):
+            chosen = self._choose(inputs)
+            if chosen is None:
+                return 0
+            part, rows, together = chosen
+            alone = [] if part is inputs else self._answers_alone(part)
+            has_gradients = self._check_gradients(part, _record_leaves(part.records, together, alone), rows)
+            self._compare_answers(part, together, alone)
+        return part.records if has_gradients else 0
+
+    def _choose(self, inputs: Inputs) -> tuple[Inputs, list[int], _Answer] | None:
+        """Return a part of the records that the model can take, the rows of it to check, and the model's answer.
+
+        Where arguments cannot be split, the part is all records. None if the model cannot take these either.
+        """
+        rows = sorted(_SYSTEM.sample(range(inputs.records), min(inputs.records, RECORDS)))
+        for split in (True, False):
+            try:
+                part = inputs.take(rows) if split else inputs
+                return part, list(range(len(rows))) if split else rows, self._answer(part, by_content=True)
+            except CheckError:
+                raise
+            except Exception:  # of the model, or of arguments that belong together
+                continue
+        return None
+
+    # Answers
+
+    def _answer(self, inputs: Inputs, *, by_content: bool = False) -> _Answer:
+        """Return the model's outputs without dropout, and what the call wrote to attributes of its modules."""
+        with restored_attributes(self._module) as before, unchanged(self._module, by_content=by_content):
+            with torch.no_grad(), _WithoutDropout(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outputs = _floats(self._module(*inputs.args, **inputs.kwargs))
+            after = _attributes(self._module)
+            written = {key: value for key, value in after.items() if before.get(key) is not value}
+        return _Answer(outputs, written)
+
+    def _answers_alone(self, part: Inputs) -> list[_Answer]:
+        """Return the model's answer for each record alone; nothing where the model cannot take a single record."""
+        try:
+            return [self._answer(part.take([row])) for row in range(part.records)]
+        except CheckError:
+            raise
+        except Exception:
+            return []
+
+    def _compare_answers(self, part: Inputs, together: _Answer, alone: list[_Answer]) -> None:
+        if part.records < 2 or not alone:
+            return
+        for number in _record_leaves(part.records, together, alone):
+            for row, single in enumerate(alone):
+                if not _close(together.outputs[number][row], single.outputs[number], together.outputs[number]):
+                    self._refuse_mixture_unless_random(part, together)
+                    return
+        for (layer, name), value in together.written.items():
+            if any(not _same(value, single.written.get((layer, name))) for single in alone[:1]):
+                where = f"{self._layer_names[layer]}.{name}".lstrip(".")
+                raise CheckError(
+                    f"The model's forward pass leaves {where}, computed from records, on the model, where it would be "
+                    "saved and could reach later batches without noise; return it instead."
+                )
+
+    def _refuse_mixture_unless_random(self, part: Inputs, together: _Answer) -> None:
+        torch.manual_seed(_SYSTEM.getrandbits(60))
+        again = self._answer(part)
+        if all(_close(a, b, a) for a, b in zip(together.outputs, again.outputs, strict=True)):
+            raise CheckError(
+                "The records of a batch must not mix, and the model's answer for a record changes with the other "
+                "records; attention needs batch_first=True, and GroupNorm does what batch norm cannot."
+            )
+
+    # Gradients
+
+    def _check_gradients(self, part: Inputs, leaves: list[int], rows: list[int]) -> bool:
+        """Check gradients of the outputs that have one row per record; return whether there are any.
+
+        Parameters
+        ----------
+        part : Inputs
+            The records.
+        leaves : list of int
+            Numbers of the outputs.
+        rows : list of int
+            The records to check.
+        """
+        inputs, sources = part.with_gradients()
+        calls: list[LayerCall] = []
+        self._model.layer_calls = calls
+        outputs = _floats(self._module(*inputs.args, **inputs.kwargs))
+        totals = _weighted([outputs[number] for number in leaves], part.records)
+        if totals is None:
+            return False
+        truths = {row: self._true_gradients(totals[row], calls, sources) for row in rows}
+        for row, truth in truths.items():
+            self._refuse_mixed_rows(row, truth, calls, part.records)
+        scale = part.records if self._model.loss_reduction == "mean" else 1
+        torch.autograd.grad(totals.sum() / scale, self._trained, allow_unused=True)  # the layers' hooks measure
+        for number, p in enumerate(self._trained):
+            sizes = self._term_sizes(p, calls, truths)
+            for row, truth in truths.items():
+                self._compare_gradient(p, row, truth.parameters[number], sizes[row])
+        return True
+
+    def _true_gradients(self, total: Tensor, calls: list[LayerCall], sources: list[Tensor]) -> _Truth:
+        wanted = [*self._trained, *(call.edge for call in calls), *sources]
+        self._model.ignores_gradients = True
+        try:
+            found = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
+        finally:
+            self._model.ignores_gradients = False
+        first, last = len(self._trained), len(self._trained) + len(calls)
+        return _Truth(found[:first], found[first:last], found[last:])
+
+    def _refuse_mixed_rows(self, row: int, truth: _Truth, calls: list[LayerCall], records: int) -> None:
+        mixed = "the first layer" if any(_mixes(g, row) for g in truth.sources) else None
+        for call, gradient in zip(calls, truth.layers, strict=True):
+            if gradient is None or (type(call.module) is RNNLinear and len(gradient) < records):
+                continue  # packed sequences have fewer rows at later times
+            if len(gradient) != records:
+                name = next(self._parameter_names[p] for p in call.module.parameters() if p.requires_grad)
+                raise CheckError(
+                    f"Layers saw batches of different sizes: {name} saw a batch of {len(gradient)} where there are "
+                    f"{records} records: {ONE_ROW}"
+                )
+            if _mixes(gradient, row):
+                mixed = f"{self._layer_names[call.module] or 'the model'} ({type(call.module).__name__})"
+        if mixed:
+            raise CheckError(
+                f"The records of a batch must not mix, and behind {mixed} the answer for a record depends on others; "
+                "attention needs batch_first=True, and GroupNorm does what batch norm cannot."
+            )
+
+    def _term_sizes(self, p: Tensor, calls: list[LayerCall], truths: dict[int, _Truth]) -> dict[int, _Sizes]:
+        """Return for each row how large the terms are that a gradient is the sum of, and what ghost norms may add."""
+        sizes = dict.fromkeys(truths, _Sizes(0.0, 0.0))
+        for number, call in enumerate(calls):
+            if any(p is q for q in call.module.parameters()):
+                for row, truth in truths.items():
+                    sizes[row] = sizes[row].plus(call, truth.layers[number], row)
+        return sizes
+
+    def _compare_gradient(self, p: Tensor, row: int, truth: Tensor | None, size: _Sizes) -> None:
+        """Compare a measured gradient or norm with the true one, up to rounding; what is not finite is left to `step`.
+
+        Parameters
+        ----------
+        p : Tensor
+            The parameter.
+        row : int
+            The record.
+        truth : Tensor or None
+            Its gradient, None if the answers do not depend on the parameter.
+        size : _Sizes
+            What rounding is relative to.
+        """
+        measured = p.grad_sample if p.grad_sample is not None else getattr(p, "_norm_sample", None)
+        if measured is None or len(measured) <= row or isinstance(measured, list):
+            return  # refused by the step, in sentences of its own
+        truth = torch.zeros_like(p) if truth is None else truth
+        eps = torch.finfo(truth.dtype).eps
+        true_norm, rounding = float(truth.norm()), 1e3 * eps * size.terms
+        if p.grad_sample is not None:
+            off, allowed = float((measured[row] - truth).norm()), eps**0.5 * true_norm + rounding
+        else:
+            off = float(measured[row]) - true_norm
+            allowed = eps**0.5 * true_norm + rounding + (size.allowance if off > 0 else 0.0)
+        if abs(off) > allowed and np.isfinite(true_norm):
+            raise CheckError(self._complaint(p))
+
+    def _complaint(self, p: Tensor) -> str:
+        owner = next(layer for layer in self._layer_names if any(p is q for q in layer.parameters(recurse=False)))
+        return (
+            f"{self._parameter_names[p]} is used outside of its layer, or {type(owner).__name__} has settings that are "
+            "not supported: the gradients that are measured are not those of the records, and no clip would bound "
+            "them; use it in its layer only, replace the layer, or freeze it."
+        )
+
+
+class _Answer(NamedTuple):
+    outputs: list[Tensor]
+    written: dict[tuple[nn.Module, str], Any]
+
+
+class _Truth(NamedTuple):
+    """Gradients of one record's answers."""
+
+    parameters: Sequence[Tensor | None]
+    layers: Sequence[Tensor | None]
+    sources: Sequence[Tensor | None]
+
+
+class _Sizes(NamedTuple):
+    terms: float
+    allowance: float
+
+    def plus(self, call: LayerCall, gradient: Tensor | None, row: int) -> _Sizes:
+        """Return the sizes with those of one more call.
+
+        Parameters
+        ----------
+        call : LayerCall
+            The call.
+        gradient : Tensor or None
+            The gradient of its output.
+        row : int
+            The record.
+        """
+        if gradient is None:
+            return self
+        x = call.x[row] if len(call.x) == len(gradient) and row < len(call.x) else call.x
+        length = float(gradient.norm()) * (float(x.double().norm()) + x.numel() ** 0.5)
+        return _Sizes(self.terms + length, self.allowance + norm_allowance(call.module, call.x, gradient) * length)
+
+
+def _floats(outputs: Any) -> list[Tensor]:
+    return [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+
+
+def _record_leaves(records: int, together: _Answer, alone: list[_Answer]) -> list[int]:
+    """Return the numbers of the outputs that have one row per record."""
+    found = []
+    for number, output in enumerate(together.outputs):
+        if output.dim() and len(output) == records:
+            singles = [answer.outputs[number] for answer in alone[:1] if len(answer.outputs) > number]
+            if all(_is_row(single, output) for single in singles):
+                found.append(number)
+    return found
+
+
+def _is_row(single: Tensor, output: Tensor) -> bool:
+    """Whether the output for one record has the shape of a row; models may squeeze it."""
+    if single.dim() == output.dim():
+        return bool(single.shape[1:] == output.shape[1:]) and len(single) == 1
+    return single.numel() * len(output) == output.numel()
+
+
+def _close(one: Tensor, other: Tensor, scale: Tensor) -> bool:
+    """Whether two answers are equal up to rounding, or not finite, which the step refuses."""
+    if one.numel() != other.numel():
+        return False
+    distance = float((one.reshape(-1) - other.reshape(-1)).abs().max()) if one.numel() else 0.0
+    return bool(not distance > torch.finfo(scale.dtype).eps ** 0.5 * float(scale.abs().max()))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and (one.numel() == 0 or _close(one.detach(), other.detach(), one.detach()))
+    return bool(type(one) is type(other) and one == other)
+
+
+def _weighted(outputs: list[Tensor], records: int) -> Tensor | None:
+    """Return a random weighting of each record's answers, None if no answer depends on parameters."""
+    outputs = [output for output in outputs if output.requires_grad]
+    if not outputs:
+        return None
+    generator = make_generator("cpu")
+    totals = [
+        (output * torch.randn(output.shape, generator=generator, dtype=output.dtype).to(output.device))
+        .reshape(records, -1)
+        .sum(1)
+        for output in outputs
+    ]
+    return torch.stack([total.to(totals[0]) for total in totals]).sum(0)
+
+
+def _mixes(gradient: Tensor | None, row: int) -> bool:
+    """Whether the gradient of one record's answer reaches rows of other records."""
+    if gradient is None or len(gradient) < 2 or not gradient.numel():
+        return False
+    sizes = gradient.detach().reshape(len(gradient), -1).abs().amax(1)
+    others = torch.cat([sizes[:row], sizes[row + 1 :]]).max()
+    return bool(others > 8 * torch.finfo(gradient.dtype).eps * sizes[row])
+
+
+# Isolation
+
+
+@contextmanager
+def isolated(model: Any, trained: list[Tensor]) -> Iterator[None]:
+    """Leave the generators and what hangs on the model and its parameters as they were.
+
+    Parameters
+    ----------
+    model : HooksModel or GhostModel
+        The private model.
+    trained : list of Tensor
+        The parameters that the training moves.
+    """
+    left = [(p, p.grad_sample, getattr(p, "_norm_sample", None)) for p in trained]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    devices = {p.device for p in trained if p.device.type == "cuda"}
+    for p in trained:
+        p.grad_sample = p._norm_sample = None
+    try:
+        with torch.random.fork_rng(devices), restored_attributes(model._module):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        model.layer_calls = None
+        model._clear_activations()
+        for p, grad_sample, norm_sample in left:
+            p.grad_sample, p._norm_sample = grad_sample, norm_sample
+
+
+@contextmanager
+def restored_attributes(module: nn.Module) -> Iterator[dict[tuple[nn.Module, str], Any]]:
+    """Restore the attributes of all modules after the block; the context is the numbers among them before it."""
+    before = [(layer, dict(layer.__dict__)) for layer in module.modules()]
+    try:
+        yield _attributes(module)
+    finally:
+        for layer, attributes in before:
+            layer.__dict__.clear()
+            layer.__dict__.update(attributes)
+
+
+def _attributes(module: nn.Module) -> dict[tuple[nn.Module, str], Any]:
+    """Return the floating-point tensors and numbers among the plain attributes of all modules."""
+    return {
+        (layer, name): value
+        for layer in module.modules()
+        for name, value in layer.__dict__.items()
+        if isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point())
+    }
