@@ -279,6 +279,6 @@ def draw_module(seed):
         between = () if draw is dropped else rng.choice(BETWEEN)
         module = Body(part, x, between, rng.randint(1, 3), *call).double()
         for p in module.parameters():
-            if rng.random() < 0.1 and p is not module.head.weight:
+            if draw in SOUND and rng.random() < 0.1 and p is not module.head.weight:
                 p.requires_grad_(False)
     return Drawn(draw.__name__, module, x, is_random=draw is dropped)

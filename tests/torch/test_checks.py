@@ -353,9 +353,9 @@ def test_outputs_of_a_checked_batch_are_used_as_any_tensor():
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_that_is_random_by_itself_is_not_accused(mode):
     torch.manual_seed(0)
-    model = Head(nn.Linear(4, 3), 3, lambda part, x: part(x) + torch.randn_like(x[:, :1]))
-    training = trained(model, records()[:][0], mode)
-    assert training.run(1).engine.steps == 8
+    for draw in (lambda x: torch.randn_like(x[:, :1]), lambda x: random.random(), lambda x: np.random.rand()):  # noqa: NPY002
+        model = Head(nn.Linear(4, 3), 3, lambda part, x, draw=draw: part(x) + draw(x))
+        assert trained(model, records()[:][0], mode).run(1).engine.steps == 8
 
 
 def switching(switch):

@@ -32,7 +32,9 @@ def true_gradients(drawn, x, weights, seed):
         else:
             loss = record_losses(module(x[row : row + 1]), weights[row : row + 1]).sum()
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        found.append(flat(torch.zeros_like(p) if g is None else g for p, g in zip(trained, gradients, strict=True)))
+        found.append(
+            flat(torch.zeros_like(p) if g is None else g.to_dense() for p, g in zip(trained, gradients, strict=True))
+        )
     return torch.stack(found)
 
 

@@ -1,6 +1,6 @@
 """The same update for PyTorch models, on Opacus: DP-SGD and DiceSGD, with hooks or ghost clipping.
 
-`batch_state` describes the way of a batch from the loader to a step.
+`batch_state` describes the way of a batch from the loader to a step, `guard` what is checked on the way.
 """
 
 from clipsilon._core.extras import needs_package

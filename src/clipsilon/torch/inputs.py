@@ -57,7 +57,7 @@ def check_model(module: nn.Module, mode: str) -> None:
                 f"module must treat records one by one, got {type(layer).__name__} ({name or 'the module itself'}), "
                 "which takes statistics of many records; GroupNorm does not."
             )
-        _refuse_embedding(name or "the module itself", layer)
+        _refuse_embedding(f"{type(layer).__name__} ({name or 'the module itself'})", layer, mode)
     problems = [*ModuleValidator.validate(module), *GradSampleModule.validate(module)]
     if problems:
         raise ValueError(f"module must be one that Opacus supports, got: {problems[0]}")
@@ -67,20 +67,32 @@ def check_model(module: nn.Module, mode: str) -> None:
         raise ValueError("module must have parameters to train, got none.")
 
 
-def _refuse_embedding(name: str, layer: nn.Module) -> None:
-    """Refuse embeddings that write to their weights, or whose gradients depend on the other records."""
+def _refuse_embedding(name: str, layer: nn.Module, mode: str) -> None:
+    """Refuse embeddings that write to their weights, whose gradients depend on other records, or are sparse.
+
+    Parameters
+    ----------
+    name : str
+        The layer, as in the message.
+    layer : nn.Module
+        The layer.
+    mode : str
+        The `grad_sample_mode`; sparse sums are refused in ghost mode only.
+    """
     if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return
     if layer.max_norm is not None:
         raise ValueError(
-            f"module must not change its parameters when it is called, got {type(layer).__name__} ({name}) with "
-            "max_norm, which shortens the rows that records use, without noise; leave max_norm out."
+            f"module must not change its parameters when it is called, got {name} with max_norm, which shortens the "
+            "rows that records use, without noise; leave max_norm out."
         )
     if layer.scale_grad_by_freq:
         raise ValueError(
-            f"module must treat records one by one, got {type(layer).__name__} ({name}) with scale_grad_by_freq, which "
-            "divides by counts over the batch; leave it out."
+            f"module must treat records one by one, got {name} with scale_grad_by_freq, which divides by counts over "
+            "the batch; leave it out."
         )
+    if layer.sparse and mode == "ghost":
+        raise ValueError(f"module must have dense gradients in ghost mode, got {name} with sparse; leave it out.")
 
 
 def _refuse_shared(module: nn.Module) -> None:

@@ -81,6 +81,11 @@ class _Hooked:
         if len(getattr(module, "activations", ())) > before:
             output = forward_output if isinstance(forward_output, Tensor) else forward_output[0]
             activation = module.activations[-1]
+            if not activation:
+                raise RuntimeError(
+                    f"{type(module).__name__} must be called with its input as the first positional argument, since "
+                    "gradients per record need it, got none."
+                )
             output.register_hook(lambda gradient: self._on_output_gradient(module, activation, gradient))
             if self.guard is not None:
                 self.guard.see_output(output)

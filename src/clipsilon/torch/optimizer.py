@@ -32,7 +32,10 @@ from clipsilon.torch.processes import Processes
 from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
 from clipsilon.torch.tensors import accumulation_dtype, clip_factor, joint_norm, require_finite
 
-NO_GRADIENT = "no gradient per record was found; freeze what the loss does not depend on, or go back to training mode."
+NO_GRADIENT = (
+    "no gradient per record was found; freeze what the loss does not depend on, freeze layers as a whole, or go back "
+    "to training mode."
+)
 _BY_HAND = (
     "The optimiser that was given to make_private must not step by itself: its gradients have neither clip nor noise; "
     "call step() of the optimiser that make_private returned."
