@@ -287,6 +287,51 @@ def test_a_criterion_that_mixes_records_is_refused_in_ghost_mode():
         training.run(1)
 
 
+class WithLoss(nn.Module):
+    """A model that computes a loss itself, as those of `transformers` do, beside the scores."""
+
+    def __init__(self, reduce):
+        super().__init__()
+        self.layer, self.reduce = nn.Linear(4, 1), reduce
+
+    def forward(self, x, y):
+        scores = self.layer(x).flatten()
+        return {"loss": self.reduce(BCE(scores, y, reduction="none"), y), "scores": scores}
+
+
+def run_with_own_loss(reduce, use=lambda out, y: out["loss"], **settings):
+    torch.manual_seed(0)
+    training = Training("hooks", model=WithLoss(reduce).double(), criterion=None, noise_multiplier=1.0, **settings)
+    for x, y in training.loader:
+        training.optimizer.zero_grad()
+        use(training.private(x, y), y).backward()
+        training.optimizer.step()
+    return training.engine.statement()
+
+
+def test_a_loss_that_the_model_computes_is_checked():
+    for reduce, kind in ((lambda each, y: each.mean(), "mean"), (lambda each, y: each.sum(), "sum")):
+        other = {"mean": "sum", "sum": "mean"}[kind]
+        assert not any(
+            "could not be checked" in reason for reason in run_with_own_loss(reduce, loss_reduction=kind).reasons
+        )
+        with pytest.raises(RuntimeError, match=f"^loss_reduction must be '{kind}', .* got '{other}'"):
+            run_with_own_loss(reduce, loss_reduction=other)
+    with pytest.raises(RuntimeError, match="^The loss must be the mean or the sum"):
+        run_with_own_loss(lambda each, y: each.square().mean().sqrt())
+
+
+def test_a_mixing_part_of_a_loss_is_found():
+    """Such as a balance over the batch, added to a sound loss."""
+
+    def both(out, y):
+        return BCE(out["scores"], y) + 0.1 * out["loss"]
+
+    with pytest.raises(RuntimeError, match="^The loss must be the mean or the sum"):
+        run_with_own_loss(lambda each, y: each.mean().square(), both)
+    run_with_own_loss(lambda each, y: each.mean(), both)
+
+
 # Checks do not disturb
 
 

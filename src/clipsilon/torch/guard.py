@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clipsilon.torch.loss_check import Tape, check_reduction, check_rows
+from clipsilon.torch.loss_check import Tape, accept_reduction, check_reduction, check_rows
 from clipsilon.torch.optimizer import PrivateOptimizer
 from clipsilon.torch.probe import Inputs, Probe
 from clipsilon.torch.state_check import CheckError, unchanged
@@ -94,11 +94,20 @@ class Guard:
         if tape.has_size(loss):
             self._sizes.add(tape.records)
         with self._faults_kept():
-            if self._model.is_ghost:
-                self.has_checked_loss |= check_rows(tape, loss)
-            elif not tape.has_size(loss) or len(self._sizes) >= _SIZES:
-                self.has_checked_loss |= check_reduction(tape, loss, self._model.loss_reduction)
+            if not tape.has_size(loss) or len(self._sizes) >= _SIZES:
+                self.has_checked_loss |= self._is_sound(tape, loss)
         tape.close()
+
+    def _is_sound(self, tape: Tape, loss: Tensor) -> bool:
+        """Check a loss; return whether that was possible."""
+        reduction = self._model.loss_reduction
+        others = tape.others(loss)
+        if self._model.is_ghost:
+            return not others and check_rows(tape, loss)
+        seen = [self._probe.reductions.get(number, "unknown") for number in others]
+        if not all(accept_reduction({verdict}, reduction) for verdict in seen):
+            return False
+        return tape.is_output(loss) or check_reduction(tape, loss, reduction)
 
     def see_output(self, output: Tensor) -> None:
         """Note that a layer computes with too few bits."""

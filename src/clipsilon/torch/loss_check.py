@@ -48,20 +48,37 @@ class Tape:
     def __init__(self, records: int, on_loss: Callable[[Tape, Tensor], None]):
         self.records, self.on_loss = records, on_loss
         self._outputs: list[Tensor] = []
+        self._others: dict[int, int] = {}  # for outputs without rows, by `id`: their number
+        self._kept: list[Tensor] = []  # so that no other tensor gets their `id`
         self._calls: list[_Call] = []
         self.is_open = True
 
     def follow(self, outputs: Any) -> Any:
-        """Return the outputs of the model, with those that have one row per record recorded from now on."""
+        """Return the outputs of the model, which are recorded from now on."""
+        numbers = itertools.count()
 
         def scores(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or not leaf.requires_grad or not leaf.dim() or len(leaf) != self.records:
+            number = next(numbers) if isinstance(leaf, Tensor) and leaf.is_floating_point() else -1
+            if number < 0 or not leaf.requires_grad:
                 return leaf
             followed = _as_scores(leaf, self)
-            self._outputs.append(followed)
+            if leaf.dim() and len(leaf) == self.records:
+                self._outputs.append(followed)
+            else:
+                self._others[id(followed)] = number
+                self._kept.append(followed)
             return followed
 
         return tree_map(scores, outputs)
+
+    def others(self, loss: Tensor) -> set[int]:
+        """Return the numbers of the outputs without one row per record that the loss is computed from."""
+        used = [loss, *(t for call in self._needed(loss) for t in _tensors((call.args, call.kwargs)))]
+        return {self._others[id(t)] for t in used if id(t) in self._others}
+
+    def is_output(self, loss: Tensor) -> bool:
+        """Return whether the loss is an output of the model itself."""
+        return id(loss) in self._others
 
     def add(self, function: Callable[..., Any], args: Any, kwargs: Any, results: Any) -> None:
         """Record a call.
@@ -82,7 +99,7 @@ class Tape:
     def close(self) -> None:
         """Stop recording, and forget everything."""
         self.is_open = False
-        self._outputs, self._calls = [], []
+        self._outputs, self._calls, self._others, self._kept = [], [], {}, []
 
     def losses(self, loss: Tensor, parts: Sequence[Sequence[int]]) -> Iterator[list[Tensor]]:
         """Yield the loss of each part of the records, once for every reading of the computation that can be repeated.
@@ -116,7 +133,7 @@ class Tape:
         return needed[::-1]
 
     def _strangers(self, needed: list[_Call]) -> list[Tensor]:
-        known = {id(t) for t in self._outputs} | {id(t) for call in needed for t in call.results}
+        known = {id(t) for t in (*self._outputs, *self._kept)} | {id(t) for call in needed for t in call.results}
         found = {id(t): t for call in needed for t in _tensors((call.args, call.kwargs)) if id(t) not in known}
         uncertain = [t for t in found.values() if len(_readings(t, self.records)) > 1]
         return sorted(uncertain, key=lambda t: t.dim() == 0)
@@ -138,12 +155,13 @@ class Tape:
             For tensors from elsewhere, by `id`, which part of them belongs to some of the records.
         """
         values = {id(t): _rows(_plain(t), rows, self.records) for t in self._outputs}
+        values |= {id(t): torch.zeros_like(_plain(t)) for t in self._kept}  # which are compared elsewhere
 
         def value(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
                 return len(rows) if self._is_size(leaf) else leaf
             if id(leaf) not in values:
-                part = readings.get(id(leaf), _default)
+                part: Callable[..., Tensor] = readings.get(id(leaf), _default)
                 values[id(leaf)] = part(_plain(leaf), rows, self.records)
             return values[id(leaf)]
 
@@ -274,7 +292,11 @@ def check_reduction(tape: Tape, loss: Tensor, reduction: str) -> bool:
     """
     if tape.records < 2 or plain(loss).numel() != 1:
         return False
-    seen = _reductions(tape, loss)
+    return accept_reduction(_reductions(tape, loss), reduction)
+
+
+def accept_reduction(seen: set[str], reduction: str) -> bool:
+    """Return whether a reduction was seen; raise CheckError if only others were."""
     if reduction in seen or not seen & {"mean", "sum", "mixture"}:
         return reduction in seen
     if seen & {"mean", "sum"}:
@@ -296,7 +318,7 @@ def _reductions(tape: Tape, loss: Tensor) -> set[str]:
     for parts in _partitions(chosen):
         sizes = [len(part) for part in parts]
         found = tape.losses(loss, [chosen, chosen, *parts])
-        seen = {_reduction(*[float(number) for number in numbers], sizes=sizes) for numbers in found}
+        seen = {reduction_of(*[float(number) for number in numbers], sizes=sizes) for numbers in found}
         if seen:
             return seen
     return set()
@@ -309,8 +331,22 @@ def _partitions(chosen: list[int]) -> Iterator[list[list[int]]]:
         yield [chosen[::2], chosen[1::2]]
 
 
-def _reduction(whole: float, again: float, *parts: float, sizes: list[int]) -> str:
-    """Return how the loss of some records follows from the losses of the parts of them."""
+def reduction_of(whole: float, again: float, *parts: float, sizes: list[int]) -> str:
+    """Return how the loss of some records follows from the losses of the parts of them.
+
+    Parameters
+    ----------
+    whole, again : float
+        The loss of all, computed twice.
+    *parts : float
+        The losses of the parts.
+    sizes : list of int
+        Number of records in each part.
+
+    Returns
+    -------
+    {"mean", "sum", "mixture", "unknown"}
+    """
     room = 1e-4 * sum(map(abs, parts))
     if not abs(whole - again) <= 1e-4 * abs(whole):  # random, or not finite
         return "unknown"

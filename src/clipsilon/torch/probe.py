@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from clipsilon.torch.generators import make_generator
 from clipsilon.torch.layers import norm_allowance
+from clipsilon.torch.loss_check import reduction_of
 from clipsilon.torch.optimizer import ONE_ROW
 from clipsilon.torch.state_check import CheckError, unchanged
 
@@ -127,6 +128,7 @@ class Probe:
         self._module: nn.Module = model._module
         self._parameter_names = {p: name for name, p in self._module.named_parameters()}
         self._layer_names = {layer: name for name, layer in self._module.named_modules()}
+        self.reductions: dict[int, str] = {}  # of outputs that are numbers: how they follow from single records
 
     def check(self, inputs: Inputs) -> int:
         """Check the model on some of these records; return their number, 0 if the model could not be checked.
@@ -141,6 +143,7 @@ class Probe:
             alone = [] if part is inputs else self._answers_alone(part)
             has_gradients = self._check_gradients(part, _record_leaves(part.records, together, alone), rows)
             self._compare_answers(part, together, alone)
+            self._compare_numbers(part, together, alone)
         return part.records if has_gradients else 0
 
     def _choose(self, inputs: Inputs) -> tuple[Inputs, list[int], _Answer] | None:
@@ -199,6 +202,14 @@ class Probe:
                     "saved and could reach later batches without noise; return it instead."
                 )
 
+    def _compare_numbers(self, part: Inputs, together: _Answer, alone: list[_Answer]) -> None:
+        """Note how outputs that are numbers, such as a loss, follow from those for single records."""
+        is_comparable = part.records > 1 and alone and not any(answer.is_random for answer in (together, *alone))
+        for number, output in enumerate(together.outputs if is_comparable else []):
+            if output.numel() == 1 and all(len(single.outputs) > number for single in alone):
+                singles = [float(single.outputs[number].sum()) for single in alone]
+                self.reductions[number] = reduction_of(float(output), float(output), *singles, sizes=[1] * len(singles))
+
     # Gradients
 
     def _check_gradients(self, part: Inputs, leaves: list[int], rows: list[int]) -> bool:
@@ -217,6 +228,7 @@ class Probe:
         calls: list[LayerCall] = []
         self._model.layer_calls = calls
         outputs = _floats(self._module(*inputs.args, **inputs.kwargs))
+        leaves = [number for number in leaves if number < len(outputs) and len(outputs[number]) == part.records]
         totals = _weighted([outputs[number] for number in leaves], part.records)
         if totals is None:
             return False
@@ -376,7 +388,7 @@ def _is_row(single: Tensor, output: Tensor) -> bool:
     """Whether the output for one record has the shape of a row; models may squeeze it."""
     if single.dim() == output.dim():
         return bool(single.shape[1:] == output.shape[1:]) and len(single) == 1
-    return single.numel() * len(output) == output.numel()
+    return bool(single.numel() * len(output) == output.numel())
 
 
 def _close(one: Tensor, other: Tensor, scale: Tensor) -> bool:
