@@ -196,10 +196,10 @@ def test_phases_of_shuffled_passes_are_refused(sampling):
 
 
 def test_phases_with_other_samplers_of_equal_fields_are_refused():
-    uniform, poisson = (cs.DPSGD(CONSTANT, 1.0, 0.1, batch=10, sampling=name) for name in ("uniform", "poisson"))
-    assert uniform == poisson  # as NamedTuples are
+    uniform, epochs = (cs.DPSGD(CONSTANT, 1.0, 0.1, batch=10, sampling=name) for name in ("uniform", "epochs"))
+    assert uniform == epochs  # as NamedTuples are
     with pytest.raises(ValueError, match="phases must differ in constant step, clip and noise only"):
-        join_phases([(uniform, 5), (poisson, 5)])
+        join_phases([(uniform, 5), (epochs, 5)])
 
 
 def test_kinds_of_steps_do_not_depend_on_the_size_of_the_noise():
