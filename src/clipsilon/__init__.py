@@ -24,6 +24,7 @@ from clipsilon.engine.sweep import Run, sweep
 from clipsilon.privacy.auditing.audit import Audit, audit
 from clipsilon.privacy.auditing.one_run import one_run_bound
 from clipsilon.privacy.auditing.one_run_audit import audit_one_run
+from clipsilon.privacy.auditing.training import TrainingAudit, TrainingError, audit_training
 from clipsilon.privacy.calibration import calibrate, longest_run
 from clipsilon.privacy.papers import claims
 from clipsilon.privacy.statement import Statement, account
@@ -75,10 +76,13 @@ __all__ = [
     "Run",
     "Statement",
     "Trace",
+    "TrainingAudit",
+    "TrainingError",
     "account",
     "account_users",
     "audit",
     "audit_one_run",
+    "audit_training",
     "bias_table",
     "calibrate",
     "claims",

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from clipsilon.cli.errors import plain_errors
-from clipsilon.cli.options import plot_option
+from clipsilon.cli.options import confidence_option, plot_option
 from clipsilon.cli.rule_options import ABOUT_PRESETS, count_steps, make_rule, rule_options
 
 
 @click.command("audit", epilog=ABOUT_PRESETS)
 @rule_options
 @click.option("--runs", type=int, default=10_000, show_default=True, help="Runs on each of the two data sets.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Confidence of the demonstrated ε.")
+@confidence_option
 @click.option("--seed", type=int, help="Seed that makes the audit repeatable.")
 @plot_option
 def command(

@@ -60,6 +60,24 @@ class Column(NamedTuple):
     missing: Missing | None
 
 
+class Cells(NamedTuple):
+    """The cells of a CSV file as they are written.
+
+    Parameters
+    ----------
+    header : list of str
+        The first row.
+    rows : list of list of str
+        All others, except blank ones.
+    delimiter : str
+        What separates the cells.
+    """
+
+    header: list[str]
+    rows: list[list[str]]
+    delimiter: str
+
+
 def column_names(path: Path) -> list[str]:
     """Return the names of the columns of a file, in order."""
     if not path.is_file():
@@ -102,6 +120,21 @@ def read_columns(path: Path, wanted: Sequence[str], as_text: str | None = None) 
     if not found:
         raise ValueError(f"{path} must have rows below its header, got none.")
     return found
+
+
+def read_cells(path: Path) -> Cells:
+    """Return all cells of a CSV file as they are written; raise ValueError as `read_columns` does."""
+    column_names(path)
+    if _is_parquet(path):
+        raise ValueError(f"path must be a CSV file here, got {path}.")
+    with _open_csv(path) as file:
+        delimiter = _delimiter(file)
+        reader = csv.reader(file, delimiter=delimiter)
+        header = next(reader)
+        rows = [row for chunk, _ in _chunks(reader, len(header), path) for row in chunk]
+    if not rows:
+        raise ValueError(f"{path} must have rows below its header, got none.")
+    return Cells(header, rows, delimiter)
 
 
 def finite(cells: Sequence[str]) -> Array | None:
@@ -190,12 +223,14 @@ def _open_csv(path: Path) -> Iterator[IO[str]]:
 
 
 def _reader(file: IO[str]) -> Iterator[list[str]]:
-    """Return a reader with the delimiter that splits the header into the most columns."""
+    return csv.reader(file, delimiter=_delimiter(file))
+
+
+def _delimiter(file: IO[str]) -> str:
+    """Return the delimiter that splits the header into the most columns."""
     header = file.readline()
     file.seek(0)
-    return csv.reader(
-        file, delimiter=max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
-    )
+    return max(_DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
 
 
 # -- Parquet --------------------------------------------------------------------------------------------------------

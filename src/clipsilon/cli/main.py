@@ -13,6 +13,7 @@ from clipsilon.version import __version__
 COMMANDS = {
     "account": "State the privacy of PRESET: certified, claimed, and why.",
     "audit": "Attack PRESET and state the ε that the attack demonstrates.",
+    "audit-training": "Attack a training script and state the ε that this demonstrates.",
     "bias": "Compute the bias that clipping alone will cause.",
     "claims": "Compare the papers' privacy claims with what holds.",
     "data": "Fetch data sets into the cache folder.",

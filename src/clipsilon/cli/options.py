@@ -12,6 +12,7 @@ from clipsilon.privacy.certificate import ADJACENCIES
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
+_ADJACENCY_HELP = "How neighbouring data sets differ."
 _PICTURES = {".png", ".svg", ".pdf"}
 
 
@@ -34,6 +35,9 @@ plot_option = click.option(
     help="Write a figure to this .png, .svg or .pdf file.",
 )
 ignore_option = click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be repeated.")
+confidence_option = click.option(
+    "--confidence", type=float, default=0.95, show_default=True, help="Confidence of the demonstrated ε."
+)
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 
 
@@ -46,9 +50,12 @@ def format_option(*formats: str) -> Decorator:
 def adjacency_option(default: str, *, without: tuple[str, ...] = ()) -> Decorator:
     """Return the option `--adjacency` with this default, and all adjacencies but those in `without`."""
     kinds = click.Choice([name for name in ADJACENCIES if name not in without])
-    return click.option(
-        "--adjacency", type=kinds, default=default, show_default=True, help="How neighbouring data sets differ."
-    )
+    return click.option("--adjacency", type=kinds, default=default, show_default=True, help=_ADJACENCY_HELP)
+
+
+def neighbours_option(*kinds: str) -> Decorator:
+    """Return the option `--adjacency` with these choices, none of which is a default."""
+    return click.option("--adjacency", type=click.Choice(kinds), required=True, help=_ADJACENCY_HELP)
 
 
 def parse_numbers(context: click.Context, option: click.Parameter, text: str | None) -> list[float] | None:
