@@ -127,7 +127,21 @@ class Script:
             return read_predictions(files["predictions"], self.records.texts, len(self.test))
 
     def score(self, model: Predictions, features: NDArray[Any], labels: NDArray[Any]) -> Array:
-        """Score records by how well they were predicted; `features` are those in `test`."""
+        """Score records by how well they were predicted.
+
+        Parameters
+        ----------
+        model : Predictions
+            What `train` returned.
+        features : array of str
+            The features of the records, which are those in `test`.
+        labels : array
+            Their labels.
+
+        Returns
+        -------
+        array of float
+        """
         if model.classes:
             return log_probability(model.values, model.classes, labels)
         return closeness(model.values, labels)

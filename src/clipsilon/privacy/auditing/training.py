@@ -252,10 +252,8 @@ def audit_training(
     """
     strict = checks.choice("on_error", on_error, ON_ERROR)
     checks.choice("adjacency", adjacency, NEIGHBOURS)
-    checks.fraction("delta", delta)
-    checks.open_fraction("confidence", confidence)
-    if claimed is not None:
-        checks.nonnegative("claimed", claimed)
+    delta, confidence = checks.fraction("delta", delta), checks.open_fraction("confidence", confidence)
+    claimed = None if claimed is None else checks.nonnegative("claimed", claimed)
     planted = plant(X, y, canaries, adjacency)
     coin_seed, tie_seed = seeds_from(seed, 2)
     coins = np.random.default_rng(coin_seed).random((checks.count("runs", runs), planted.canaries.size)) < 0.5
