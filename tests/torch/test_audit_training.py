@@ -39,23 +39,23 @@ def fit(features, labels, multiplier):
     return Logistic(model.weight.detach().numpy()[0]), engine
 
 
-def audited(multiplier, divisor, **about):
+def audited(multiplier, divisor, delta=DELTA, **about):
     """Audit Opacus at a noise multiplier, with the ε that it states, and noise that is divided by `divisor`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own, on secure mode and hooks
-        claimed = fit(X[:-1], Y[:-1], multiplier)[1].get_epsilon(DELTA)
+        claimed = fit(X[:-1], Y[:-1], multiplier)[1].get_epsilon(delta)
         return cs.audit_training(
             lambda features, labels: fit(features, labels, multiplier / divisor)[0],
-            X, Y, DELTA, adjacency="add-remove", claimed=claimed, seed=0, progress=False, **about,
+            X, Y, delta, adjacency="add-remove", claimed=claimed, seed=0, progress=False, **about,
         )  # fmt: skip
 
 
 @pytest.mark.verify
 def test_opacus_is_not_accused():
-    """False alarm: 1e-7."""
-    found = audited(3.0, 1, runs=1500, confidence=1 - 1e-7)
-    assert found.runs == 1500
+    """False alarm: 1e-7. With so small a δ, its ε is larger."""
+    found = audited(5.0, 1, delta=1e-10, runs=1500, confidence=1 - 1e-7)
     assert not found.refuted
+    assert found.limit > found.claimed + 0.5  # it could have been
 
 
 @pytest.mark.verify
