@@ -199,6 +199,17 @@ def test_embeddings_that_change_or_mix_are_refused(layer):
             )
 
 
+def test_an_embedding_bag_is_refused():
+    """The rule of Opacus counts an index that occurs twice in a record once; frozen, it needs no rule."""
+    model = nn.Sequential(nn.EmbeddingBag(5, 2, mode="sum"), nn.Linear(2, 1), nn.Flatten(0)).double()
+    with pytest.raises(
+        ValueError, match=r"^module must have layers .* EmbeddingBag \(0\), .* use nn.Embedding and add"
+    ):
+        trained(model, torch.randint(0, 5, (12, 3)), "hooks")
+    model[0].requires_grad_(False)
+    assert trained(model, torch.randint(0, 5, (12, 3)), "hooks", batch=4).run(1).engine.steps == 3
+
+
 # The loss
 
 
@@ -367,7 +378,7 @@ def test_a_check_leaves_generators_gradients_and_the_model_as_they_were():
     training = Training("hooks", model=with_dropout())
     x = training.loader.dataset[:5][0]
     before, hung = states(), {name: dict(m.__dict__) for name, m in training.model.named_modules()}
-    training.private.guard._probe.check(guard.Inputs.of((x,), {}))
+    training.private.guard._probe.check(guard.Inputs.of((x,), {}), 3)
     after = states()
     assert torch.equal(before[0], after[0])
     assert torch.equal(before[1], after[1])

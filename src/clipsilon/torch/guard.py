@@ -21,6 +21,7 @@ from clipsilon.torch.probe import Inputs, Probe
 from clipsilon.torch.state_check import CheckError, unchanged
 
 CHECK_EVERY = 100
+FIRST_RECORDS, RECORDS = 8, 3  # that a model is checked on, in the first batch and in later ones
 _ATTEMPTS = 10  # of checking a model that cannot be checked
 _SIZES = 3  # a number that is the size of so many different batches is no coincidence
 COARSE = (
@@ -83,7 +84,8 @@ class Guard:
     def _probe_model(self, inputs: Inputs) -> int:
         """Check the model, unless it computes too coarsely for comparisons, when nothing is certified anyway."""
         try:
-            return 0 if COARSE in self.state.faults else self._probe.check(inputs)
+            most = RECORDS if self._checked_records > 1 else FIRST_RECORDS
+            return 0 if COARSE in self.state.faults else self._probe.check(inputs, most)
         except CheckError:
             if COARSE in self.state.faults:
                 return 0

@@ -68,7 +68,7 @@ def check_model(module: nn.Module, mode: str) -> None:
 
 
 def _refuse_embedding(name: str, layer: nn.Module, mode: str) -> None:
-    """Refuse embeddings that write to their weights, whose gradients depend on other records, or are sparse.
+    """Refuse embeddings that write to their weights, or whose gradients mix records, are measured wrongly or sparse.
 
     Parameters
     ----------
@@ -90,6 +90,11 @@ def _refuse_embedding(name: str, layer: nn.Module, mode: str) -> None:
         raise ValueError(
             f"module must treat records one by one, got {name} with scale_grad_by_freq, which divides by counts over "
             "the batch; leave it out."
+        )
+    if isinstance(layer, nn.EmbeddingBag) and layer.weight.requires_grad:
+        raise ValueError(
+            f"module must have layers whose gradients per record are measured, got {name}, where an index that occurs "
+            "twice in a record would count once; use nn.Embedding and add up its rows."
         )
     if layer.sparse and mode == "ghost":
         raise ValueError(f"module must have dense gradients in ghost mode, got {name} with sparse; leave it out.")

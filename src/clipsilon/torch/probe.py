@@ -1,6 +1,6 @@
 """The check of a model on a few records of a batch, before the model is called for the batch.
 
-Privacy rests on three facts about the model, which are tested here on at most `RECORDS` records:
+Privacy rests on three facts about the model, which are tested here on a few records:
 
 - What the model answers for a record does not depend on the others: alone, the record gets the same answer. (Without
   dropout; a model that is random in other ways is not compared.)
@@ -10,7 +10,8 @@ Privacy rests on three facts about the model, which are tested here on at most `
   autograd for the record, parameter by parameter. The loss is replaced by a random weighting of the answers.
 
 The check draws from the operating system's generator and leaves all others, the model and its gradients as they were.
-It costs about 9 forward and 12 backward passes of one record, and a copy of the parameters while it lasts.
+With k records it costs 3k forward and (k + 1)k backward passes of one record, and a copy of the parameters while it
+lasts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ from clipsilon.torch.loss_check import reduction_of
 from clipsilon.torch.optimizer import ONE_ROW
 from clipsilon.torch.state_check import CheckError, unchanged
 
-RECORDS = 3
 _SYSTEM = random.SystemRandom()
 _DROPOUTS = {
     name + in_place
@@ -130,13 +130,13 @@ class Probe:
         self._layer_names = {layer: name for name, layer in self._module.named_modules()}
         self.reductions: dict[int, str] = {}  # of outputs that are numbers: how they follow from single records
 
-    def check(self, inputs: Inputs) -> int:
-        """Check the model on some of these records; return their number, 0 if the model could not be checked.
+    def check(self, inputs: Inputs, most: int) -> int:
+        """Check the model on at most so many of these records; return their number, 0 if it could not be checked.
 
         An error of the model itself is left to the model's own call.
         """
         with isolated(self._model, self._trained):
-            chosen = self._choose(inputs)
+            chosen = self._choose(inputs, most)
             if chosen is None:
                 return 0
             part, rows, together = chosen
@@ -146,12 +146,12 @@ class Probe:
             self._compare_numbers(part, together, alone)
         return part.records if has_gradients else 0
 
-    def _choose(self, inputs: Inputs) -> tuple[Inputs, list[int], _Answer] | None:
+    def _choose(self, inputs: Inputs, most: int) -> tuple[Inputs, list[int], _Answer] | None:
         """Return a part of the records that the model can take, the rows of it to check, and the model's answer.
 
         Where arguments cannot be split, the part is all records. None if the model cannot take these either.
         """
-        rows = sorted(_SYSTEM.sample(range(inputs.records), min(inputs.records, RECORDS)))
+        rows = sorted(_SYSTEM.sample(range(inputs.records), min(inputs.records, most)))
         for split in (True, False):
             try:
                 part = inputs.take(rows) if split else inputs
