@@ -89,7 +89,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     show_default=True,
     help="Algorithm that trains the model.",
 )
-@adjacency_option("zero-out", without=("add-remove",))
+@adjacency_option("zero-out")
 @click.option("--l2", type=float, default=0.0, show_default=True, help="Weight of ½‖θ‖² in the loss.")
 @click.option(
     "--holdout",

@@ -47,9 +47,9 @@ def format_option(*formats: str) -> Decorator:
     return click.option("--format", "form", type=kinds, default="text", show_default=True, help="Format of the output.")
 
 
-def adjacency_option(default: str, *, without: tuple[str, ...] = ()) -> Decorator:
-    """Return the option `--adjacency` with this default, and all adjacencies but those in `without`."""
-    kinds = click.Choice([name for name in ADJACENCIES if name not in without])
+def adjacency_option(default: str) -> Decorator:
+    """Return the option `--adjacency` with this default."""
+    kinds = click.Choice(list(ADJACENCIES))
     return click.option("--adjacency", type=kinds, default=default, show_default=True, help=_ADJACENCY_HELP)
 
 
