@@ -105,7 +105,7 @@ def test_the_model_for_the_wrong_reaction_has_the_larger_risk():
 
 def test_a_statement_in_words():
     rule = cs.DPSGD(step=STEP, clip=1.0, noise_std=0.004, batch=250)
-    statement = cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="add-remove")
+    statement = cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="zero-out")
     assert f"ε = {statement.certified:.4g}, {statement.claimed:.3g}" == "ε = 0.3866, 0.219"
     assert round(statement.epsilon(1e-7), 2) == 0.68
     assert round(math.exp(statement.certified) * 0.01 + statement.delta, 4) == 0.0147
@@ -144,7 +144,7 @@ def test_the_same_noise_under_other_samplers_and_neighbours():
         return cs.account(rule, records=10_000, steps=500, delta=1e-5, adjacency=adjacency).certified
 
     found = [
-        certified("poisson", "add-remove"),
+        certified("poisson", "zero-out"),
         certified("poisson", "replace-one"),
         certified("epochs", "zero-out"),
         certified("epochs", "replace-one"),
@@ -205,7 +205,7 @@ def test_the_noise_of_the_images():
 
 
 def test_feedback_costs_noise_and_a_cap_lessens_it():
-    about = {"records": 400, "steps": 30, "delta": 1e-4, "adjacency": "add-remove"}
+    about = {"records": 400, "steps": 30, "delta": 1e-4, "adjacency": "zero-out"}
     given = {"step": STEP, "clip": 1.0, "noise_std": 8.0 / 40, "batch": 40, "sampling": "poisson"}
     rules = [
         cs.DPSGD(**given),

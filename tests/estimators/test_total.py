@@ -231,7 +231,7 @@ def test_a_search_tells_of_its_other_fits():
     with pytest.warns(PrivacyWarning, match="stand for"):
         total = total_privacy(search.best_estimator_)  # how it was chosen is out of sight
     assert total.epsilon == pytest.approx(1.0)
-    assert str(total).startswith("all steps: ε = 1 at δ = 1e-06\n  neighbours: one record's contributions")
+    assert str(total).startswith("all steps: ε = 1 at δ = 1e-06\n  neighbours: one record contributes to nothing")
 
 
 def test_a_last_digit_of_delta_does_not_matter():

@@ -121,8 +121,8 @@ def test_the_right_number_of_steps():
     place = stationary.Landscape(0.7, 0.025, 10)
     bounds = []
     for n in (10_000, 1_000_000):
-        best = stationary.private_steps(place, 1.0, 1.0, 1e-5, n)
-        once = glm.private_noise(1.0, 1.0, 1e-5, n, 1)
+        best = stationary.private_steps(place, 1.0, 1.0, 1e-7, n)
+        once = glm.private_noise(1.0, 1.0, 1e-7, n, 1)
         values = {
             steps: stationary.mean_square_gradient(place, once * np.sqrt(steps), steps)
             for steps in range(best // 2, 2 * best, max(1, best // 50))

@@ -21,6 +21,7 @@ from clipsilon.torch.guard import COARSE
 from private_training import Training, flat, network, records
 
 MODES = ("hooks", "ghost")
+UNSEEDED = {"generator": None, "noise_generator": None}
 
 
 def generator(seed=0):
@@ -442,7 +443,7 @@ def test_nothing_is_certified_where_training_goes_on_after_a_failed_check(mode, 
     torch.manual_seed(0)
     switch = {"mix": False}
     model = Head(nn.Linear(4, 3), 3, switching(switch))
-    training = trained(model, records()[:][0], mode, noise_multiplier=1.0).run(1)
+    training = trained(model, records()[:][0], mode, noise_multiplier=1.0, **UNSEEDED).run(1)
     assert training.engine.statement().certified < math.inf
     training.private.guard._checked_records, switch["mix"] = 0, True
     with pytest.raises(RuntimeError, match="must not mix"):
@@ -452,7 +453,7 @@ def test_nothing_is_certified_where_training_goes_on_after_a_failed_check(mode, 
     assert stated.certified == training.engine.get_epsilon(1e-5) == math.inf
     assert "a check failed: The records of a batch must not mix" in stated.reasons[0]
     training.engine.save_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
-    resumed = trained(Head(nn.Linear(4, 3), 3), records()[:][0], mode, noise_multiplier=1.0)
+    resumed = trained(Head(nn.Linear(4, 3), 3), records()[:][0], mode, noise_multiplier=1.0, **UNSEEDED)
     resumed.engine.load_checkpoint(path=tmp_path / "c", module=resumed.private, optimizer=resumed.optimizer)
     assert resumed.engine.statement().certified == math.inf
 
@@ -471,7 +472,9 @@ def test_autocast_certifies_nothing(mode, where):
             return part(x).float()
 
     x, y = (column.float() for column in records()[:])
-    training = Training(mode, TensorDataset(x, y), Head(nn.Linear(4, 3), 3, call), noise_multiplier=1.0, batch=10)
+    training = Training(
+        mode, TensorDataset(x, y), Head(nn.Linear(4, 3), 3, call), noise_multiplier=1.0, batch=10, **UNSEEDED
+    )
     assert training.engine.statement(steps=1).certified < math.inf
     for batch in training.loader:
         training.optimizer.zero_grad()
@@ -676,7 +679,7 @@ def test_another_engine_on_the_same_data_certifies_nothing():
 
 def test_a_training_resumed_on_the_same_data_is_not_another_one(tmp_path):
     data = records()
-    first, second = (Training(data=data, noise_multiplier=1.0) for _ in range(2))
+    first, second = (Training(data=data, noise_multiplier=1.0, **UNSEEDED) for _ in range(2))
     first.run(1).engine.save_checkpoint(path=tmp_path / "c", module=first.private, optimizer=first.optimizer)
     second.engine.load_checkpoint(path=tmp_path / "c", module=second.private, optimizer=second.optimizer)
     assert second.run(1).engine.statement().certified < math.inf

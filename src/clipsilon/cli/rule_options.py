@@ -56,8 +56,10 @@ _RULE: list[Decorator] = [
     ),
     click.option("--sample-rate", type=float, help="Public rate of Poisson sampling, which add-remove requires."),
     *(
-        click.option(f"--{name.replace('_', '-')}", name, callback=_refuse, expose_value=False, hidden=True)
-        for name in _ELSEWHERE
+        click.option(
+            f"--{name.replace('_', '-')}", name, callback=_refuse, expose_value=False, hidden=True, help=sentence
+        )
+        for name, sentence in _ELSEWHERE.items()
     ),
 ]
 _RUN: list[Decorator] = [

@@ -71,7 +71,17 @@ class Chunks(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The number of rows of each chunk, a summary of all of y, and digests of the rows."""
+    """What is learnt about the chunks before a fit.
+
+    Attributes
+    ----------
+    sizes : list of int
+        The number of rows of each chunk.
+    summary : ClassCounts or Moments
+        A summary of all of y.
+    digests : Digests
+        Digests of the rows.
+    """
 
     sizes: list[int]
     summary: ClassCounts | Moments

@@ -46,7 +46,17 @@ _DROPOUTS = {
 
 
 class LayerCall(NamedTuple):
-    """A call of a layer: its first input, and where the gradient of its output arrives."""
+    """A call of a layer.
+
+    Attributes
+    ----------
+    module : nn.Module
+        The layer.
+    x : Tensor
+        Its first input.
+    edge : GradientEdge
+        Where the gradient of its output arrives.
+    """
 
     module: nn.Module
     x: Tensor
@@ -54,7 +64,15 @@ class LayerCall(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The arguments of a call of the model, and the number of records in them."""
+    """The arguments of a call of the model.
+
+    Attributes
+    ----------
+    args, kwargs : tuple, dict
+        The arguments.
+    records : int
+        The number of records in them.
+    """
 
     args: Any
     kwargs: Any
