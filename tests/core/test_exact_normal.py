@@ -284,3 +284,13 @@ def test_negative_numbers_are_rounded_down():
     for value in range(-16, 16):
         p = stats.norm.cdf((value + 1) / 16) - stats.norm.cdf(value / 16)
         assert abs((z == value).sum() - z.size * p) < 6 * math.sqrt(z.size * p)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_distance_of_two_numbers_does_not_overflow(sign):
+    """A difference of exactly 2^32 in the first two limbs, where one more shift would leave 64 bits."""
+    larger, smaller = np.array([7, 5, 9, 0, 0, 0, 0]), np.array([5, 5, 1, 0, 0, 0, 0])
+    a, b = (larger, smaller) if sign > 0 else (smaller, larger)
+    compiled = njit(lambda a, b: bell_curve._distance(a, b))
+    for distance in (bell_curve._distance, compiled):
+        assert sign * distance(a, b[:6]) >= 2**32

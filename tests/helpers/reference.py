@@ -2,6 +2,7 @@
 
 It draws from the same generators in the same order as the engine (records, then the response of each
 record, then noise), so runs can be compared draw by draw. Slow, and meant to be read beside the papers.
+Local noise is whole, and so are the gradients that it is added to, on a grid.
 """
 
 import numpy as np
@@ -9,7 +10,9 @@ from scipy.integrate import quad
 from scipy.special import poch
 
 import clipsilon as cs
+from clipsilon._core.exact_normal import integer_normal
 from clipsilon.engine.streams import spawn
+from clipsilon.problems.losses.base import gradient_center_of
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, Scheduled, Unclipped
 from clipsilon.rules.feedback import NoFeedback
 from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
@@ -169,7 +172,8 @@ def noise(part, t, problem, drawn, rng):
             return step_size(part.std, t) * rng.standard_normal(d)
         case Local():  # paper 4, eq. 2
             budget = np.broadcast_to(part.budgets, problem.records)[drawn[0]]
-            return problem.loss.sensitivity() / budget * rng.standard_normal(d)
+            draws = [integer_normal(rng.bit_generator) + 0.5 for _ in range(d)]
+            return problem.loss.sensitivity() / budget * np.array(draws) * 2.0**-32
         case Radial():  # paper 5, App. E
             direction = rng.standard_normal(d)
             return part.scale * rng.standard_gamma(d) * direction / np.linalg.norm(direction)
@@ -203,6 +207,11 @@ def run(problem, rule, steps, start, seed):
         scheduled = isinstance(rule.clip, Scheduled)
         part = Norm(step_size(rule.clip.threshold, t + 1)) if scheduled else rule.clip
         v = sum((clip(part, g) for g in gradients), zero) / batch
+        if isinstance(rule.noise, Local):
+            user = np.broadcast_to(rule.noise.budgets, problem.records)[drawn[0]]
+            grid = problem.loss.sensitivity() / user * 2.0**-32
+            middle = gradient_center_of(problem.loss, theta.size)
+            v = middle + grid * np.trunc((v - middle) / grid)
         if not isinstance(rule.feedback, NoFeedback):
             v = v + clip(rule.feedback.clip, e)
             e = e + sum((clip(rule.feedback.cap, g) for g in gradients), zero) / batch - v

@@ -117,10 +117,10 @@ def _multiply(a: Limbs, b: Limbs, product: Limbs) -> None:
 
 @register_jitable
 def _distance(a: Limbs, b: Limbs) -> int:
-    """Return a − b in units of the last limb of b; if it is beyond ±2^32, any number of its sign beyond ±2^32."""
+    """Return a − b in units of the last limb of b; if it is ±2^32 or beyond, any number of its sign there."""
     apart = 0
     for i in range(b.size):
         apart = (apart << LIMB) + (a[i] - b[i])
-        if abs(apart) > 2 << LIMB:  # what follows changes it by less than 1
+        if abs(apart) >= 2 << LIMB:  # what follows changes it by less than 1, and one more shift would overflow
             break
     return apart

@@ -6,6 +6,23 @@ import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
+LEAST, MOST = 1e-90, 1e90
+"""Exact sums are made for thresholds, noise and rows whose sizes lie between these, where no product underflows."""
+LEAST_GRADIENT, MOST_GRADIENT = 1e-200, 1e200
+"""A gradient whose norm does not lie between these adds nothing to an exact sum; neither does one that is NaN."""
+
+
+@register_jitable(forceinline=True)
+def is_moderate(size: float) -> bool:
+    """Return whether a size lies between LEAST and MOST; False for NaN."""
+    return LEAST <= size <= MOST
+
+
+@register_jitable(forceinline=True)
+def is_measurable(length: float) -> bool:
+    """Return whether the norm of a gradient is known with a small relative error; False for NaN."""
+    return LEAST_GRADIENT <= length <= MOST_GRADIENT
+
 
 @register_jitable(forceinline=True)
 def norm(vector: NDArray[np.float64]) -> float:

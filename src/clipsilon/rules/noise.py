@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import budgets, nonnegative, positive
+from clipsilon._core.checks import budgets, frozen, nonnegative, positive
+from clipsilon._core.exact_normal import integer_normal
 from clipsilon._core.parts import Part, checked, implements, operation
-from clipsilon.problems.losses.base import sensitivity_of
+from clipsilon._core.vectors import is_measurable, norm
+from clipsilon.problems.losses.base import gradient_center_of, sensitivity_of
 from clipsilon.rules.schedules import Schedule, schedule, size, stretches
 
 __all__ = ["Gaussian", "Local", "Noise", "Radial", "ScheduledGaussian", "add_noise"]
@@ -114,16 +117,25 @@ def _(noise, t, drawn, update, state, rng):
         update[j] += length * direction[j]
 
 
+_ORIGIN = frozen(np.zeros(1))
+_MOST_BUDGET = 2.0**80  # whole numbers of 64 bits would not do for more
+
+
 @checked(budgets=budgets)
 class Local(NamedTuple):
     """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i; the standard deviation is 2·C0/μ_i in paper 4, eq. 2.
 
     `budgets` holds one μ for all users, or one per user. `sensitivity` is Δ, the largest change of a gradient when its
     record is replaced. The problem's loss states it, so it is filled in when a run begins and is NaN until then.
+    So is `center`, the middle of all gradients, one number or one per coordinate. Only rounding takes a gradient more
+    than Δ/2 away from it, and such a gradient is moved back; one that is not finite is replaced by the center.
+
+    The noise is exact: gradient and noise are whole numbers on a public grid (docs/proofs.md, "Exact normal noise").
     """
 
     budgets: Array
     sensitivity: float = np.nan
+    center: Array = _ORIGIN
 
     def on(self, problem: Any) -> Local:
         """Return the same budgets with the sensitivity of the problem's loss."""
@@ -131,7 +143,10 @@ class Local(NamedTuple):
         if problem.weights is not None:
             raise ValueError("weights must be None for local privacy: a weight would change the loss's sensitivity.")
         self.check_users(problem.records)
-        return self._replace(sensitivity=sensitivity)
+        if self.budgets.max() > _MOST_BUDGET:
+            raise ValueError(f"budget must be at most 2**80, got {self.budgets.max():g}.")
+        center = frozen(gradient_center_of(problem.loss, problem.dimension))
+        return self._replace(sensitivity=sensitivity, center=center)
 
     def check_users(self, users: int) -> None:
         """Raise ValueError unless there is one budget, or one per user."""
@@ -143,5 +158,45 @@ class Local(NamedTuple):
 def _(noise, t, drawn, update, state, rng):
     user = drawn[0] if noise.budgets.size > 1 else 0
     std = noise.sensitivity / noise.budgets[user]
+    unit, shift = _unit_of(0.5 * noise.budgets[user])
+    grid = std * unit
+    _truncate(update, noise.center, 0.5 * noise.sensitivity, grid)
+    _add_whole_noise(update, grid, shift, rng)
     for j in range(update.size):
-        update[j] += std * rng.standard_normal()
+        update[j] += noise.center[j % noise.center.size]
+
+
+# Without fastmath, which functions would otherwise inherit from the kernel that calls them.
+_EXACT = {"fastmath": False}
+
+
+@register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
+def _unit_of(share: float) -> tuple[float, int]:
+    """Return the grid in standard deviations, 2^(shift−32), and the shift, for vectors of `share` deviations at most.
+
+    Whole numbers up to share/unit are then below 2⁵⁰.
+    """
+    unit, shift = 2.0**-32, 0
+    while share >= 2.0**50 * unit:
+        unit, shift = 2.0 * unit, shift + 1
+    return unit, shift
+
+
+@register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
+def _truncate(vector: Array, center: Array, most: float, grid: float) -> None:
+    """Make a gradient, minus the center, a multiple of `grid` of norm at most `most`; 0 if it cannot be measured."""
+    for j in range(vector.size):
+        vector[j] -= center[j % center.size]
+    length, limit = norm(vector), (1.0 - (vector.size + 8) * 2.0**-52) * most
+    factor = limit / max(limit, length)
+    for j in range(vector.size):
+        vector[j] = grid * np.trunc(factor * vector[j] / grid) if is_measurable(length) else 0.0
+
+
+@register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
+def _add_whole_noise(update: Array, grid: float, shift: int, rng: Generator) -> None:
+    """Add Gaussian noise to multiples of a grid, in place: grid·q becomes grid·(q + ⌊2^(32−shift)·N⌋ + ½)."""
+    bits, inverse = rng.bit_generator, 1.0 / grid  # three roundings move q by less than 3/8
+    for j in range(update.size):
+        whole = np.int64(np.rint(inverse * update[j])) + (integer_normal(bits) >> shift)
+        update[j] = grid * (whole + 0.5)
