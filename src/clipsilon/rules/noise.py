@@ -125,12 +125,19 @@ _MOST_BUDGET = 2.0**80  # whole numbers of 64 bits would not do for more
 class Local(NamedTuple):
     """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i; the standard deviation is 2·C0/μ_i in paper 4, eq. 2.
 
-    `budgets` holds one μ for all users, or one per user. `sensitivity` is Δ, the largest change of a gradient when its
-    record is replaced. The problem's loss states it, so it is filled in when a run begins and is NaN until then.
-    So is `center`, the middle of all gradients, one number or one per coordinate. Only rounding takes a gradient more
-    than Δ/2 away from it, and such a gradient is moved back; one that is not finite is replaced by the center.
-
     The noise is exact: gradient and noise are whole numbers on a public grid (docs/proofs.md, "Exact normal noise").
+
+    Parameters
+    ----------
+    budgets : array
+        One μ for all users, or one per user.
+    sensitivity : float
+        Δ, the largest change of a gradient when its record is replaced. The problem's loss states it, so it is filled
+        in when a run begins and is NaN until then.
+    center : array
+        The middle of all gradients, one number or one per coordinate; filled in likewise. Only rounding takes a
+        gradient more than Δ/2 away from it, and such a gradient is moved back; one that is not finite is replaced by
+        the center.
     """
 
     budgets: Array
