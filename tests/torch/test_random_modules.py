@@ -62,12 +62,14 @@ def private_update(drawn, weights, mode, seed):
 
 def outcome(seed, mode):
     """Compare one module; return its family, and the refusal if it was refused."""
-    drawn = draw_module(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch, about sizes and settings
+        drawn = draw_module(seed)
     weights = torch.randn(len(drawn.x), drawn.module.head.out_features, generator=torch.Generator().manual_seed(seed))
     weights = weights.double() * 3
     plain, before = drawn._replace(module=copy.deepcopy(drawn.module)), flat(drawn.module.parameters())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of PyTorch, about sizes and settings
+        warnings.simplefilter("ignore")
         try:
             update, x, y = private_update(drawn, weights, mode, seed)
         except (ValueError, RuntimeError, NotImplementedError) as error:
