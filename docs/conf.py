@@ -59,7 +59,10 @@ nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!clipsilon\.).*"), (r"ref\.|std:.*", r".*")]
 nitpick_ignore = [
     ("py:class", f"clipsilon.{internal}")
-    for internal in ("engine.progress.Progress", "_core.parts.Class", "privacy.accounting.profiles.Profile")
+    for internal in (
+        *("engine.progress.Progress", "_core.parts.Class", "privacy.accounting.profiles.Profile"),
+        "torch.optimizer.PrivateOptimizer",
+    )
 ]
 
 html_theme = "furo"
