@@ -573,7 +573,9 @@ def plain_training(model, mode="hooks", data=None, states=(None, None), load="af
     made = engine.make_private(
         module=model,
         optimizer=optimizer,
-        data_loader=DataLoader(records() if data is None else data, batch_size=5),
+        data_loader=DataLoader(
+            records() if data is None else data, batch_size=5, collate_fn=settings.pop("collate_fn", None)
+        ),
         grad_sample_mode=mode,
         criterion=nn.BCEWithLogitsLoss(),
         **{"noise_multiplier": 1.0, **settings},
@@ -675,6 +677,58 @@ def test_another_engine_on_the_same_data_certifies_nothing():
     third, made = plain_training(network(), data=records())
     one_pass(made)
     assert third.get_epsilon(1e-5) == alone
+
+
+class Wrapped(torch.utils.data.Dataset):
+    """A data set of the user's own around tables, or around another data set."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+        self.first = parts[0]
+        self.mean = torch.zeros(3)  # which is no table of records
+
+    def __len__(self):
+        return len(self.first)
+
+    def __getitem__(self, number):
+        return self.first[number] if len(self.parts) == 1 else tuple(part[number] for part in self.parts)
+
+
+def test_data_of_other_kinds_are_recognised():
+    """Lists, and data sets of the user's own that were made twice of the same tables."""
+    x, y = records().tensors
+    for first, second in (
+        [[(row.numpy().copy(), float(label)) for row, label in zip(x, y, strict=True)]] * 2,
+        [[(row.tolist(), float(label)) for row, label in zip(x, y, strict=True)]] * 2,
+        (Wrapped(x, y), Wrapped(x, y)),
+        (Wrapped(x.numpy(), y), Wrapped(x.numpy(), y)),
+        (records_of := TensorDataset(x.clone(), y), Wrapped(records_of)),
+    ):
+        engines = []
+        for data in (first, second):
+            engine, made = plain_training(network(), data=data, collate_fn=collate_doubles)
+            one_pass(made)
+            engines.append(engine)
+        assert [engine.get_epsilon(1e-5) for engine in engines] == [math.inf, math.inf]
+
+
+def collate_doubles(batch):
+    return tuple(torch.as_tensor(np.array(column), dtype=torch.float64) for column in zip(*batch, strict=True))
+
+
+def test_two_trainings_from_one_checkpoint_certify_nothing(tmp_path):
+    """They share their noise, and their difference has none."""
+    data = records()
+    first, second, third = (Training(data=data, noise_multiplier=1.0, lr=lr, **UNSEEDED) for lr in (0.1, 0.1, 0.2))
+    first.run(1).engine.save_checkpoint(path=tmp_path / "c", module=first.private, optimizer=first.optimizer)
+    for training in (second, third):
+        training.engine.load_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
+    assert second.run(1).engine.statement().certified < math.inf
+    assert first.engine.statement().certified < math.inf  # a part of the second
+    for training in (third.run(1), second):
+        stated = training.engine.statement()
+        assert stated.certified == math.inf
+        assert "two engines went on from the same checkpoint" in stated.reasons[0]
 
 
 def test_a_training_resumed_on_the_same_data_is_not_another_one(tmp_path):

@@ -367,7 +367,8 @@ class PrivacyEngine:
         checkpoint.check_shapes(path, content["module"], module)
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
-        training.lineage.resume(**content.get("lineage", {"run": training.lineage.run, "earlier": {}}))
+        lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
+        training.lineage.resume(content["steps"], **lineage)
         training.batches.load_state_dict(content["batches"], content["steps"])
         optimizer.generator.set_state(content["noise"])
         training.is_seeded, training.is_guessable = content["seeded"], content["guessable"]
