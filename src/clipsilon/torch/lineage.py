@@ -7,7 +7,7 @@ were taken, in places that PyTorch keeps: the metadata of a model's state, and t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -45,6 +45,8 @@ class Lineage:
         What the trainings before it have spent, by name.
     resumed_at : int
         The steps after which it was resumed from a checkpoint.
+    unchecked : callable
+        Returns sentences about checks that were not possible.
     """
 
     def __init__(self, settings: str, state: BatchState):
@@ -52,6 +54,7 @@ class Lineage:
         self.run = secrets.token_hex(8)
         self.earlier: Runs = {}
         self.resumed_at = 0
+        self.unchecked: Callable[[], list[str]] = list
         _lineages.add(self)
 
     def runs(self) -> Runs:
@@ -62,7 +65,7 @@ class Lineage:
             "settings": self.settings,
             "steps": self.state.steps,
             "passes": self.state.passes,
-            "faults": [*self.state.faults, *[FOREIGN] * self.state.is_foreign],
+            "faults": [*self.state.faults, *self.unchecked(), *[FOREIGN] * self.state.is_foreign],
         }
         return {**self.earlier, self.run: own}
 
