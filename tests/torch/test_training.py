@@ -228,7 +228,7 @@ def test_empty_batches_keep_their_form():
     assert empty["x"].shape == (0, 2)
     assert [item.shape for item in empty["pair"]] == [(0, 3), (0,)]
     with pytest.raises(TypeError, match="batches of tensors"):
-        CollateWithEmpty(lambda batch: "text", records)([])
+        CollateWithEmpty(lambda batch: "text", records, lambda batch: batch)([])
 
 
 def test_batches_of_a_pass():
