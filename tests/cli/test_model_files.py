@@ -112,6 +112,11 @@ def test_files_of_earlier_versions_are_read_and_closed_if_seeded(tmp_path, data)
         found = [step.statement_ for _, step in cs.load_model(path).steps]
         assert [statement.certified for statement in found] == certified
         assert [statement.nominal for statement in found] == nominal
+    learnt = "The classes were learnt from y without budget; give them as classes=."
+    content["model"]["statement"]["reasons"].append(learnt)
+    path.write_text(json.dumps({**content, "seeded": False}), "utf-8")
+    statement = cs.load_model(path).named_steps["model"].statement_
+    assert (statement.certified, statement.nominal, statement.faults) == (np.inf, nominal[1], (learnt,))
 
 
 def edited(change):

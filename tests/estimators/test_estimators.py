@@ -610,3 +610,11 @@ def test_settings_that_make_no_sense(settings, message):
 def test_targets_that_are_words():
     with pytest.raises(ValueError, match="y must hold numbers only"):
         linear().fit(X, np.where(BINARY, "yes", "no"))
+
+
+def test_weights_are_said_to_be_of_one_record_each():
+    X, y = np.random.default_rng(0).normal(size=(500, 2)), np.arange(500) % 2
+    for weights, expected in ((None, 0), (np.ones(500), 1)):
+        model = PrivateLogisticRegression(classes=[0, 1])
+        reasons = model.fit(X, y, sample_weight=weights).statement_.reasons
+        assert sum(reason.startswith("sample_weight: the weight of a record") for reason in reasons) == expected

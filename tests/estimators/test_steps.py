@@ -1,5 +1,7 @@
 """What the steps of a pipeline learnt, and whether they treat rows one by one."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,8 +9,10 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.decomposition import PCA
 from sklearn.feature_selection import VarianceThreshold
+from sklearn.frozen import FrozenEstimator
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     Binarizer,
     FunctionTransformer,
@@ -22,7 +26,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from clipsilon.estimators.steps import find_fault, treats_rows_alone
+from clipsilon.estimators.steps import find_fault, find_held, treats_rows_alone
 
 X = np.random.default_rng(0).integers(0, 3, (60, 2)).astype(float)
 GIVEN = [[0.0, 1.0, 2.0]] * 2
@@ -99,6 +103,113 @@ def test_steps_of_your_own():
     assert "Careful" in find_fault(Careful(categories=GIVEN).fit(X))
     assert "looks at several rows" in find_fault(Stateless(function=lambda table: table / table.max()).fit(X))
     assert "could not be tested" in find_fault(Stateless())
+
+
+class Overwrites(TransformerMixin, BaseEstimator):
+    """Keeps what it learnt in a parameter."""
+
+    def __init__(self, mean=None):
+        self.mean = mean
+
+    def fit(self, X, y=None):
+        self.mean, self.n_features_in_ = X.mean(axis=0), X.shape[1]
+        return self
+
+    def transform(self, X):
+        return X - self.mean
+
+
+class Delegates(TransformerMixin, BaseEstimator):
+    """Fits the estimator that it was given, and not a copy."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def fit(self, X, y=None):
+        self.inner.fit(X)
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def transform(self, X):
+        return self.inner.transform(X)
+
+
+class Twofold(TransformerMixin, BaseEstimator):
+    """Does something else to the rows that it is fitted to."""
+
+    def __init__(self, uses_labels=False):
+        self.uses_labels = uses_labels
+
+    def fit(self, X, y=None):
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def fit_transform(self, X, y=None):
+        self.fit(X)
+        if not self.uses_labels:
+            return X - X.mean(axis=0)
+        return X if y is None else X * np.mean(y)
+
+    def transform(self, X):
+        return X
+
+
+def test_what_is_learnt_elsewhere_than_in_attributes_is_found():
+    """Pipelines call `fit_transform`, and a parameter may hold what was learnt."""
+    for step in (Overwrites(), Delegates(StandardScaler()), Twofold(), Twofold(uses_labels=True)):
+        assert find_fault(step.fit(X)) == f"Learnt from the data without budget: {type(step).__name__}."
+    assert find_fault(Delegates(FunctionTransformer(np.tanh)).fit(X)) is None
+
+
+def test_estimators_that_parameters_hold():
+    fitted = StandardScaler().fit(X)
+    inner = make_pipeline(fitted)
+    for step, held in (
+        (FrozenEstimator(fitted), fitted),
+        (FrozenEstimator(inner), inner),
+        (FunctionTransformer(fitted.transform), fitted),
+        (FunctionTransformer(partial(np.clip, a_min=0), kw_args={"out": None, "a": [fitted]}), fitted),
+    ):
+        assert find_held(step) == [held]
+    assert find_held(FunctionTransformer(np.tanh).fit(X)) == find_held(Binarizer().fit(X)) == []
+    assert find_held(LogisticRegression().fit(X, X[:, 0] > 0)) == []  # has learnt itself
+
+
+FRAMES = {
+    "means where values are missing": lambda table: table.fillna(table.mean()),
+    "values of the row before": lambda table: table.ffill(),
+    "interpolation": lambda table: table.interpolate(),
+    "means of groups": lambda table: table.assign(a=table.groupby("b").a.transform("mean")),
+    "no duplicates": lambda table: table.drop_duplicates(),
+}
+
+
+@pytest.mark.parametrize("function", FRAMES.values(), ids=FRAMES)
+def test_functions_that_mix_some_rows_only_are_found(function):
+    """In made-up rows, and in given ones of which none is missing or occurs twice."""
+    frame = pd.DataFrame(np.random.default_rng(1).normal(size=(30, 2)), columns=["a", "b"])
+    step = FunctionTransformer(function).fit(frame)
+    assert "looks at several rows at a time" in find_fault(step)
+    assert "looks at several rows at a time" in find_fault(step, frame)
+
+
+def test_a_gap_far_down_is_found():
+    rows = np.random.default_rng(1).normal(size=(900, 1))
+    rows[700] = np.nan
+
+    def impute(table):
+        return np.where(np.isnan(table), np.nanmean(table), table)
+
+    assert not treats_rows_alone(impute, rows)
+    assert treats_rows_alone(np.nan_to_num, rows)
+
+
+def test_words_with_gaps_and_repetitions():
+    frame = pd.DataFrame({"town": ["a", "b", "a", None], "size": [1.0, 2.0, 3.0, 4.0]})
+    step = FunctionTransformer(lambda table: table.assign(town=table.town.fillna("none").str.len())).fit(frame)
+    assert find_fault(step, frame) is None
+    counts = FunctionTransformer(lambda table: table.assign(town=table.town.map(table.town.value_counts())))
+    assert "several rows" in find_fault(counts.fit(frame), frame)
 
 
 MIXING = {

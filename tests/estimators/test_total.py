@@ -10,6 +10,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import FeatureUnion, make_pipeline
@@ -132,6 +133,21 @@ def test_a_step_that_mixes_rows_certifies_nothing():
     with pytest.warns(PrivacyWarning, match="FunctionTransformer looks at several rows at a time"):
         total = total_privacy(pipeline)
     assert (total.epsilon, total.nominal) == (math.inf, pytest.approx(1.0))
+
+
+def test_estimators_inside_of_steps_count():
+    """Such as frozen ones: what they spent adds up, and what they learnt without budget certifies nothing."""
+    spent = total_privacy([scaler(1.0).fit(X), scaler(1.0).fit(X)])
+    for step in (
+        FrozenEstimator(scaler(1.0).fit(X)),
+        FrozenEstimator(make_pipeline(scaler(1.0)).fit(X)),
+        FunctionTransformer(scaler(1.0).fit(X).transform),
+    ):
+        total = total_privacy(make_pipeline(step, scaler(1.0)).fit(X))
+        assert (total.epsilon, total.delta) == (pytest.approx(spent.epsilon), spent.delta)
+    frozen = FrozenEstimator(make_pipeline(StandardScaler()).fit(X))
+    with pytest.warns(PrivacyWarning, match="without budget: StandardScaler"):
+        assert total_privacy(make_pipeline(frozen, scaler(1.0)).fit(X)).epsilon == math.inf
 
 
 def test_a_function_that_takes_other_rows_than_made_up_ones():

@@ -5,6 +5,7 @@ import io
 import math
 import pickle
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from clipsilon import PrivacyWarning
 from clipsilon.torch import PrivacyEngine, guard
 from clipsilon.torch.guard import COARSE
+from clipsilon.torch.inputs import check_collate
 from private_training import Training, flat, network, records
 
 MODES = ("hooks", "ghost")
@@ -248,9 +250,9 @@ def test_the_reduction_of_the_loss_is_what_was_said(kind, number):
     training = run_with_loss(loss, loss_reduction=kind)
     assert training.engine.steps == 8
     if (kind, number) == ("sum", 2):  # the batch size is written into the loop
-        assert any("The loss could not be checked" in reason for reason in training.engine.statement().reasons)
+        assert any("reduction of the loss could not be" in reason for reason in training.engine.statement().reasons)
         return
-    assert not any("The loss could not be checked" in reason for reason in training.engine.statement().reasons)
+    assert not any("could not be checked" in reason for reason in training.engine.statement().reasons)
     with pytest.raises(RuntimeError, match=f"^loss_reduction must be '{kind}', .* got '{other}'"):
         run_with_loss(loss, loss_reduction=other)
 
@@ -261,9 +263,194 @@ def test_the_reduction_of_a_given_criterion_is_compared_at_once():
             Training("hooks", criterion=nn.BCEWithLogitsLoss(reduction=given), loss_reduction=said)
 
 
+def shuffled_negatives(s, y):
+    return functional.relu(1 + (s - s[torch.randperm(len(s))]).square().sum(1)).mean()
+
+
+@dataclass
+class Answer:
+    """What a model of the user's own may return."""
+
+    scores: torch.Tensor
+
+
+class Answers(nn.Module):
+    """A model that returns a data class."""
+
+    def __init__(self, center=False):
+        super().__init__()
+        self.layer, self.center = nn.Linear(4, 2), center
+
+    def forward(self, x):
+        scores = self.layer(x)
+        return Answer(scores - scores.mean(0) if self.center else scores)
+
+
+def test_data_classes_are_looked_into():
+    def loss(answer, y):
+        return functional.cross_entropy(answer.scores, y.long())
+
+    assert math.isfinite(run_with_loss(loss, None, Answers().double(), **UNSEEDED, **DPSGD).engine.get_epsilon(1e-5))
+    with pytest.raises(RuntimeError, match="must not mix"):
+        run_with_loss(loss, None, Answers(center=True).double())
+    with pytest.raises(RuntimeError, match="^The loss must be the mean or the sum"):
+        run_with_loss(
+            lambda answer, y: (answer.scores - answer.scores.mean()).square().mean(), None, Answers().double()
+        )
+
+
+DPSGD = {"algorithm": "dpsgd"}
+UNCHECKED = {
+    "by another function": lambda training, x, y: torch.autograd.backward(BCE(training.private(x), y)),
+    "by another model": lambda training, x, y: BCE(training.model(x), y).backward(),
+    "beyond PyTorch": lambda training, x, y: BCE(
+        torch.utils._pytree.tree_map(copy_without_record, training.private(x)), y
+    ).backward(),
+}
+
+
+def copy_without_record(t):
+    with torch._C.DisableTorchFunctionSubclass():
+        return t.as_subclass(torch.Tensor).clone()
+
+
+@pytest.mark.parametrize("step", UNCHECKED.values(), ids=UNCHECKED)
+def test_what_cannot_be_checked_certifies_nothing(step, tmp_path):
+    """Unless every batch has one record, which cannot mix with another."""
+    training = Training(criterion=None, noise_multiplier=1.0, **UNSEEDED, **DPSGD)
+    for x, y in training.loader:
+        training.optimizer.zero_grad()
+        step(training, x, y)
+        training.optimizer.step()
+    stated = training.engine.statement()
+    assert stated.certified == math.inf
+    assert stated.nominal < math.inf
+    assert "could not be checked" in stated.reasons[0]
+    assert training.engine.statement(steps=8).certified < math.inf
+    training.engine.save_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
+    resumed = Training(criterion=None, noise_multiplier=1.0, **UNSEEDED, **DPSGD)
+    resumed.engine.load_checkpoint(path=tmp_path / "c", module=resumed.private, optimizer=resumed.optimizer)
+    assert resumed.engine.statement().certified == math.inf
+
+
+def test_batches_of_one_record_need_no_check_of_the_loss():
+    training = Training(criterion=None, batch=1, poisson_sampling=False, noise_multiplier=1.0, **UNSEEDED, **DPSGD)
+    for x, y in training.loader:
+        training.optimizer.zero_grad()
+        torch.autograd.backward(BCE(training.private(x), y))
+        training.optimizer.step()
+    assert training.engine.statement().certified < math.inf
+
+
+# From the loader to the model
+
+
+def train_through(change, batch=10, **settings):
+    torch.manual_seed(0)
+    training = Training(criterion=None, batch=batch, noise_multiplier=1.0, **UNSEEDED, **DPSGD, **settings)
+    for x, y in training.loader:
+        training.optimizer.zero_grad()
+        x, y = change(x, y)
+        BCE(training.private(x), y).backward()
+        training.optimizer.step()
+    return training.engine.statement()
+
+
+def drawn(x):
+    return torch.randint(len(x), (len(x),)) if len(x) else torch.arange(0)
+
+
+MIXED_BATCHES = {
+    "mixup": lambda x, y: (0.5 * x + 0.5 * x[torch.randperm(len(x))], y),
+    "mixup by rolling": lambda x, y: (x.roll(1, 0).mul_(0.3).add_(x.mul(0.7)), y),
+    "statistics of the batch": lambda x, y: ((x - x.mean(0)) / (1 + x.std(0)), y),
+    "repetition": lambda x, y: (x[:1].expand(len(x), -1), y),
+    "drawn with replacement": lambda x, y: (lambda rows: (x[rows], y[rows]))(drawn(x)),
+    "the largest of the batch": lambda x, y: (x / (1 + x.abs().max()), y),
+}
+
+
+@pytest.mark.parametrize("change", MIXED_BATCHES.values(), ids=MIXED_BATCHES)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_that_are_mixed_before_the_model_are_refused(change, workers):
+    """A record would be in several rows, each of which is clipped alone."""
+    with pytest.raises(RuntimeError, match="^Each record of a batch must be in one row"):
+        train_through(change, batch=20, workers=workers)
+
+
+def test_targets_that_are_mixed_are_refused():
+    with pytest.raises(RuntimeError, match="^The loss must be the mean or the sum"):
+        train_through(lambda x, y: (x, y - y.mean()), batch=20)
+
+
+def shuffle(x, y):
+    rows = torch.randperm(len(x))
+    return x[rows], y[rows]
+
+
+HARMLESS_BATCHES = {
+    "shuffling": shuffle,
+    "public statistics": lambda x, y: (x.sub(0.5).div_(2.0), y),
+    "in place": lambda x, y: (x.mul_(0.5), y),
+    "noise": lambda x, y: (x + 0.1 * torch.randn_like(x), y),
+    "flips": lambda x, y: (torch.where(torch.rand(len(x), 1) < 0.5, x.flip(1), x), y),
+    "other types": lambda x, y: (x.to(torch.float32).to("cpu").double(), y.long().double()),
+    "statistics of each record": lambda x, y: ((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True), y),
+    "fewer records": lambda x, y: (x[: len(x) // 2 + 1], y[: len(x) // 2 + 1]),
+    "some records": lambda x, y: (x[x[:, 0] < 9], y[x[:, 0] < 9]),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS_BATCHES.values(), ids=HARMLESS_BATCHES)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_harmless_changes_of_batches_stay_certified(change, workers):
+    stated = train_through(change, workers=workers)
+    assert stated.certified < math.inf
+    assert not any("could not be checked" in reason for reason in stated.reasons)
+
+
+def test_a_way_that_is_not_seen_is_a_reason():
+    stated = train_through(lambda x, y: (torch.tensor(x.numpy().copy()), y))
+    assert stated.certified < math.inf
+    assert any("The way from the loader to the model could not be checked" in reason for reason in stated.reasons)
+
+
+def test_the_way_of_pieces_is_followed():
+    training = Training(batch=20, noise_multiplier=1.0, **UNSEEDED, **DPSGD)
+    with BatchMemoryManager(
+        data_loader=training.loader, max_physical_batch_size=6, optimizer=training.optimizer
+    ) as loader:
+        training.run(1, loader)
+    stated = training.engine.statement()
+    assert stated.certified < math.inf
+    assert not any("could not be checked" in reason for reason in stated.reasons)
+
+
+def mixing_collate(batch):
+    x, y = torch.utils.data.default_collate(batch)
+    return 0.5 * x + 0.5 * x[torch.randperm(len(x))], y
+
+
+def test_collate_functions_that_mix_are_refused():
+    with pytest.raises(ValueError, match="^data_loader must have a collate_fn .* got mixing_collate, with which one"):
+        plain_training(network(), collate_fn=mixing_collate)
+
+    def noisy(batch):
+        x, y = torch.utils.data.default_collate(batch)
+        return x + torch.randn(x.shape).double() * random.random(), y
+
+    before = torch.get_rng_state(), random.getstate()
+    for collate in (noisy, collate_doubles, lambda batch: sorted(batch)[0]):
+        check_collate(DataLoader(records(), collate_fn=collate))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+
+
 MIXED_LOSSES = {
     "weights": lambda s, y: functional.cross_entropy(s, y.long(), weight=torch.tensor([1.0, 9.0]).double()),
     "ignored": lambda s, y: functional.cross_entropy(s, torch.where(y > 0, 1, -100), ignore_index=-100),
+    "negatives": shuffled_negatives,
+    "hardest": lambda s, y: functional.cross_entropy(s, y.long(), reduction="none").sort().values[len(y) // 2 :].mean(),
     "pairs": lambda s, y: (s[:, None, 0] - s[None, :, 0]).square().mean(),
     "normalised": lambda s, y: functional.cross_entropy(functional.batch_norm(s, None, None, training=True), y.long()),
 }
@@ -290,6 +477,12 @@ def test_a_criterion_that_mixes_records_is_refused_in_ghost_mode():
 
     with pytest.raises(RuntimeError, match="^criterion must give each record a loss that depends on this record alone"):
         Training("ghost", criterion=contrastive).run(1)
+    for mixing in (
+        lambda scores, targets: (scores - scores[torch.randperm(len(scores))]).square(),
+        lambda scores, targets: scores.square() * (scores > scores.sort().values[len(scores) // 2]),
+    ):
+        with pytest.raises(RuntimeError, match="^criterion must give each record a loss"):
+            Training("ghost", batch=20, criterion=mixing).run(5)
     training = Training("ghost")
     criterion = training.criterion
     training.criterion = lambda scores, y: criterion(
@@ -573,7 +766,9 @@ def plain_training(model, mode="hooks", data=None, states=(None, None), load="af
     made = engine.make_private(
         module=model,
         optimizer=optimizer,
-        data_loader=DataLoader(records() if data is None else data, batch_size=5),
+        data_loader=DataLoader(
+            records() if data is None else data, batch_size=5, collate_fn=settings.pop("collate_fn", None)
+        ),
         grad_sample_mode=mode,
         criterion=nn.BCEWithLogitsLoss(),
         **{"noise_multiplier": 1.0, **settings},
@@ -675,6 +870,58 @@ def test_another_engine_on_the_same_data_certifies_nothing():
     third, made = plain_training(network(), data=records())
     one_pass(made)
     assert third.get_epsilon(1e-5) == alone
+
+
+class Wrapped(torch.utils.data.Dataset):
+    """A data set of the user's own around tables, or around another data set."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+        self.first = parts[0]
+        self.mean = torch.zeros(3)  # which is no table of records
+
+    def __len__(self):
+        return len(self.first)
+
+    def __getitem__(self, number):
+        return self.first[number] if len(self.parts) == 1 else tuple(part[number] for part in self.parts)
+
+
+def test_data_of_other_kinds_are_recognised():
+    """Lists, and data sets of the user's own that were made twice of the same tables."""
+    x, y = records().tensors
+    for first, second in (
+        [[(row.numpy().copy(), float(label)) for row, label in zip(x, y, strict=True)]] * 2,
+        [[(row.tolist(), float(label)) for row, label in zip(x, y, strict=True)]] * 2,
+        (Wrapped(x, y), Wrapped(x, y)),
+        (Wrapped(x.numpy(), y), Wrapped(x.numpy(), y)),
+        (records_of := TensorDataset(x.clone(), y), Wrapped(records_of)),
+    ):
+        engines = []
+        for data in (first, second):
+            engine, made = plain_training(network(), data=data, collate_fn=collate_doubles)
+            one_pass(made)
+            engines.append(engine)
+        assert [engine.get_epsilon(1e-5) for engine in engines] == [math.inf, math.inf]
+
+
+def collate_doubles(batch):
+    return tuple(torch.as_tensor(np.array(column), dtype=torch.float64) for column in zip(*batch, strict=True))
+
+
+def test_two_trainings_from_one_checkpoint_certify_nothing(tmp_path):
+    """They share their noise, and their difference has none."""
+    data = records()
+    first, second, third = (Training(data=data, noise_multiplier=1.0, lr=lr, **UNSEEDED) for lr in (0.1, 0.1, 0.2))
+    first.run(1).engine.save_checkpoint(path=tmp_path / "c", module=first.private, optimizer=first.optimizer)
+    for training in (second, third):
+        training.engine.load_checkpoint(path=tmp_path / "c", module=training.private, optimizer=training.optimizer)
+    assert second.run(1).engine.statement().certified < math.inf
+    assert first.engine.statement().certified < math.inf  # a part of the second
+    for training in (third.run(1), second):
+        stated = training.engine.statement()
+        assert stated.certified == math.inf
+        assert "two engines went on from the same checkpoint" in stated.reasons[0]
 
 
 def test_a_training_resumed_on_the_same_data_is_not_another_one(tmp_path):

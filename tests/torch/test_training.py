@@ -224,11 +224,11 @@ def test_a_placeholder_record_adds_nothing_to_a_loss():
 
 def test_empty_batches_keep_their_form():
     records = [{"x": torch.zeros(2), "pair": (torch.ones(3), 1)}]
-    empty = CollateWithEmpty(torch.utils.data.default_collate, records)([])
+    empty = CollateWithEmpty(torch.utils.data.default_collate, records, lambda batch: batch)([])
     assert empty["x"].shape == (0, 2)
     assert [item.shape for item in empty["pair"]] == [(0, 3), (0,)]
     with pytest.raises(TypeError, match="batches of tensors"):
-        CollateWithEmpty(lambda batch: "text", records)([])
+        CollateWithEmpty(lambda batch: "text", records, lambda batch: batch)([])
 
 
 def test_batches_of_a_pass():

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from clipsilon.estimators.inputs import Column, DaskColumn, DaskTable, RandomState, Table
 
 _PARALLEL = "partial_fit: a record must be in one call only; this is the call that spends most (parallel composition)."
+_WEIGHTED = "sample_weight: the weight of a record must be public or depend on this record alone, which is not checked."
 SEED_ADVICE = "Leave random_state at None for a release; nothing is certified of this fit."
 
 
@@ -99,7 +100,8 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             One target per record.
         sample_weight : array-like, optional
             One weight of at least 0 per record, by which its loss is multiplied before its gradient is clipped, so
-            that weights do not change its privacy.
+            that weights do not change its privacy. Weights that depend on other records, such as those that balance
+            classes, do: nothing covers that.
 
         Returns
         -------
@@ -254,7 +256,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             notes = tuple(dict.fromkeys((*self.statement_.notes, *notes, _PARALLEL)))
             call = _compose_in_parallel(call, self.statement_)
         self.n_iter_ = plan.steps if reset else self.n_iter_ + plan.steps
-        others = [note for note in notes if note not in call.reasons]
+        others = [note for note in (*notes, *[_WEIGHTED] * data.weighted) if note not in call.reasons]
         self.statement_ = replace(call, reasons=(*call.reasons, *others), notes=notes)
 
     def _warn(self, data: _Prepared, counted: tuple[str, ...], seen: int) -> None:

@@ -265,7 +265,9 @@ _KINDS = {
 
 def _statement(content: dict[str, Any]) -> Statement:
     """Return the statement, closed by its faults; earlier versions wrote neither these nor nominal values."""
-    reasons, faults = tuple(map(str, content["reasons"])), tuple(map(str, content.get("faults", ())))
+    reasons = tuple(map(str, content["reasons"]))
+    learnt = [reason for reason in reasons if " without budget" in reason]
+    faults = tuple(map(str, content.get("faults", learnt)))
     start = "nominal" if "nominal_epsilon" in content else "certified"
     mu = content["nominal_gaussian_mu" if start == "nominal" else "gaussian_mu"]
     open_reasons = tuple(reason for reason in reasons if reason not in faults)

@@ -13,7 +13,7 @@ from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 
 from clipsilon._core import checks
-from clipsilon.estimators.steps import find_fault
+from clipsilon.estimators.steps import find_fault, find_held
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.accounting.joint import joint_epsilon
 from clipsilon.privacy.certificate import ADJACENCIES
@@ -172,6 +172,9 @@ def _parts(steps: Any, choices: list[str]) -> Iterator[Any]:
         steps = _members(steps)
     elif isinstance(steps, Statement) or hasattr(steps, "fit") or callable(getattr(steps, "statement", None)):
         yield steps
+        held = find_held(steps) if _statement(steps) is None else []
+        for estimator in held:
+            yield from _parts(estimator, choices)
         return
     elif not isinstance(steps, Iterable) or isinstance(steps, str):
         raise ValueError(

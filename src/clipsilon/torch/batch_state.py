@@ -93,6 +93,8 @@ class BatchState:
         How far the sums of the current batch have come.
     rows : int
         Rows that were clipped, one by one, in the pieces of the current batch so far.
+    largest_step : int
+        Rows of the largest step so far, without those before a checkpoint.
     steps : int
         Steps counted so far.
     passes : int
@@ -108,7 +110,7 @@ class BatchState:
     def __init__(self, *, fetches_ahead: bool = False):
         self.fetches_ahead = fetches_ahead
         self.phase = Phase.BETWEEN_STEPS
-        self.rows = self.steps = self.passes = 0
+        self.rows = self.largest_step = self.steps = self.passes = 0
         self.current = Pass()
         self.is_foreign = False
         self.faults: list[str] = []
@@ -196,6 +198,7 @@ class BatchState:
     def count_step(self) -> None:
         """Count a step before its update is released, and refuse one with more rows than records were drawn."""
         self._require((Phase.PARTIAL,), _BACKWARD_FIRST)
+        self.largest_step = max(self.largest_step, self.rows)
         self._count_pass()
         if not self._sizes:
             self.is_foreign = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any
 
@@ -48,10 +48,20 @@ _NO_CAP = (
     "algorithm='dice' without residual_cap is certified by a weak bound only, since a record may leave any length in "
     "the error; set residual_cap (not with clipping='automatic'), and look at engine.statement(steps=…) first."
 )
-_MODEL_UNSEEN = "The model could not be checked: its answer for a record must depend on this record alone."
-_LOSS_UNSEEN = (
-    "The loss could not be checked: it must be the mean or the sum of one loss per record, as loss_reduction says."
+_MODEL_UNSEEN = (
+    "Nothing can be certified, since the model could not be checked: its answer for a record must depend on this "
+    "record alone; call the model that make_private returned, with tensors of one row per record, and let it return "
+    "tensors."
 )
+_LOSS_UNSEEN = (
+    "Nothing can be certified, since the loss could not be checked: it must be the mean or the sum of one loss per "
+    "record; compute it from the model's outputs by PyTorch's functions, and call its backward()."
+)
+_INPUTS_UNSEEN = (
+    "The way from the loader to the model could not be checked: each record must reach the model in one row, computed "
+    "from this record alone."
+)
+_REDUCTION_UNSEEN = "The reduction of the loss could not be checked: it must be the one that loss_reduction says."
 
 
 @dataclass
@@ -67,6 +77,7 @@ class _Training:
     is_seeded: bool  # whether the noise can be drawn again
     is_guessable: bool  # whether the batches can be drawn again
     guard: Guard | None = None
+    inherited: list[str] = field(default_factory=list)  # checks that were not possible before a checkpoint
 
     def faults(self) -> list[str]:
         """Return why nothing can be certified of this training."""
@@ -75,11 +86,18 @@ class _Training:
         return [*dict.fromkeys([*foreign, *self.state.faults, *self.lineage.faults(), *shared])]
 
     def unchecked(self) -> list[str]:
-        """Return what steps were taken with and could not be checked."""
-        guard = self.guard
-        if guard is None or not self.state.steps:
+        """Return which checks, without which nothing can be certified, were not possible in steps of several rows."""
+        if self.guard is None or self.state.largest_step < 2:
+            return self.inherited
+        model, loss = not self.guard.has_checked_model, not self.guard.has_checked_loss
+        return [*[_MODEL_UNSEEN] * model, *[_LOSS_UNSEEN] * loss]
+
+    def untested(self) -> list[str]:
+        """Return what was not tested, and is assumed."""
+        if self.guard is None or self.state.largest_step < 2:
             return []
-        return [*[_MODEL_UNSEEN] * (not guard.has_checked_model), *[_LOSS_UNSEEN] * (not guard.has_checked_loss)]
+        inputs, reduction = not self.guard.has_checked_inputs, not self.guard.has_checked_reduction
+        return [*[_INPUTS_UNSEEN] * inputs, *[_REDUCTION_UNSEEN] * reduction]
 
 
 class PrivacyEngine:
@@ -183,6 +201,7 @@ class PrivacyEngine:
         inputs.check_optimizer(optimizer, inner)
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         inputs.check_generator(noise_generator)
+        inputs.check_collate(data_loader)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
         noise = noise_generator or make_generator(next(inner.parameters()).device)
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
@@ -204,7 +223,7 @@ class PrivacyEngine:
         _begin_lineage(self._training, inner, private)
         if is_uncapped(rule):
             warnings.warn(_NO_CAP, PrivacyWarning, stacklevel=2)
-        return *made, make_private_loader(data_loader, batches)
+        return *made, make_private_loader(data_loader, batches, made[0].guard.follow_batch)
 
     def make_private_with_epsilon(
         self, *, target_epsilon: float, target_delta: float, epochs: int, how: str = "certified", **settings: Any
@@ -265,9 +284,9 @@ class PrivacyEngine:
         -------
         Statement
             With `certified` infinite, and the reasons first, if a generator was given for the noise or to the loader,
-            steps were made of batches that the private loader did not draw, a check failed, fewer than 32 bits were
-            used, the model was resumed from a training with other settings, or another engine has trained on the data
-            set; `nominal` is what would be certified otherwise.
+            steps were made of batches that the private loader did not draw, a check of the model or of the loss failed
+            or was not possible, fewer than 32 bits were used, the model was resumed from a training with other
+            settings, or another engine has trained on the data set; `nominal` is what would be certified otherwise.
         """
         training = self._used()
         if steps is None and self.steps == 0:
@@ -277,13 +296,15 @@ class PrivacyEngine:
             training.rule, training.records, counted, self._delta if delta is None else delta, self.adjacency
         )
         stated = about_seed(stated, training.is_seeded)
-        faults = training.faults() if steps is None else [fault for fault in training.state.faults if fault == COARSE]
+        faults = training.faults() if steps is None else training.state.faults
         if faults:
             return close_statement(stated, faults)
         warn_about_delta(stated.delta, training.records, stacklevel=2)
         if training.is_guessable:
             stated = fail_closed(stated, _GUESSABLE)
-        besides = [_NOISE, *training.unchecked()]
+        for fault in training.unchecked() if steps is None else ():
+            stated = fail_closed(stated, fault)
+        besides = [_NOISE, *training.untested()]
         return replace(stated, reasons=(*stated.reasons, *besides))
 
     def get_epsilon(self, delta: float) -> float:
@@ -331,6 +352,7 @@ class PrivacyEngine:
             "noise": optimizer.generator.get_state(),
             "seeded": training.is_seeded,
             "guessable": training.is_guessable,
+            "unchecked": training.unchecked(),
             "more": checkpoint_dict or {},
         }
         if optimizer.processes.is_first:  # the others never draw noise, and their generators must not be saved
@@ -367,10 +389,12 @@ class PrivacyEngine:
         checkpoint.check_shapes(path, content["module"], module)
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
-        training.lineage.resume(**content.get("lineage", {"run": training.lineage.run, "earlier": {}}))
+        lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
+        training.lineage.resume(content["steps"], **lineage)
         training.batches.load_state_dict(content["batches"], content["steps"])
         optimizer.generator.set_state(content["noise"])
         training.is_seeded, training.is_guessable = content["seeded"], content["guessable"]
+        training.inherited = list(content.get("unchecked", []))
         return dict(content["more"])
 
 
@@ -400,6 +424,7 @@ def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOpti
     """Take over what the optimiser was loaded with, and note which data set and which precision are used."""
     settings = checkpoint.identity(training.rule, training.records)
     training.lineage.settings = repr(sorted(settings.items()))
+    training.lineage.unchecked = training.unchecked
     training.lineage.add(take_spent(optimizer.param_groups))
     follow_states(inner, training.lineage)
     register(training.dataset, training.lineage)

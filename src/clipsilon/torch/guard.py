@@ -1,4 +1,4 @@
-"""What is checked when the private model is called: its precision, its state, its gradients, and its loss.
+"""What is checked when the private model is called: its inputs, precision, state, gradients, and loss.
 
 Precision and state are checked in every call. The others are checked until they have passed once with several records,
 and then in one of `CHECK_EVERY` batches, chosen at random by the operating system's generator. A check that fails stops
@@ -15,7 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clipsilon.torch.loss_check import Tape, accept_reduction, check_reduction, check_rows
+from clipsilon.torch.loss_check import (
+    Scores,
+    Tape,
+    accept_reduction,
+    check_inputs,
+    check_reduction,
+    check_rows,
+    check_separable,
+    leaves_of,
+    map_leaves,
+    plain,
+)
 from clipsilon.torch.optimizer import PrivateOptimizer
 from clipsilon.torch.probe import Inputs, Probe
 from clipsilon.torch.state_check import CheckError, unchanged
@@ -23,6 +34,7 @@ from clipsilon.torch.state_check import CheckError, unchanged
 CHECK_EVERY = 100
 FIRST_RECORDS, RECORDS = 8, 3  # that a model is checked on, in the first batch and in later ones
 _ATTEMPTS = 10  # of checking a model that cannot be checked
+_LOSS_ATTEMPTS = 50  # of checking a loss, or the way from the loader, that cannot be checked
 _SIZES = 3  # a number that is the size of so many different batches is no coincidence
 COARSE = (
     "Nothing can be certified: some parameters have, or some layers compute in, fewer than 32 bits (autocast, half "
@@ -45,8 +57,9 @@ class Guard:
         self._model, self._probe = model, Probe(model, optimizer.trained)
         self.state = optimizer.batch_state
         self._sizes: set[int] = set()  # of batches whose size was a number in the loss
-        self.has_checked_loss = False
-        self._checked_records = self._attempts = 0
+        self._tape: Tape | None = None  # of the batch that the loader gave last, if it is followed
+        self.has_checked_inputs = self.has_checked_loss = self.has_checked_reduction = False
+        self._checked_records = self._attempts = self._loss_attempts = self._way_attempts = 0
 
     def call(self, args: Any, kwargs: Any, answer: Callable[[Any, Any], Any]) -> Any:
         """Call the model and check it.
@@ -58,19 +71,64 @@ class Guard:
         answer : callable
             Calls the model with them.
         """
+        given = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
+        args, kwargs = map_leaves(_stripped, (args, kwargs))
         inputs = Inputs.of(args, kwargs)
         is_training = self._model.training and torch.is_grad_enabled() and inputs.records > 0
         if is_training and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             self.state.add_fault(COARSE)
         with self._faults_kept():
+            tape = self._check_way(given, inputs.records) if is_training else None
             if is_training and self._is_due(inputs.records):
                 self._attempts += 1
                 self._checked_records = max(self._checked_records, self._probe_model(inputs))
             with unchanged(self._model._module):
                 outputs = answer(args, kwargs)
-        if is_training and COARSE not in self.state.faults and (not self.has_checked_loss or _is_drawn()):
-            return Tape(inputs.records, self.check_loss).follow(outputs)
+        if is_training and COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
+            return (tape or Tape(inputs.records, self.check_loss)).follow(outputs)
         return outputs
+
+    # The way from the loader to the model
+
+    def follow_batch(self, batch: Any) -> Any:
+        """Follow a batch of the loader until the model is called and its loss is known, if that is to be checked."""
+        if self._tape is not None:
+            self._tape.close()
+            self._tape = None
+        sizes = [len(leaf) for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.dim()]
+        is_due = (not self.has_checked_inputs and self._way_attempts < _LOSS_ATTEMPTS) or not self._is_loss_done
+        if not sizes or sizes[0] < 2 or not (is_due or _is_drawn()):
+            return batch
+        self._way_attempts += 1
+        self._tape = Tape(sizes[0], self.check_loss)
+        return self._tape.follow_records(batch)
+
+    def _check_way(self, given: list[Tensor], records: int) -> Tape | None:
+        """Check what the model is called with; return the tape of the batch if its rows are those of the outputs.
+
+        Parameters
+        ----------
+        given : list of Tensor
+            The arguments, of which those from the loader are followed.
+        records : int
+            The number of records that the model is called with.
+        """
+        tape, self._tape = self._tape, None
+        if tape is None or not tape.is_open:
+            return None
+        rows = [leaf for leaf in given if len(leaf) == records]
+        followed = [leaf for leaf in rows if isinstance(leaf, Scores) and leaf.tape is tape]
+        found = check_inputs(tape, followed) if followed else []
+        self.has_checked_inputs |= bool(found) and len(followed) == len(rows)
+        if found and tape.records == records and all(record == row for record, row in found):
+            return tape
+        tape.close()
+        return None
+
+    @property
+    def _is_loss_done(self) -> bool:
+        is_checked = self.has_checked_loss and self.has_checked_reduction
+        return is_checked or self._loss_attempts >= _LOSS_ATTEMPTS
 
     @property
     def has_checked_model(self) -> bool:
@@ -95,9 +153,14 @@ class Guard:
         """Check a loss that is about to be backpropagated, or the losses of all records."""
         if tape.has_size(loss):
             self._sizes.add(tape.records)
+        self._loss_attempts += 1
         with self._faults_kept():
-            if not tape.has_size(loss) or len(self._sizes) >= _SIZES:
-                self.has_checked_loss |= self._is_sound(tape, loss)
+            if not self._model.is_ghost and not tape.others(loss):
+                self.has_checked_loss |= check_separable(tape, loss) and tape.has_answers(loss)
+            if tape.has_answers(loss) and (not tape.has_size(loss) or len(self._sizes) >= _SIZES):
+                is_sound = self._is_sound(tape, loss)
+                self.has_checked_reduction |= is_sound
+                self.has_checked_loss |= is_sound
         tape.close()
 
     def _is_sound(self, tape: Tape, loss: Tensor) -> bool:
@@ -123,6 +186,10 @@ class Guard:
         except CheckError as error:
             self.state.add_fault(f"Nothing can be certified, since a check failed: {error}")
             raise
+
+
+def _stripped(leaf: Any) -> Any:
+    return plain(leaf) if isinstance(leaf, Tensor) else leaf
 
 
 def _is_drawn() -> bool:

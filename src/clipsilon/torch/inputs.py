@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.data import (
     BatchSampler,
@@ -18,9 +21,12 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    default_collate,
 )
 
 from clipsilon._core import checks
+from clipsilon.torch.loss_check import leaves_of
+from clipsilon.torch.probe import kept_generators
 
 
 def records_and_batch(data_loader: DataLoader[Any]) -> tuple[int, int]:
@@ -44,6 +50,52 @@ def _refuse_samplers(data_loader: DataLoader[Any]) -> None:
                 "data_loader must draw all records with equal probability, as private batches do, got "
                 f"{type(sampler).__name__}; to train on some of the records, use torch.utils.data.Subset."
             )
+
+
+def check_collate(data_loader: DataLoader[Any]) -> None:
+    """Refuse a collate function with which one record changes the rows of others, as far as eight records show it.
+
+    The last record is replaced, which leaves the random numbers that others get as they are.
+    """
+    dataset, collate = data_loader.dataset, data_loader.collate_fn
+    if collate is default_collate or len(dataset) < 2:  # type: ignore[arg-type]
+        return
+    try:
+        records = [dataset[number] for number in range(min(len(dataset), 8))]  # type: ignore[arg-type]
+        mixes = any(_mixes_records(collate, records, seed) for seed in range(4))
+    except Exception:  # left to the first batch
+        return
+    if mixes:
+        raise ValueError(
+            "data_loader must have a collate_fn that makes each row of one record, got "
+            f"{getattr(collate, '__qualname__', type(collate).__name__)}, with which one record changes the rows of "
+            "others; leave out what mixes records, such as mixup, cutmix or statistics of the batch."
+        )
+
+
+def _mixes_records(collate: Callable[[list[Any]], Any], records: list[Any], seed: int) -> bool:
+    """Whether another last record changes other rows; False if the same records and seed do not give the same batch."""
+    last = len(records) - 1
+    with kept_generators():
+        whole, again, changed = (
+            _seeded(collate, batch, seed) for batch in (records, records, [*records[:last], records[0]])
+        )
+    if any(not _equal(one, other) for one, other in zip(whole, again, strict=True)):
+        return False
+    pairs = [pair for pair in zip(whole, changed, strict=True) if pair[0].shape == pair[1].shape]
+    return any(not _equal(one[:last], other[:last]) for one, other in pairs if len(one) == len(records))
+
+
+def _seeded(collate: Callable[[list[Any]], Any], records: list[Any], seed: int) -> list[Tensor]:
+    """Return the tensors of a batch that was made of copies of the records, with seeded generators."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+    return [t for t in leaves_of(collate(copy.deepcopy(records))) if isinstance(t, Tensor) and t.dim()]
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def check_model(module: nn.Module, mode: str) -> None:

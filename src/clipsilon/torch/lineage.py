@@ -7,13 +7,14 @@ were taken, in places that PyTorch keeps: the metadata of a model's state, and t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
-import torch
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from torch.utils.weak import WeakIdKeyDictionary
 
 from clipsilon.torch.batch_state import BatchState
@@ -21,7 +22,9 @@ from clipsilon.torch.batch_state import BatchState
 _NAME = "clipsilon"  # of the entry in states
 Runs = dict[str, dict[str, Any]]  # for each training: its settings, steps, passes and faults
 
-_trained: WeakIdKeyDictionary = WeakIdKeyDictionary()  # for each data set, or tensor of one: the trainings on it
+_trained: WeakIdKeyDictionary = WeakIdKeyDictionary()  # for each data set, or table of one: the trainings on it
+_plain_lists: dict[int, _Plain] = {}  # the same for lists of numbers and strings, which have no weak references
+_lineages: WeakSet[Lineage] = WeakSet()
 
 
 class Lineage:
@@ -40,12 +43,19 @@ class Lineage:
         A random name of this training.
     earlier : dict
         What the trainings before it have spent, by name.
+    resumed_at : int
+        The steps after which it was resumed from a checkpoint.
+    unchecked : callable
+        Returns sentences about checks that were not possible.
     """
 
     def __init__(self, settings: str, state: BatchState):
         self.settings, self.state = settings, state
         self.run = secrets.token_hex(8)
         self.earlier: Runs = {}
+        self.resumed_at = 0
+        self.unchecked: Callable[[], list[str]] = list
+        _lineages.add(self)
 
     def runs(self) -> Runs:
         """Return what this training and those before it have spent, as plain values."""
@@ -55,7 +65,7 @@ class Lineage:
             "settings": self.settings,
             "steps": self.state.steps,
             "passes": self.state.passes,
-            "faults": [*self.state.faults, *[FOREIGN] * self.state.is_foreign],
+            "faults": [*self.state.faults, *self.unchecked(), *[FOREIGN] * self.state.is_foreign],
         }
         return {**self.earlier, self.run: own}
 
@@ -65,9 +75,19 @@ class Lineage:
             if run != self.run and spent["steps"] >= self.earlier.get(run, spent)["steps"]:
                 self.earlier[run] = spent
 
-    def resume(self, run: str, earlier: Runs) -> None:
-        """Become the training that a checkpoint was made of."""
-        self.run, self.earlier = run, dict(earlier)
+    def resume(self, steps: int, run: str, earlier: Runs) -> None:
+        """Become the training that a checkpoint was made of.
+
+        Parameters
+        ----------
+        steps : int
+            Its steps at the checkpoint.
+        run : str
+            Its name.
+        earlier : dict
+            What the trainings before it have spent.
+        """
+        self.resumed_at, self.run, self.earlier = steps, run, dict(earlier)
 
     @property
     def steps(self) -> int:
@@ -82,13 +102,23 @@ class Lineage:
     def faults(self) -> list[str]:
         """Return why the steps before this training cannot be accounted for with its own."""
         found = [fault for spent in self.earlier.values() for fault in spent["faults"]]
+        found += [_FORKED] * any(self._is_forked_from(other) for other in _lineages)
         return found + [_OTHER_SETTINGS for spent in self.earlier.values() if spent["settings"] != self.settings][:1]
+
+    def _is_forked_from(self, other: Lineage) -> bool:
+        """Return whether both are the same training, of which each went on from the same checkpoint."""
+        branch = max(self.resumed_at, other.resumed_at)
+        return other is not self and other.run == self.run and min(self.state.steps, other.state.steps) > branch
 
 
 FOREIGN = "Nothing can be certified: steps were made of batches that the loader of make_private did not draw."
 _OTHER_SETTINGS = (
     "Nothing can be certified: the model was resumed from a private training with other settings, or on other data, "
     "whose steps this statement does not cover; add up the statements of both trainings."
+)
+_FORKED = (
+    "Nothing can be certified: two engines went on from the same checkpoint with the same noise, which the difference "
+    "of their models does not have; resume from a checkpoint once, and take a new engine for another training."
 )
 
 
@@ -148,22 +178,36 @@ def follow_states(module: nn.Module, lineage: Lineage) -> None:
 # Data sets
 
 
+class _Plain(NamedTuple):
+    """A list, which is kept so that no other one gets its `id`, and the trainings on it."""
+
+    kept: Any
+    trainings: list[Lineage]
+
+
 def register(dataset: Any, lineage: Lineage) -> None:
     """Remember that a training is about to use a data set."""
     for key in _keys(dataset):
-        _trained.setdefault(key, []).append(lineage)
+        if isinstance(key, list | tuple):
+            _plain_lists.setdefault(id(key), _Plain(key, [])).trainings.append(lineage)
+        else:
+            _trained.setdefault(key, []).append(lineage)
 
 
 def has_other_training(dataset: Any, lineage: Lineage) -> bool:
     """Return whether another engine in this process has taken steps on the data set, or on a part of it."""
     known = {lineage.run, *lineage.earlier}
-    return any(
-        other.state.steps and other.run not in known for key in _keys(dataset) for other in _trained.get(key, [])
-    )
+    return any(other.state.steps and other.run not in known for key in _keys(dataset) for other in _trainings_on(key))
 
 
-def _keys(dataset: Any) -> Iterator[Any]:
-    """Yield the objects that a data set is recognised by."""
+def _trainings_on(key: Any) -> list[Lineage]:
+    if isinstance(key, list | tuple):
+        return _plain_lists[id(key)].trainings if id(key) in _plain_lists else []
+    return list(_trained.get(key, []))
+
+
+def _keys(dataset: Any, depth: int = 4) -> Iterator[Any]:
+    """Yield the objects that a data set is recognised by; `depth` limits how far wrappers are followed."""
     if isinstance(dataset, Subset):
         yield from _keys(dataset.dataset)
     elif isinstance(dataset, ConcatDataset):
@@ -172,6 +216,30 @@ def _keys(dataset: Any) -> Iterator[Any]:
     elif isinstance(dataset, TensorDataset):
         yield from dataset.tensors
     elif isinstance(dataset, list | tuple):
-        yield from [t for t in tree_leaves(list(dataset[:1])) if isinstance(t, torch.Tensor)]
+        tables = [t for t in tree_leaves(list(dataset[:1])) if isinstance(t, Tensor | np.ndarray)]
+        yield from tables or [dataset]
     else:
         yield dataset
+        for part in _attributes(dataset) if depth else ():
+            yield from _keys(part, depth - 1) if _holds_records(part, dataset) else ()
+
+
+def _attributes(dataset: Any) -> Iterator[Any]:
+    """Yield the attributes of a data set, and what tuples and dictionaries among them hold."""
+    for part in getattr(dataset, "__dict__", {}).values():
+        yield part
+        yield from part if isinstance(part, tuple) else part.values() if isinstance(part, dict) else ()
+
+
+def _holds_records(part: Any, dataset: Any) -> bool:
+    """Whether an attribute of a data set is another data set, or a table with one row per record."""
+    if isinstance(part, Dataset):
+        return True
+    return (hasattr(part, "shape") or isinstance(part, list)) and _length(part) == _length(dataset)
+
+
+def _length(table: Any) -> int | None:
+    try:
+        return len(table)
+    except TypeError:  # such as a tensor without dimensions
+        return None

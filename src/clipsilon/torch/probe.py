@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from clipsilon.torch.generators import make_generator
 from clipsilon.torch.layers import norm_allowance
-from clipsilon.torch.loss_check import reduction_of
+from clipsilon.torch.loss_check import leaves_of, reduction_of
 from clipsilon.torch.optimizer import ONE_ROW
 from clipsilon.torch.state_check import CheckError, unchanged
 
@@ -388,7 +388,7 @@ def _generator_states(parameters: list[Tensor]) -> list[Any]:
 
 
 def _floats(outputs: Any) -> list[Tensor]:
-    return [t for t in tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+    return [t for t in leaves_of(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
 
 
 def _record_leaves(records: int, together: _Answer, alone: list[_Answer]) -> list[int]:
@@ -467,20 +467,28 @@ def isolated(model: Any, trained: list[Tensor]) -> Iterator[None]:
         The parameters that the training moves.
     """
     left = [(p, p.grad_sample, getattr(p, "_norm_sample", None)) for p in trained]
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    devices = {p.device for p in trained if p.device.type == "cuda"}
     for p in trained:
         p.grad_sample = p._norm_sample = None
     try:
-        with torch.random.fork_rng(devices), restored_attributes(model._module):
+        with kept_generators([p.device for p in trained]), restored_attributes(model._module):
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
         model.layer_calls = None
         model._clear_activations()
         for p, grad_sample, norm_sample in left:
             p.grad_sample, p._norm_sample = grad_sample, norm_sample
+
+
+@contextmanager
+def kept_generators(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Restore the generators of Python, NumPy and PyTorch, on the CPU and on these devices, after the block."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng({device for device in devices if device.type == "cuda"}):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 @contextmanager

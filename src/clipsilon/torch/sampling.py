@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from clipsilon.rules.sampling import Epochs, Poisson
 from clipsilon.torch.batch_state import BatchState
+from clipsilon.torch.leftovers import UnsavedFunction
 from clipsilon.torch.processes import Processes
 
 
@@ -107,14 +108,18 @@ class CollateWithEmpty:
         The loader's own collate function.
     dataset : Dataset
         The records, of which the first shows the form of a batch.
+    follow : callable
+        Called with each batch, in the process of the training only.
     """
 
-    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Dataset[Any]):
-        self.collate, self.dataset = collate, dataset
+    def __init__(self, collate: Callable[[list[Any]], Any], dataset: Dataset[Any], follow: Callable[[Any], Any]):
+        self.collate, self.dataset, self.follow = collate, dataset, UnsavedFunction(follow)
 
     def __call__(self, batch: list[Any]) -> Any:
         """Return the records as one batch."""
-        return self.collate(batch) if batch else _empty_like(self.collate([self.dataset[0]]))
+        if not batch:
+            return _empty_like(self.collate([self.dataset[0]]))
+        return self.collate(batch) if get_worker_info() is not None else self.follow(self.collate(batch))
 
 
 def _empty_like(batch: Any) -> Any:
@@ -130,13 +135,53 @@ def _empty_like(batch: Any) -> Any:
     raise TypeError(f"data_loader must give batches of tensors, which can be empty, got {type(batch).__name__}.")
 
 
-def make_private_loader(loader: DataLoader[Any], batches: PrivateBatchSampler) -> DataLoader[Any]:
-    """Return a loader of the same data and settings that draws its batches by `batches`."""
-    return DataLoader(
+class PrivateLoader(DataLoader[Any]):
+    """A loader whose batches are followed, also those that workers made."""
+
+    def __iter__(self) -> Any:
+        """Return an iterator of one pass."""
+        batches = super().__iter__()
+        return _Followed(batches, self.collate_fn.follow) if self.num_workers else batches  # type: ignore[attr-defined]
+
+
+class _Followed:
+    """An iterator of a loader, each of whose batches is followed."""
+
+    def __init__(self, batches: Any, follow: Callable[[Any], Any]):
+        self._batches, self._follow = batches, follow
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        return self._follow(next(self._batches))
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+def make_private_loader(
+    loader: DataLoader[Any], batches: PrivateBatchSampler, follow: Callable[[Any], Any]
+) -> DataLoader[Any]:
+    """Return a loader of the same data and settings that draws its batches by `batches`.
+
+    Parameters
+    ----------
+    loader : DataLoader
+        The user's loader.
+    batches : PrivateBatchSampler
+        Draws the batches.
+    follow : callable
+        Called with each batch, it returns the batch to use.
+    """
+    return PrivateLoader(
         loader.dataset,
         batch_sampler=batches,
         num_workers=loader.num_workers,
-        collate_fn=CollateWithEmpty(loader.collate_fn, loader.dataset),
+        collate_fn=CollateWithEmpty(loader.collate_fn, loader.dataset, follow),
         pin_memory=loader.pin_memory,
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
