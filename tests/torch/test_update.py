@@ -86,8 +86,10 @@ def assert_same(problem, rule, criterion, factor, settings, thetas, errors):
     for mode in ("hooks", "ghost"):
         found, kept = path(mode, problem, batches, criterion, factor, settings)
         assert found.shape == thetas.shape == (STEPS + 1, 4)
-        np.testing.assert_allclose(found, thetas, rtol=0, atol=1e-8)
-        np.testing.assert_allclose(kept, errors, rtol=0, atol=1e-8)
+        # Sums are truncated to a grid of about 1e-13. Runs with feedback magnify this, by about 1.08 per step.
+        for steps, most in ((100, 1e-8), (STEPS + 1, 1e-5)):
+            np.testing.assert_allclose(found[:steps], thetas[:steps], rtol=0, atol=most)
+            np.testing.assert_allclose(kept[:steps], errors[:steps], rtol=0, atol=most)
 
 
 def test_a_rule_that_pytorch_cannot_run_is_refused():
