@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -120,7 +121,7 @@ def charged_rule(rule: Rule, parameters: int, steps: int) -> Rule:
     if not is_capped(rule) or not std_of(rule.noise):
         return rule
     part = (1 + EXTRA_NOISE) / (1 + charge(rule, parameters, steps) / bound_of(rule.clip))
-    return rule if part >= 1 else rule._replace(noise=Gaussian(std_of(rule.noise) * part))
+    return rule if part >= 1 else replace(rule, noise=Gaussian(std_of(rule.noise) * part))
 
 
 def charge(rule: Rule, parameters: int, steps: int) -> float:
@@ -242,4 +243,4 @@ def _rows(sample: Tensor) -> np.ndarray:
 
 def _flat(total: Tensor) -> np.ndarray:
     """Return the memory of a contiguous tensor as a vector."""
-    return total.view(-1).numpy()
+    return np.asarray(total.view(-1).numpy())
