@@ -2,8 +2,10 @@
 
 import math
 import os
+import re
 from fractions import Fraction
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,18 @@ def test_sums_of_other_layouts_and_types():
         total = torch.zeros(other.shape[1:], dtype=torch.float64)
         add_whole(other, torch.full((len(other),), 1024.0, dtype=torch.float64), total)
         assert torch.equal(total, (other.double() * 1024).trunc().sum(0))
+
+
+@pytest.mark.parametrize("function", [kernels.add_squares, kernels.add_whole])
+def test_compiled_sums_are_not_reordered(function):
+    """Not even if the kernel that calls them may be."""
+    options = {"error_model": "numpy", "fastmath": {"reassoc", "contract"}}
+    compiled = numba.njit(**options)(function.py_func)
+    rows, factors = np.ones((5, 7), dtype=np.float32), np.ones(5)
+    compiled(*((rows, np.zeros((5, 2))) if function is kernels.add_squares else (rows, factors, np.zeros(7))))
+    (code,) = compiled.inspect_llvm().values()
+    assert re.search(r"= fmul \S+ double|= fmul double|= fmul <", code)
+    assert not re.search(r"= f(add|sub|mul) [^\n]*\b(reassoc|contract|fast)\b|fmuladd|@llvm\.fma", code)
 
 
 # Grids
@@ -341,4 +355,3 @@ def test_a_float32_model_is_released_in_float32():
     training = Training(data=data, model=nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), noise_multiplier=1.0).run(1)
     assert {p.grad.dtype for p in training.optimizer.trained} == {torch.float32}
     assert {e.dtype for e in training.optimizer.residual} == {torch.float64}
-    assert kernels.LANES * kernels.ROUNDS == 2048
