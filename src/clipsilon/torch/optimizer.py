@@ -264,7 +264,17 @@ class HooksOptimizer(PrivateOptimizer):
                 self.trained[number].grad_sample = None
 
     def add_to_error(self, number: int, sample: Tensor, factors: Tensor) -> None:
-        """Add per-sample gradients, times factors, to the error of one parameter."""
+        """Add per-sample gradients to the error of one parameter.
+
+        Parameters
+        ----------
+        number : int
+            The place of the parameter in `trained`.
+        sample : Tensor
+            Its gradient per record.
+        factors : Tensor
+            One factor per record, in units of the grid.
+        """
         add_whole(sample, factors, self.residual[number])
 
 
