@@ -27,8 +27,11 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from clipsilon.torch import PrivacyEngine
+from clipsilon.torch.exact_sums import ExactNoise, plan_grid
+from clipsilon.torch.generators import RandomStream
 from clipsilon.torch.layers import register_conv1d
-from results import Row, ahead, main
+from clipsilon.torch.rules import UpdateSettings, build_rule
+from results import Row, ahead, cost, main
 from timing import ratio, seconds, turns
 
 TOPIC = "PyTorch"
@@ -256,11 +259,36 @@ def measure_memory(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) ->
         rows.append(ahead(TOPIC, f"{name}, {model}, ghost", "Opacus's DP-SGD, ghost", found, "peak memory", least))
 
 
+def measure_release(rows: list[Row], repeats: int) -> None:
+    """Append what exact noise costs over noise of PyTorch, for a million parameters in float32.
+
+    Parameters
+    ----------
+    rows : list of Row
+        The results so far.
+    repeats : int
+        Releases per contender.
+    """
+    total, generator = torch.zeros(10**6), torch.Generator().manual_seed(0)
+    whole = torch.zeros(10**6, dtype=torch.float64)
+    noise = ExactNoise(plan_grid(build_rule(UpdateSettings(1.0), "SGD", 250)), RandomStream())
+    contenders = {
+        "exact": lambda: seconds(lambda: noise.release(whole, 250, total)),
+        "torch": lambda: seconds(lambda: total.add_(torch.empty_like(total).normal_(generator=generator)).div(250)),
+    }
+    found = turns(contenders, repeats)
+    how = f"time, 1 thread, {repeats} turns"
+    rows.append(
+        cost(TOPIC, "release with exact noise", "normal_ and add_", ratio(found, "exact", "torch"), how, most=2.0)
+    )
+
+
 def measure(rows: list[Row], quick: bool) -> None:
     """Measure all models in both modes."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    measure_release(rows, 3 if quick else 60)
     for model, (_, data) in MODELS.items():
         if model == "GPT-2" and importlib.util.find_spec("transformers") is None:
             rows.append(Row("peer", TOPIC, model, "Opacus", None, "not run: needs the package transformers"))

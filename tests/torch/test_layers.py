@@ -87,8 +87,9 @@ def test_modes_agree(name, settings):
     for mode in MODES:
         torch.manual_seed(3)
         data = TensorDataset(inputs, torch.arange(20) % 3)
+        drawn = {"batch": 2, "generator": torch.Generator().manual_seed(7)}  # with empty batches
         training = Training(
-            mode, data, make().double(), batch=2, criterion=nn.CrossEntropyLoss(), clip=0.1, lr=0.5, **settings
+            mode, data, make().double(), criterion=nn.CrossEntropyLoss(), clip=0.1, lr=0.5, **drawn, **settings
         )
         sizes = []
         for batch in training.loader:

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 import private_training as pt
 from clipsilon.torch.batch_state import BatchState
-from clipsilon.torch.generators import make_generator
+from clipsilon.torch.generators import RandomStream, make_generator
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.sampling import CollateWithEmpty, PrivateBatchSampler
 from private_training import Training
@@ -17,6 +17,8 @@ from private_training import Training
 MODES = ("hooks", "ghost")
 DICE = {"algorithm": "dice", "clip": 0.5, "residual_cap": 0.8}
 EXACT = {"rtol": 0, "atol": 0}
+# Sums are exact in hooks mode. In ghost mode PyTorch rounds them, and then the grid, which is above 1e-11 here.
+CLOSE = {"hooks": EXACT, "ghost": {"rtol": 0, "atol": 1e-9}}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -33,9 +35,9 @@ def test_pieces_of_a_batch_are_the_batch(mode, settings):
     assert 0 < max(seen) <= 2
     assert len(seen) > whole.engine.steps
     assert pieces.engine.steps == whole.engine.steps
-    torch.testing.assert_close(pieces.theta(), whole.theta(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(pieces.theta(), whole.theta(), **CLOSE[mode])
     if settings["algorithm"] == "dice":
-        torch.testing.assert_close(pieces.error(), whole.error(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(pieces.error(), whole.error(), **CLOSE[mode])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -66,12 +68,13 @@ def test_processes_are_one_process(tmp_path):
         assert alone["steps"] == one["steps"] == 16
         for name in ("theta", "error"):
             torch.testing.assert_close(one[name], other[name], **EXACT)
-            torch.testing.assert_close(one[name], alone[name], rtol=0, atol=1e-12)
+            torch.testing.assert_close(one[name], alone[name], **CLOSE[mode])
     assert any(one["error"].abs().max() > 0.01 for one in first if one["error"].numel())
 
 
 def scheduled(mode, poisson):
-    training = Training(mode, optimizer=torch.optim.Adam, noise_multiplier=0.4, poisson_sampling=poisson, **DICE)
+    settings = {**DICE, "clip": 0.1, "noise_multiplier": 0.4, "poisson_sampling": poisson}
+    training = Training(mode, optimizer=torch.optim.Adam, **settings)
     return training, torch.optim.lr_scheduler.StepLR(training.optimizer, step_size=3, gamma=0.7)
 
 
@@ -109,9 +112,8 @@ def test_a_resumed_training_is_the_uninterrupted_one(mode, poisson, before, tmp_
 
 
 def test_batches_fetched_ahead_are_not_taken():
-    generator = torch.Generator().manual_seed(0)
     state = BatchState(fetches_ahead=True)
-    batches = PrivateBatchSampler(Training().engine._training.rule.sampling, 40, generator, state)
+    batches = PrivateBatchSampler(Training().engine._training.rule.sampling, 40, RandomStream(0), state)
     drawn = iter(batches)
     fetched = [next(drawn) for _ in range(6)]
     state.current.taken = 2
@@ -168,7 +170,7 @@ def test_half_precision_keeps_its_rounding_in_the_error():
     model = nn.Sequential(nn.Linear(4, 1, dtype=torch.bfloat16), nn.Flatten(0))
     x, y = pt.records()[:]
     training = Training("ghost", TensorDataset(x.bfloat16(), y.bfloat16()), model, clip=0.1).run(2)
-    assert {e.dtype for e in training.optimizer.error} == {torch.float32}
+    assert {e.dtype for e in training.optimizer.error} == {torch.float64}
     assert training.error().abs().max() > 0
 
 
@@ -246,7 +248,7 @@ def test_processes_share_a_batch():
     sampling = Training().engine._training.rule.sampling
 
     def batches(*processes):
-        return PrivateBatchSampler(sampling, 40, torch.Generator().manual_seed(5), BatchState(), *processes)
+        return PrivateBatchSampler(sampling, 40, RandomStream(5), BatchState(), *processes)
 
     both = [batches(Processes(rank, 2)) for rank in range(2)]
     alone = list(batches())

@@ -34,6 +34,9 @@ LOSSES = {
     "linear": (cs.losses.SquaredError(0.0), nn.MSELoss(), 0.5),  # ½(⟨x, θ⟩ − y)²
     "logistic": (cs.losses.Logistic(0.0), nn.BCEWithLogitsLoss(), 1.0),
 }
+# This run magnifies the grid's 1e-13 to 1.1e-6 in 200 steps. Grids 16 and 256 times as coarse give 1.2e-5 and 1.6e-4, and
+# one 256 times as fine, without the lowered clip, gives 4e-9: the grid is all of the difference.
+MAGNIFIED = 5e-6
 CAPPED = (
     cs.DiceSGD(clip=CLIP, error_clip=0.5, residual_cap=0.9, **STEP),
     {"clip": CLIP, "error_clip": 0.5, "residual_cap": 0.9},
@@ -65,7 +68,8 @@ def test_both_modes_are_the_compiled_engine(name, loss):
     problem = reference.problem(part)
     trace = cs.run(problem, rule, STEPS, START, seed=4, record=range(STEPS + 1))
     errors = np.zeros_like(trace.theta[0]) if trace.error is None else trace.error[0]
-    assert_same(problem, rule, criterion, factor, settings, trace.theta[0], errors)
+    most = MAGNIFIED if (name, loss) == ("dice", "linear") else 1e-8
+    assert_same(problem, rule, criterion, factor, settings, trace.theta[0], errors, most)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -76,7 +80,7 @@ def test_both_modes_are_the_reference_with_a_cap(loss):
     assert_same(problem, rule, criterion, factor, settings, thetas, errors)
 
 
-def assert_same(problem, rule, criterion, factor, settings, thetas, errors):
+def assert_same(problem, rule, criterion, factor, settings, thetas, errors, most=1e-8):
     sampler = reference.Sampler(rule.sampling, problem.records, spawn(4, 1)[0].records)
     batches = [torch.as_tensor(list(sampler.batch(t)), dtype=torch.int64) for t in range(STEPS)]
     sizes = {len(batch) for batch in batches}
@@ -86,8 +90,8 @@ def assert_same(problem, rule, criterion, factor, settings, thetas, errors):
     for mode in ("hooks", "ghost"):
         found, kept = path(mode, problem, batches, criterion, factor, settings)
         assert found.shape == thetas.shape == (STEPS + 1, 4)
-        np.testing.assert_allclose(found, thetas, rtol=0, atol=1e-8)
-        np.testing.assert_allclose(kept, errors, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(found, thetas, rtol=0, atol=most)
+        np.testing.assert_allclose(kept, errors, rtol=0, atol=most)
 
 
 def test_a_rule_that_pytorch_cannot_run_is_refused():

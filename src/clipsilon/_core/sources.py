@@ -14,7 +14,10 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EXCLUDED = ("reproduce/", "report/", "torch/", "cli/")  # no run depends on these
-COMPILED = ("_core/", "problems/", "rules/", "engine/", "privacy/auditing/canaries.py", "theory/performative.py")
+COMPILED = (
+    *("_core/", "problems/", "rules/", "engine/"),
+    *("privacy/auditing/canaries.py", "theory/performative.py", "torch/kernels.py"),
+)
 """The only places that hold code for Numba; `tests/test_architecture.py` checks this."""
 _FOLLOWED = ("clipsilon.reproduce", "clipsilon.torch")  # packages within which `digest_with` follows imports
 

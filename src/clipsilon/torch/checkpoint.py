@@ -17,7 +17,7 @@ from clipsilon._core.storage import write_atomically
 from clipsilon.engine.checkpoint import CheckpointError
 from clipsilon.rules.rule import Rule
 
-_FORMAT = "clipsilon-torch-3"
+_FORMAT = "clipsilon-torch-4"
 
 
 def identity(rule: Rule, records: int) -> dict[str, Any]:

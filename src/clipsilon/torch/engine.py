@@ -22,7 +22,8 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs
 from clipsilon.torch import checkpoint, inputs
 from clipsilon.torch.batch_state import BatchState
-from clipsilon.torch.generators import make_batch_generator, make_generator
+from clipsilon.torch.exact_sums import ExactNoise, charged_rule, plan_grid
+from clipsilon.torch.generators import make_batch_stream, make_stream
 from clipsilon.torch.guard import COARSE, Guard
 from clipsilon.torch.layers import register_conv1d
 from clipsilon.torch.lineage import FOREIGN, Lineage, follow_states, has_other_training, register, take_spent
@@ -36,7 +37,14 @@ from clipsilon.torch.sampling import PrivateBatchSampler, make_private_loader
 
 _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
-_NOISE = "Noise is drawn by PyTorch's generator, which is not cryptographic."
+_LOW_BITS = (
+    "PyTorch may compute a record's gradient with other low bits when other records are in the batch: this is not "
+    "covered."
+)
+_GHOST = (
+    "Nothing can be certified: ghost mode sums in the precision of the parameters, and no proof bounds the rounding of "
+    "its norms and sums; use grad_sample_mode='hooks'."
+)
 _GUESSABLE = (
     "The loader's generator was given: whoever knows its seed knows which records were drawn, which must stay secret."
 )
@@ -76,6 +84,8 @@ class _Training:
     dataset: Any
     is_seeded: bool  # whether the noise can be drawn again
     is_guessable: bool  # whether the batches can be drawn again
+    parameters: int  # entries of all parameters that are trained
+    is_ghost: bool  # whether sums are rounded by PyTorch
     guard: Guard | None = None
     inherited: list[str] = field(default_factory=list)  # checks that were not possible before a checkpoint
 
@@ -184,7 +194,8 @@ class PrivacyEngine:
         loss_reduction : str, default "mean"
             How the loss is reduced over records in hooks mode, "mean" or "sum".
         noise_generator : torch.Generator, optional
-            Generator of the noise, for reproducible experiments: whoever knows its seed can undo the noise.
+            Seeds the noise, for reproducible experiments: whoever knows its state can undo the noise. Noise is drawn
+            by the library's own generator in any case.
 
         Returns
         -------
@@ -203,10 +214,10 @@ class PrivacyEngine:
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
-        noise = noise_generator or make_generator(next(inner.parameters()).device)
+        noise = ExactNoise(plan_grid(rule), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
         batches = PrivateBatchSampler(
-            sampling_of(rule), records, make_batch_generator(data_loader, processes), state, processes
+            sampling_of(rule), records, make_batch_stream(data_loader, processes), state, processes
         )
         made = _model_and_criterion(inner, private, criterion, loss_reduction)
         self._training = _Training(
@@ -218,6 +229,8 @@ class PrivacyEngine:
             data_loader.dataset,
             is_seeded=noise_generator is not None,
             is_guessable=data_loader.generator is not None,
+            parameters=private.parameters,
+            is_ghost=isinstance(private, GhostOptimizer),
             guard=made[0].guard,
         )
         _begin_lineage(self._training, inner, private)
@@ -283,28 +296,30 @@ class PrivacyEngine:
         Returns
         -------
         Statement
-            With `certified` infinite, and the reasons first, if a generator was given for the noise or to the loader,
-            steps were made of batches that the private loader did not draw, a check of the model or of the loss failed
-            or was not possible, fewer than 32 bits were used, the model was resumed from a training with other
-            settings, or another engine has trained on the data set; `nominal` is what would be certified otherwise.
+            With `certified` infinite, and the reasons first, in ghost mode, if a generator was given for the noise or
+            to the loader, steps were made of batches that the private loader did not draw, a check of the model or of
+            the loss failed or was not possible, fewer than 32 bits were used, the model was resumed from a training
+            with other settings, or another engine has trained on the data set; `nominal` is what would be certified
+            otherwise.
         """
         training = self._used()
         if steps is None and self.steps == 0:
             raise ValueError("steps must be given before any step has been taken.")
         counted = _accountable_steps(training) if steps is None else checks.count("steps", steps)
-        stated = account(
-            training.rule, training.records, counted, self._delta if delta is None else delta, self.adjacency
-        )
+        rule = charged_rule(training.rule, training.parameters, counted)
+        stated = account(rule, training.records, counted, self._delta if delta is None else delta, self.adjacency)
         stated = about_seed(stated, training.is_seeded)
         faults = training.faults() if steps is None else training.state.faults
         if faults:
             return close_statement(stated, faults)
         warn_about_delta(stated.delta, training.records, stacklevel=2)
+        if training.is_ghost:
+            stated = fail_closed(stated, _GHOST)
         if training.is_guessable:
             stated = fail_closed(stated, _GUESSABLE)
         for fault in training.unchecked() if steps is None else ():
             stated = fail_closed(stated, fault)
-        besides = [_NOISE, *training.untested()]
+        besides = [_LOW_BITS, *training.untested()]
         return replace(stated, reasons=(*stated.reasons, *besides))
 
     def get_epsilon(self, delta: float) -> float:
@@ -349,7 +364,7 @@ class PrivacyEngine:
             "steps": training.state.steps,
             "lineage": {"run": training.lineage.run, "earlier": training.lineage.earlier},
             "batches": training.batches.state_dict(),
-            "noise": optimizer.generator.get_state(),
+            "noise": optimizer.noise.stream.get_state(),
             "seeded": training.is_seeded,
             "guessable": training.is_guessable,
             "unchecked": training.unchecked(),
@@ -392,7 +407,7 @@ class PrivacyEngine:
         lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
         training.lineage.resume(content["steps"], **lineage)
         training.batches.load_state_dict(content["batches"], content["steps"])
-        optimizer.generator.set_state(content["noise"])
+        optimizer.noise.stream.set_state(content["noise"])
         training.is_seeded, training.is_guessable = content["seeded"], content["guessable"]
         training.inherited = list(content.get("unchecked", []))
         return dict(content["more"])

@@ -3,11 +3,12 @@
 A batch may come in several pieces (Opacus's `BatchMemoryManager`). For each parameter two sums are kept over them:
 
     summed = B·clip(e_t, C2) + Σ clip(g_i, C1)      in `p.summed_grad`
-    e     ← e_t + (1/B) Σ clip(g_i, C3)             in place, in `error`
+    B·e   ← B·e_t + Σ clip(g_i, C3)                 in place, in `residual`
 
-At the step v = summed/B and e ← e − v. The update needs no more than these two sums, and error feedback costs one copy
-of the parameters. With several processes only the first one carries e_t and the noise into its sums; the others begin
-from zero, so that the sum over processes gives the same v and the same e everywhere.
+At the step v = summed/B and e ← e − v. Both sums are whole numbers on the grid of `exact_sums`, kept as float64 on the
+CPU. The update needs no more than these two. With several processes only the first one carries e_t and the noise into
+its sums; the others begin from zero, so that the sum over processes, which is exact, gives the same v and the same e
+everywhere, bit for bit those of one process.
 
 `clipsilon.torch.batch_state` describes the order of the calls, and refuses any other.
 """
@@ -24,13 +25,22 @@ from torch import Tensor
 
 from clipsilon.rules.clipping import Unclipped, bound_of
 from clipsilon.rules.feedback import remembers
-from clipsilon.rules.noise import std_of
 from clipsilon.rules.rule import Rule
 from clipsilon.torch.batch_state import STEP_FIRST, BatchState
+from clipsilon.torch.exact_sums import (
+    MOST_PARAMETERS,
+    ExactNoise,
+    add_whole,
+    is_capped,
+    limit_error,
+    lower,
+    measure,
+    to_whole,
+)
 from clipsilon.torch.lineage import Lineage, take_spent, write_spent
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
-from clipsilon.torch.tensors import accumulation_dtype, clip_factor, joint_norm, require_finite
+from clipsilon.torch.tensors import clip_factor, require_finite
 
 NO_GRADIENT = (
     "no gradient per record was found; freeze what the loss does not depend on, freeze layers as a whole, or go back "
@@ -39,6 +49,9 @@ NO_GRADIENT = (
 _BY_HAND = (
     "The optimiser that was given to make_private must not step by itself: its gradients have neither clip nor noise; "
     "call step() of the optimiser that make_private returned."
+)
+_TOO_MANY = (
+    "Nothing can be certified: a step was made of more than 128 + 8·batch_size rows, for which sums are not exact."
 )
 ONE_ROW = "every layer's input must have one row per record (give position ids, for instance)."
 
@@ -54,8 +67,8 @@ class PrivateOptimizer(DPOptimizer):
         The optimiser that takes the private update as its gradient.
     rule : Rule
         The update: clip, feedback, noise and expected batch size.
-    generator : torch.Generator
-        Generator of the noise.
+    noise : ExactNoise
+        The grid of the sums, and the noise.
     processes : Processes
         The processes that train together.
     state : BatchState
@@ -65,8 +78,8 @@ class PrivateOptimizer(DPOptimizer):
     ----------
     trained : list of Tensor
         The parameters that the update moves: those that required gradients at the start.
-    error : list of Tensor
-        e, hidden state: one tensor per parameter; empty without feedback.
+    residual : list of Tensor
+        B·e in units of the grid, hidden state: whole numbers, one tensor per parameter; empty without feedback.
     lineage : Lineage
         The trainings that the model went through.
     """
@@ -75,7 +88,7 @@ class PrivateOptimizer(DPOptimizer):
         self,
         optimizer: torch.optim.Optimizer,
         rule: Rule,
-        generator: torch.Generator,
+        noise: ExactNoise,
         processes: Processes,
         state: BatchState,
     ):
@@ -85,19 +98,26 @@ class PrivateOptimizer(DPOptimizer):
             noise_multiplier=noise_multiplier(rule),
             max_grad_norm=bound_of(rule.clip),
             expected_batch_size=batch,
-            generator=generator,
         )
-        self.rule, self.processes, self.batch, self.batch_state = rule, processes, batch, state
+        self.rule, self.noise, self.processes, self.batch, self.batch_state = rule, noise, processes, batch, state
         self.trained = list(self.params)
-        self.error: list[Tensor] = []
-        if remembers(rule.feedback):
-            self.error = [
-                torch.zeros_like(p, dtype=accumulation_dtype(p.dtype), requires_grad=False) for p in self.trained
-            ]
+        if self.parameters > MOST_PARAMETERS:
+            raise ValueError(f"module must have at most 2**32 parameters to train, got {self.parameters}.")
+        self.residual: list[Tensor] = [_zeros_like(p) for p in self.trained] if remembers(rule.feedback) else []
         self.lineage = Lineage("", state)
         self._is_stepping = False
         optimizer.register_step_pre_hook(self._refuse_other_steps)
         self._drop_gradients()
+
+    @property
+    def parameters(self) -> int:
+        """The number of entries of all parameters that are trained."""
+        return sum(p.numel() for p in self.trained)
+
+    @property
+    def error(self) -> list[Tensor]:
+        """e, hidden state: one tensor per parameter, as float64 on the CPU; empty without feedback."""
+        return [whole * (self.noise.grid.unit / self.batch) for whole in self.residual]
 
     def _refuse_other_steps(self, *args: Any) -> None:
         """Refuse a step of the original optimiser that is not a part of a private one; PyTorch calls this."""
@@ -129,22 +149,22 @@ class PrivateOptimizer(DPOptimizer):
         """Announce a piece of a batch, and whether others follow it; `BatchMemoryManager` calls this."""
         self.batch_state.announce(do_skip)
 
-    def error_factor(self) -> Tensor:
-        """Return B·clip(e)/e, by which the error is multiplied to begin the sums of a batch."""
-        clip = error_feedback_of(self.rule).clip
-        return self.batch * clip_factor(clip, joint_norm(e.norm() for e in self.error))
+    def begin_sums(self) -> None:
+        """Begin the sums of a batch with the clipped error; only the first process carries it."""
+        clip = lower(error_feedback_of(self.rule).clip, self.batch / self.noise.grid.unit)
+        factor = clip_factor(clip, measure([whole.unsqueeze(0) for whole in self.residual]))
+        for p, whole in zip(self.trained, self.residual, strict=True):
+            if self.processes.is_first:
+                p.summed_grad = (factor.item() * whole).trunc_()
+            else:
+                whole.zero_()
 
-    def begin_sum(self, number: int, factor: Tensor) -> None:
-        """Begin the sum of one parameter with its part of the clipped error."""
-        e, p = self.error[number], self.trained[number]
-        if self.processes.is_first:
-            p.summed_grad = (factor.to(e.device, e.dtype) * e).to(p.dtype)
-        else:
-            e.zero_()
-
-    def add_to_error(self, number: int, total: Tensor) -> None:
-        """Add a sum of gradients to the error of one parameter."""
-        self.error[number].add_(total, alpha=1 / self.batch)
+    def sum_of(self, number: int) -> Tensor:
+        """Return the sum of one parameter, which begins with zero unless the error was put there."""
+        p = self.trained[number]
+        if p.summed_grad is None:
+            p.summed_grad = _zeros_like(p)
+        return p.summed_grad
 
     @abstractmethod
     def clip_and_accumulate(self) -> None:
@@ -152,25 +172,26 @@ class PrivateOptimizer(DPOptimizer):
 
     def release(self) -> None:
         """Turn the sums into v + noise, and subtract v, before noise, from the error."""
+        if self.batch_state.rows * self.processes.world > self.noise.grid.rows:
+            self.batch_state.add_fault(_TOO_MANY)
         with self.batch_state.releasing():
             self._drop_gradients()
             for number, p in enumerate(self.trained):
-                p.grad, p.summed_grad = self._noisy_mean(number, p.summed_grad), None
+                p.grad, p.summed_grad = self._noisy_mean(number, self.sum_of(number)), None
 
     def _noisy_mean(self, number: int, summed: Tensor) -> Tensor:
-        if self.error:
-            self.error[number].sub_(summed, alpha=1 / self.batch)
-            self.processes.all_reduce(self.error[number])
-        if self.processes.is_first:
-            self._add_noise(summed)
-        self.processes.all_reduce(summed)
-        return summed.div_(self.batch)
+        p = self.trained[number]
+        self.processes.all_reduce(summed, p.device)
+        if self.residual:
+            self.processes.all_reduce(self.residual[number], p.device)
+            self.residual[number].sub_(summed)
+            limit_error(self.residual[number], is_capped(self.rule))
+        return self.processes.first_of(self._add_noise(summed, p), p.device)
 
-    def _add_noise(self, summed: Tensor) -> None:
-        std = std_of(self.rule.noise) * self.batch
-        if std > 0:
-            noise = torch.empty_like(summed, device=self.generator.device)
-            summed.add_(noise.normal_(std=std, generator=self.generator).to(summed.device))
+    def _add_noise(self, summed: Tensor, p: Tensor) -> Tensor:
+        if not self.processes.is_first:
+            return torch.empty(p.shape, dtype=p.dtype)
+        return self.noise.release(summed, self.batch, p)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Add a piece and, if it is the last one, make the update; return whether it was the last one."""
@@ -197,19 +218,22 @@ class PrivateOptimizer(DPOptimizer):
         No noise hides the error: keep it as private as the data.
         """
         self.batch_state.require_between_steps()
-        state = {**self.original_optimizer.state_dict(), "error": [e.clone() for e in self.error]}
+        kept = {"error": [whole.clone() for whole in self.residual], "error_unit": self.noise.grid.unit / self.batch}
+        state = {**self.original_optimizer.state_dict(), **kept}
         write_spent(state, self.lineage)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the optimiser's state and the error; steps of another training that it took part in are counted."""
         self.batch_state.require_between_steps()
-        if [e.shape for e in state_dict.get("error", [])] != [e.shape for e in self.error]:
+        saved = state_dict.get("error", [])
+        if [e.shape for e in saved] != [e.shape for e in self.residual]:
             raise ValueError("state_dict must hold an error of this model and algorithm, got one of another.")
         self.original_optimizer.load_state_dict(state_dict)
         self.lineage.add(take_spent(self.param_groups))
-        for e, saved in zip(self.error, state_dict.get("error", []), strict=True):
-            e.copy_(saved)
+        units = state_dict.get("error_unit", 1.0) / (self.noise.grid.unit / self.batch)  # 1 for the same settings
+        for whole, other in zip(self.residual, saved, strict=True):
+            whole.copy_((other.to("cpu", torch.float64) * units).round_())
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse copies, which would share the noise, and whose making would break torch's optimisers of this class."""
@@ -227,22 +251,31 @@ class HooksOptimizer(PrivateOptimizer):
         samples = [_grad_sample(p) for p in self.trained]
         if len({len(sample) for sample in samples}) > 1:
             raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
-        norms = joint_norm(s.flatten(1).norm(dim=1, dtype=accumulation_dtype(s.dtype)) for s in samples)
-        clipped = clip_factor(self.rule.clip, require_finite(norms))
-        capped = clip_factor(error_feedback_of(self.rule).cap, norms) if self.error else None
+        norms, unit = require_finite(measure(samples)), self.noise.grid.unit
+        clipped = clip_factor(lower(self.rule.clip), norms) / unit
+        capped = clip_factor(lower(error_feedback_of(self.rule).cap), norms) / unit if self.residual else None
         with self.batch_state.adding(len(norms)) as is_first:
-            factor = self.error_factor() if self.error and is_first else None
+            if self.residual and is_first:
+                self.begin_sums()
             for number, sample in enumerate(samples):
-                if factor is not None:
-                    self.begin_sum(number, factor)
-                self._add(number, _weighted_sum(clipped, sample))
+                add_whole(sample, clipped, self.sum_of(number))
                 if capped is not None:
-                    self.add_to_error(number, _weighted_sum(capped, sample))
+                    self.add_to_error(number, sample, capped)
+                self.trained[number].grad_sample = None
 
-    def _add(self, number: int, total: Tensor) -> None:
-        p = self.trained[number]
-        p.summed_grad = total.to(p.dtype) if p.summed_grad is None else p.summed_grad.add_(total)
-        p.grad_sample = None
+    def add_to_error(self, number: int, sample: Tensor, factors: Tensor) -> None:
+        """Add per-sample gradients to the error of one parameter.
+
+        Parameters
+        ----------
+        number : int
+            The place of the parameter in `trained`.
+        sample : Tensor
+            Its gradient per record.
+        factors : Tensor
+            One factor per record, in units of the grid.
+        """
+        add_whole(sample, factors, self.residual[number])
 
 
 def _grad_sample(p: Tensor) -> Tensor:
@@ -253,8 +286,8 @@ def _grad_sample(p: Tensor) -> Tensor:
     return p.grad_sample
 
 
-def _weighted_sum(weights: Tensor, sample: Tensor) -> Tensor:
-    return torch.einsum("i,i...", weights.to(sample.device, sample.dtype), sample)
+def _zeros_like(p: Tensor) -> Tensor:
+    return torch.zeros(p.shape, dtype=torch.float64)
 
 
 class GhostOptimizer(PrivateOptimizer):
@@ -263,12 +296,12 @@ class GhostOptimizer(PrivateOptimizer):
     @property
     def keeps_full_gradients(self) -> bool:
         """Whether the error keeps gradients without a cap, which the first pass can sum."""
-        return bool(self.error) and type(error_feedback_of(self.rule).cap) is Unclipped
+        return bool(self.residual) and type(error_feedback_of(self.rule).cap) is Unclipped
 
     @property
     def keeps_capped_gradients(self) -> bool:
         """Whether the error keeps capped gradients, which the second pass has to sum."""
-        return bool(self.error) and not self.keeps_full_gradients
+        return bool(self.residual) and not self.keeps_full_gradients
 
     def before_first_pass(self) -> None:
         """Clear the gradients and norms that the first pass writes."""
@@ -278,20 +311,23 @@ class GhostOptimizer(PrivateOptimizer):
             p.grad = p._norm_sample = None
 
     def between_passes(self, is_first: bool) -> None:
-        """Add the full gradients to the error, and let the second pass add to the batch's sums in `p.grad`."""
-        factor = self.error_factor() if self.error and is_first else None
+        """Add the full gradients to the error, and let the second pass sum into an empty `p.grad`."""
+        if self.residual and is_first:
+            self.begin_sums()
         for number, p in enumerate(self.trained):
             full, p.grad = p.grad, None
-            if factor is not None:
-                self.begin_sum(number, factor)
             if self.keeps_full_gradients:
                 self.add_to_error(number, full)
-            p.grad, p.summed_grad = p.summed_grad, None
+
+    def add_to_error(self, number: int, total: Tensor) -> None:
+        """Add a sum of gradients to the error of one parameter."""
+        self.residual[number].add_(to_whole(total, self.noise.grid.unit))
 
     def after_second_pass(self) -> None:
         """Move the sums out of `p.grad`, where they could be taken for gradients."""
-        for p in self.trained:
-            p.summed_grad, p.grad = p.grad, None
+        for number, p in enumerate(self.trained):
+            self.sum_of(number).add_(to_whole(p.grad, self.noise.grid.unit))
+            p.grad = None
 
     def clip_and_accumulate(self) -> None:
         """Do nothing: the backward passes have added to the sums, and `BatchState.end_piece` refuses a step if not."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
@@ -21,13 +21,22 @@ class Processes(NamedTuple):
         """Whether this process adds the noise and carries the error into a step."""
         return self.rank == 0
 
-    def all_reduce(self, total: Tensor) -> None:
-        """Replace a tensor by its sum over all processes, the same in each."""
+    def all_reduce(self, total: Tensor, device: torch.device) -> None:
+        """Replace a tensor by its sum over all processes, made on the device that their backend works on."""
         if self.world > 1:
-            torch.distributed.all_reduce(total)
+            moved = total.to(device)
+            torch.distributed.all_reduce(moved)
+            total.copy_(moved)
 
-    def broadcast(self, state: Tensor) -> Tensor:
-        """Return the first process's tensor."""
+    def first_of(self, result: Tensor, device: torch.device) -> Tensor:
+        """Return the first process's tensor, of the same shape and type in all, on a device."""
+        moved = result.to(device)
+        if self.world > 1:
+            torch.distributed.broadcast(moved, src=0)
+        return moved
+
+    def broadcast(self, state: Any) -> Any:
+        """Return the first process's value."""
         if self.world == 1:
             return state
         shared = [state]

@@ -1,7 +1,7 @@
 """The package's samplers as PyTorch batch samplers, and batches that may be empty.
 
 The sampling that runs here and the sampling in the statement are the same part of the rule. All processes draw the same
-batch from generators in the same state, and each takes its slice.
+batch from streams in the same state, and each takes its slice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from clipsilon.rules.sampling import Epochs, Poisson
 from clipsilon.torch.batch_state import BatchState
+from clipsilon.torch.generators import RandomStream
 from clipsilon.torch.leftovers import UnsavedFunction
 from clipsilon.torch.processes import Processes
 
@@ -28,8 +29,8 @@ class PrivateBatchSampler(Sampler[list[int]]):
         How batches are drawn, and their expected size.
     records : int
         Number of records in the data set.
-    generator : torch.Generator
-        Generator on the CPU, in the same state in all processes.
+    stream : RandomStream
+        Source of the draws, in the same state in all processes.
     state : BatchState
         The state of the training's batches, which learns what is drawn.
     processes : Processes, default one process
@@ -40,13 +41,13 @@ class PrivateBatchSampler(Sampler[list[int]]):
         self,
         sampling: Poisson | Epochs,
         records: int,
-        generator: torch.Generator,
+        stream: RandomStream,
         state: BatchState,
         processes: Processes | None = None,
     ):
-        self.sampling, self.records, self.generator, self.state = sampling, records, generator, state
+        self.sampling, self.records, self.stream, self.state = sampling, records, stream, state
         self.processes = processes or Processes()
-        self._start = generator.get_state()  # of the generator when the pass began
+        self._start = stream.get_state()  # when the pass began
         self._skip = 0  # batches of a resumed pass that were taken before the checkpoint
 
     def __len__(self) -> int:
@@ -56,9 +57,9 @@ class PrivateBatchSampler(Sampler[list[int]]):
         this = self.state.begin_pass(self._skip)
         skip, self._skip = self._skip, 0
         if skip:
-            self.generator.set_state(self._start)
+            self.stream.set_state(self._start)
         else:
-            self._start = self.generator.get_state()
+            self._start = self.stream.get_state()
         for number, drawn in enumerate(self._draw()):
             if number >= skip:
                 own = drawn[self.processes.rank :: self.processes.world].tolist()
@@ -67,13 +68,13 @@ class PrivateBatchSampler(Sampler[list[int]]):
                 self.state.require_current(this)
 
     def _draw(self) -> Iterator[Tensor]:
+        batch = self.sampling.batch
         if type(self.sampling) is not Poisson:
-            yield from torch.randperm(self.records, generator=self.generator).split(self.sampling.batch)
+            yield from torch.from_numpy(self.stream.generator.permutation(self.records)).split(batch)
             return
-        rate = self.sampling.batch / self.records
         for _ in range(len(self)):
-            coins = torch.rand(self.records, generator=self.generator, dtype=torch.float64)
-            yield (coins < rate).nonzero().flatten()
+            places = self.stream.generator.integers(self.records, size=self.records)
+            yield torch.from_numpy((places < batch).nonzero()[0])  # each with probability B/m, exactly
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the pass, by the steps taken in it."""
@@ -81,7 +82,7 @@ class PrivateBatchSampler(Sampler[list[int]]):
         within = taken < len(self)
         return {
             "passes": self.state.passes,
-            "start": self._start if within else self.generator.get_state(),
+            "start": self._start if within else self.stream.get_state(),
             "skip": taken if within else 0,
             "strange": self.state.is_foreign,
             "faults": list(self.state.faults),
@@ -96,7 +97,7 @@ class PrivateBatchSampler(Sampler[list[int]]):
         for fault in saved.get("faults", []):
             self.state.add_fault(fault)
         self._start, self._skip = saved["start"], saved["skip"]
-        self.generator.set_state(self._start)
+        self.stream.set_state(self._start)
 
 
 class CollateWithEmpty:
