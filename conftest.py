@@ -3,7 +3,8 @@
 from importlib.util import find_spec
 
 MISSING = [name for name in ("torch", "opacus") if find_spec(name) is None]
-collect_ignore = ["tests/torch", "tests/helpers/private_training.py", "src/clipsilon/torch"] if MISSING else []
+NEEDING = ["tests/torch", "tests/helpers/private_training.py", "tests/helpers/random_modules.py", "src/clipsilon/torch"]
+collect_ignore = NEEDING if MISSING else []
 
 
 def pytest_report_header() -> str | None:
