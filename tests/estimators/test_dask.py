@@ -237,6 +237,7 @@ def test_a_learnt_range_of_targets():
 
 
 @pytest.mark.verify
+@pytest.mark.filterwarnings("ignore:partial_fit:clipsilon.PrivacyWarning")  # the second call has the same rows
 def test_a_general_loss_and_a_second_call():
     first, second = split(170, X, BINARY), split(300, X[::-1], BINARY[::-1])
 
@@ -529,6 +530,7 @@ def test_data_larger_than_memory(batch):
         dX = blocks.map_blocks(read, dtype=float, chunks=((size,) * (rows // size), (columns,)), new_axis=1)
         dy = blocks.map_blocks(lambda place: (read(place)[:, 0] > 0).astype(int), dtype=int, chunks=(dX.chunks[0],))
         how = {"epochs": 3 * (batch or rows) / rows, "batch": batch, "clip": 1.0, "random_state": 0, "classes": [0, 1]}
+        how["delta"] = 1e-7
         how["method"] = "clipped-dpgd" if batch is None else "dpsgd"
         limit = {"memory_limit": "700MB", "n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
         with LocalCluster(processes=True, **limit) as workers, Client(workers):

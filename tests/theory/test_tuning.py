@@ -170,6 +170,7 @@ def test_a_problem_without_gradients_is_refused():
 
 
 @pytest.mark.verify
+@pytest.mark.filterwarnings("ignore:δ = 1e-05 is at least:clipsilon.PrivacyWarning")  # paper 1's own δ and records
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 @pytest.mark.parametrize("name", ["quadratic", "credit"])
 def test_within_one_and_a_half_of_a_grid_search(name, epsilon):
