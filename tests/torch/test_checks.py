@@ -288,7 +288,7 @@ class Answers(nn.Module):
 
 def test_data_classes_are_looked_into():
     def loss(answer, y):
-        return functional.cross_entropy(answer.scores, y.long())
+        return functional.cross_entropy(answer.scores[: len(y)], y.long())  # an empty batch has a row that stands in
 
     assert math.isfinite(run_with_loss(loss, None, Answers().double(), **UNSEEDED, **DPSGD).engine.get_epsilon(1e-5))
     with pytest.raises(RuntimeError, match="must not mix"):
