@@ -152,6 +152,15 @@ def test_a_penalty_that_nearly_cancels_the_slope_cannot_slip_past_the_clip(seed)
     assert np.linalg.norm(exact) < np.linalg.norm(theta)
 
 
+@pytest.mark.parametrize("label", [0.0, 1.0])
+@pytest.mark.parametrize("theta", [[1e160, 1e160], [-1e160, -1e160], [1e160, -9e159]])
+def test_a_margin_that_overflows_cannot_slip_past_the_clip(theta, label):
+    # ⟨x, θ⟩ is infinite, and once made the gradient's norm seem to be next to nothing.
+    x = np.array([1e150, 1e150])
+    v, _ = contribution(x, label, cs.losses.Logistic(l2=0.1), Norm(1.0), np.array(theta))
+    assert np.linalg.norm(v) <= 1.0 + 1e-12
+
+
 @pytest.mark.parametrize("size", [1e-200, 1e-160, 1.0, 1e150, 1e200])
 @pytest.mark.parametrize("clip", [Norm(0.5), Normalise(0.5)])
 def test_rows_whose_squares_vanish_or_overflow(size, clip):

@@ -268,7 +268,9 @@ def _norm_of(loss, rate, own, inner, size, theta_norm, d):
         if b == 0.0:
             return a
         unit = max(a, b)
-        cross = 2.0 * (rate / unit) * (own * loss.l2 * inner / unit)
+        cross, most = 2.0 * (rate / unit) * (own * loss.l2 * inner / unit), 2.0 * (a / unit) * (b / unit)
+        if np.isnan(cross) or not 1e-280 < size * theta_norm < 1e280:  # overflow or underflow of ⟨x, θ⟩
+            cross = most
         return unit * np.sqrt(max(0.0, (a / unit) ** 2 + (b / unit) ** 2 + cross) + (d + 8) * _ROUNDING)
 
     return penalised if _has_penalty(loss) else plain
