@@ -244,7 +244,7 @@ def test_the_budget_is_never_exceeded(data, epsilon, words):
     assert found["delta"] == 1e-6
     assert 0.75 * epsilon < found["nominal"] <= epsilon
     assert json.loads(path.read_text("utf-8"))["privacy"] == found
-    assert "classes were learnt" in found["faults"][-1]
+    assert any("classes were learnt" in fault for fault in found["faults"])
     assert found["epsilon"] is None
     with pytest.warns(cs.PrivacyWarning, match="classes were learnt"):
         again = total_privacy(cs.load_model(path), 1e-6)

@@ -25,6 +25,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import clipsilon as cs
 from clipsilon.engine import remote as chunked
 from clipsilon.engine.arrays import Models, Records
+from clipsilon.engine.grid import Grid
 from clipsilon.engine.progress import Progress
 from clipsilon.estimators import (
     METHODS,
@@ -348,16 +349,19 @@ class UnknownToWorkers(NamedTuple):
     """A loss that arrived at a worker without its functions."""
 
 
+NO_GRID = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0)
+
+
 def test_parts_that_workers_do_not_know_are_refused():
     job = chunked.Job(UnknownToWorkers(), cs.responses.Identity(), NoFeedback(), Full(), N)
-    step = chunked.Step(Models(np.zeros(3), np.zeros(3)), cs.clipping.Norm(1.0), 0, [])
+    step = chunked.Step(Models(np.zeros(3), np.zeros(3)), cs.clipping.Norm(1.0), NO_GRID, 0, [])
     with pytest.raises(TypeError, match="loss UnknownToWorkers must be defined in a module that Dask's workers"):
         chunked.add_records(job, step, Records(X, MARGIN, None), chunked.no_sums(job, step))
 
 
 def test_divergence_raises_an_error():
     with pytest.raises(cs.DivergenceError, match="try a smaller step"):
-        logistic(clip=1e200, step=1e200).fit(*split(250, X, BINARY))
+        logistic(clip=1e80, step=1e300).fit(*split(250, X, BINARY))
 
 
 def test_ctrl_c_keeps_the_trace(monkeypatch):
@@ -380,8 +384,9 @@ def test_only_sums_come_back(monkeypatch):
     survey, *steps = received
     assert len(survey) == N // 20
     assert len(steps) == STEPS
-    for ((v, kept, counts),) in steps:
+    for ((v, kept, penalties, counts),) in steps:
         assert v.shape == kept.shape == (4,)
+        assert penalties.shape == (2,)
         assert counts.size == 0
 
 

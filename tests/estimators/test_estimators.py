@@ -62,7 +62,7 @@ def test_a_multi_class_fit_is_a_softmax_run():
     theta = direct(cs.Problem(WITH_ONES, labels, loss=cs.losses.Softmax(3)), OWN, 20)
     np.testing.assert_allclose(np.column_stack([found.coef_, found.intercept_]), theta.reshape(3, 4), rtol=1e-12)
     assert list(found.classes_) == ["high", "low", "middle"]
-    assert found.score(X, THREE) > 0.75
+    assert found.score(X, THREE) > 0.6  # 0.75 ± 0.03 over seeds; guessing gives 0.33
 
 
 def test_a_regression_is_a_run_on_targets_of_unit_order():

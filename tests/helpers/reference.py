@@ -2,14 +2,18 @@
 
 It draws from the same generators in the same order as the engine (records, then the response of each
 record, then noise), so runs can be compared draw by draw. Slow, and meant to be read beside the papers.
-Local noise is whole, and so are the gradients that it is added to, on a grid.
+Where noise is certified, contributions and noise are whole numbers on a grid (docs/proofs.md, "Exact sums in the
+engine"). A sum that is a hair away from a half may be rounded the other way: `allowance` says how far runs may differ.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from scipy.integrate import quad
 from scipy.special import poch
 
 import clipsilon as cs
+from clipsilon._core.exact_laplace import integer_laplace
 from clipsilon._core.exact_normal import integer_normal
 from clipsilon.engine.streams import spawn
 from clipsilon.problems.losses.base import gradient_center_of
@@ -18,7 +22,7 @@ from clipsilon.rules.feedback import NoFeedback
 from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
 from clipsilon.rules.outputs import Average, Selected
 from clipsilon.rules.preconditioning import Adam
-from clipsilon.rules.sampling import Full, Poisson, Uniform
+from clipsilon.rules.sampling import Epochs, Full, Poisson, SinglePass, Uniform
 
 
 def gradient(loss, theta, x, y):
@@ -162,22 +166,79 @@ class Sampler:
         return order
 
 
-def noise(part, t, problem, drawn, rng):
-    """What is added to the mean update of a step."""
-    d = problem.dimension
+class Grid(NamedTuple):
+    """The factor of clipped gradients in units, the unit, and the digits of the noise below it."""
+
+    weight: float
+    unit: float
+    shift: int
+
+
+def grid(problem, rule, t, steps):
+    """The grid of step t, or None without noise or without a bound (docs/proofs.md, "Exact sums in the engine")."""
+    clip_t, root = clip_at(rule, t), problem.dimension**0.5
+    std = deviation(rule.noise, t)
+    bound = np.inf if isinstance(clip_t, Unclipped) else clip_t.bound()
+    if not (1e-90 <= std <= 1e90 and 1e-90 <= bound <= 1e90):
+        return None
+    batch = getattr(rule.sampling, "batch", problem.records)
+    most = batch if isinstance(rule.sampling, Uniform | SinglePass | Epochs) else problem.records
+    if isinstance(rule.sampling, Poisson) and rule.sampling.rate is not None:
+        most = 2**31
+    most, has_error, longest, error = float(most), not isinstance(rule.feedback, NoFeedback), bound, 0.0
+    if getattr(problem.loss, "l2", 0.0) > 0:
+        most *= 2**10
+    if has_error:
+        most, error = 8 * most, 8 * rule.feedback.clip.bound()
+        cap = rule.feedback.cap.bound()
+        longest = max(bound, cap) if cap < np.inf else bound
+    share = max(longest / batch / std * most, error / std)
+    shift = max(0, int(np.ceil(np.log2(share))) - 18)  # share·2^(32 − shift) is at most 2^50
+    per_std = 2.0 ** (32 - shift)
+    if has_error:
+        per_std /= 1 + min(64 * steps * root / (bound / batch / std * per_std), 2**-6)
+    limit = bound / batch / std * per_std * (1 - (problem.dimension + 64) * 2**-52) - (5 * root + 4)
+    return Grid(max(limit, 0) / bound, std / per_std, shift)
+
+
+def deviation(part, t):
     match part:
         case Gaussian():
-            return part.std * rng.standard_normal(d) if part.std > 0 else np.zeros(d)
+            return part.std
         case ScheduledGaussian():
-            return step_size(part.std, t) * rng.standard_normal(d)
+            return step_size(part.std, t)
+    return 0.0
+
+
+def clip_at(rule, t):
+    return Norm(step_size(rule.clip.threshold, t)) if isinstance(rule.clip, Scheduled) else rule.clip
+
+
+def allowance(problem, rule, steps):
+    """How far θ and e of two runs may be apart: one unit per record and step, and what rounding adds to 10⁻¹²."""
+    units = [cell.unit for t in range(1, steps + 1) if (cell := grid(problem, rule, t, steps)) is not None]
+    return {"rtol": 1e-12, "atol": 1e-12 + problem.records * sum(units)}
+
+
+def noise(part, t, problem, drawn, rng):
+    """What is added to the mean update of a step, if there is no grid."""
+    d = problem.dimension
+    match part:
+        case Gaussian() | ScheduledGaussian():
+            std = deviation(part, t)
+            return std * (integers(d, rng) + 0.5) * 2.0**-32 if std > 0 else np.zeros(d)
         case Local():  # paper 4, eq. 2
             budget = np.broadcast_to(part.budgets, problem.records)[drawn[0]]
-            draws = [integer_normal(rng.bit_generator) + 0.5 for _ in range(d)]
-            return problem.loss.sensitivity() / budget * np.array(draws) * 2.0**-32
+            return problem.loss.sensitivity() / budget * (integers(d, rng) + 0.5) * 2.0**-32
         case Radial():  # paper 5, App. E
             direction = rng.standard_normal(d)
             return part.scale * rng.standard_gamma(d) * direction / np.linalg.norm(direction)
     raise AssertionError(part)
+
+
+def integers(size, rng):
+    """Whole normal noise of deviation 2³²."""
+    return np.array([integer_normal(rng.bit_generator) for _ in range(size)])
 
 
 def run(problem, rule, steps, start, seed):
@@ -204,21 +265,32 @@ def run(problem, rule, steps, start, seed):
             for i in drawn
         ]  # fmt: skip
         zero = np.zeros_like(theta)
-        scheduled = isinstance(rule.clip, Scheduled)
-        part = Norm(step_size(rule.clip.threshold, t + 1)) if scheduled else rule.clip
-        v = sum((clip(part, g) for g in gradients), zero) / batch
+        part, cell = clip_at(rule, t + 1), grid(problem, rule, t + 1, steps)
+
+        def mean(clip_part, cell=cell, gradients=gradients, zero=zero):
+            if cell is None:
+                return sum((clip(clip_part, g) for g in gradients), zero) / batch
+            return cell.unit * sum((np.rint(cell.weight * clip(clip_part, g)) for g in gradients), zero)
+
+        v = mean(part)
         if isinstance(rule.noise, Local):
             user = np.broadcast_to(rule.noise.budgets, problem.records)[drawn[0]]
-            grid = problem.loss.sensitivity() / user * 2.0**-32
+            spacing = problem.loss.sensitivity() / user * 2.0**-32
             middle = gradient_center_of(problem.loss, theta.size)
-            v = middle + grid * np.trunc((v - middle) / grid)
+            v = middle + spacing * np.trunc((v - middle) / spacing)
         if not isinstance(rule.feedback, NoFeedback):
             v = v + clip(rule.feedback.clip, e)
-            e = e + sum((clip(rule.feedback.cap, g) for g in gradients), zero) / batch - v
+            if cell is not None:
+                v = cell.unit * np.rint(v / cell.unit)
+            e = e + mean(rule.feedback.cap) - v
         if isinstance(rule.output, Selected):  # paper 5, Theorem 4.1, with the scale of docs/errata.md
-            scale = 4 * rule.clip.bound() / (problem.records * rule.output.epsilon)
-            lengths.append(np.linalg.norm(v) + streams.noise.laplace(scale=scale))
-        noisy = v + noise(rule.noise, t + 1, problem, drawn, streams.noise)
+            more = 1 + 2**-20 * (1 + 1 / rule.output.epsilon)  # for rounding
+            scale = more * 4 * rule.clip.bound() / (problem.records * rule.output.epsilon)
+            lengths.append(np.rint(np.linalg.norm(v) / scale * 2**32) + integer_laplace(streams.noise.bit_generator))
+        if cell is None:
+            noisy = v + noise(rule.noise, t + 1, problem, drawn, streams.noise)
+        else:
+            noisy = v + cell.unit * ((integers(theta.size, streams.noise) >> cell.shift) + 0.5)
         if isinstance(rule.preconditioner, Adam):  # paper 3, Algorithm 3, with t + 1 and β₂
             adam = rule.preconditioner
             m1 = adam.beta1 * m1 + (1 - adam.beta1) * noisy

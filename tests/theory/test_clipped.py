@@ -210,7 +210,8 @@ def test_it_runs_like_the_clipped_rule():
     original = cs.Problem(x, y, loss=cs.losses.Logistic())
     clipped = cs.Problem(x, y, loss=cs.losses.clipped_loss(cs.losses.Logistic(), 0.4))
     first, second = cs.run(original, rule, 200, seed=3), cs.run(clipped, free, 200, seed=3)
-    np.testing.assert_allclose(first.theta, second.theta, rtol=1e-9, atol=1e-12)
+    close = reference.allowance(original, rule, 200)  # the clipped rule runs on a grid
+    np.testing.assert_allclose(first.theta, second.theta, rtol=1e-9, atol=close["atol"])
     theta = first.theta[0, -1]
     assert cs.metrics.true_positive_rate(clipped, theta) == cs.metrics.true_positive_rate(original, theta)
     assert cs.metrics.performative_risk(clipped, theta) < cs.metrics.performative_risk(original, theta)

@@ -12,10 +12,12 @@ of the draws need no other. The rest compare a point with the curve by 64-bit in
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 from numba.extending import register_jitable
 from numpy.random import BitGenerator
 from numpy.typing import NDArray
 
+from clipsilon._core.apart import call_apart
 from clipsilon._core.bell_curve import is_under_curve
 from clipsilon._core.normal_tables import (
     ABOVE_BITS,
@@ -79,8 +81,7 @@ def fill_normal(bits: BitGenerator, out: NDArray[np.int64]) -> None:
         out[i] = integer_normal(bits)
 
 
-@register_jitable
-def _above_squeeze(bits: BitGenerator) -> int:
+def _search_above(bits: BitGenerator) -> int:
     """Return the cell of a point between squeeze and curve, or −1 if the point is rejected."""
     word = next_word(bits)
     level, place = (word >> (64 - ABOVE_BITS)) & ((1 << ABOVE_BITS) - 1), word & _PLACE_MASK
@@ -103,6 +104,9 @@ def _above_squeeze(bits: BitGenerator) -> int:
     if height >= estimate + _MARGIN or not is_under_curve(bits, cell, height, 1):
         return -1
     return cell
+
+
+_above_squeeze = call_apart(_search_above, types.int64, on_error=-1)
 
 
 @register_jitable

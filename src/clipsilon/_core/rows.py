@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 from scipy import sparse
 
 from clipsilon._core.checks import compressed, frozen
+from clipsilon._core.products import dot_from, measure_eight, measure_row
 from clipsilon._core.vectors import norm
 
 Array = NDArray[np.float64]
@@ -94,16 +95,21 @@ def square(features: Rows, i: int) -> float:
     """Return ‖x_i‖²."""
 
 
-def add_row(features: Rows, i: int, rate: float, total: Array, first: int) -> None:
-    """Add rate·x_i to `total`, from total[first] on."""
+def add_row(features: Rows, i: int, rate: float, rounding: float, total: Array, first: int) -> None:
+    """Add rate·x_i to `total`, from total[first] on, in whole numbers if `rounding` is ROUND of `engine/grid.py`."""
 
 
 def measure(features: Rows, drawn: Indices, first: int, last: int, theta: Array, scratch: Array) -> None:
     """Write ⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last] to scratch[MARGIN] and scratch[SQUARE]."""
 
 
-def add_rows(features: Rows, drawn: Indices, first: int, last: int, scratch: Array, which: int, total: Array) -> None:
-    """Add Σ rate·x_i over the rows i in drawn[first:last] to `total`, with the rates in scratch[which]."""
+def add_rows(
+    features: Rows, drawn: Indices, span: tuple[int, int], scratch: Array, which: int, rounding: float, total: Array
+) -> None:
+    """Add Σ rate·x_i over the rows i in drawn[first:last], span = (first, last), with the rates in scratch[which].
+
+    `rounding` is as in `add_row`.
+    """
 
 
 def row_norm(features: Rows, i: int, square: float) -> float:
@@ -124,7 +130,7 @@ def at_a_time(columns: int) -> int:
     return max(8, min(ROWS_AT_A_TIME, 2048 // columns // 8 * 8))
 
 
-_FAST = {"forceinline": True, "fastmath": {"reassoc", "contract"}}
+_INLINE = {"forceinline": True}
 
 
 @overload(width)
@@ -134,7 +140,7 @@ def _width(features):
     return lambda features: features.width
 
 
-@overload(row, jit_options=_FAST)
+@overload(row, jit_options=_INLINE)
 def _row(features, i, workspace):
     if isinstance(features, types.Array):
         return lambda features, i, workspace: features[i]
@@ -149,13 +155,11 @@ def _row(features, i, workspace):
     return expanded
 
 
-@overload(margin, jit_options=_FAST)
+@overload(margin, jit_options=_INLINE)
 def _margin(features, i, theta, first):
     def of_all(features, i, theta, first):
-        total = 0.0
-        for j in range(features.shape[1]):
-            total += features[i, j] * theta[first + j]
-        return total
+        columns = features.shape[1]
+        return dot_from(features, i * columns, theta, first, columns)
 
     def of_entries(features, i, theta, first):
         total = 0.0
@@ -166,13 +170,11 @@ def _margin(features, i, theta, first):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@overload(square, jit_options=_FAST)
+@overload(square, jit_options=_INLINE)
 def _square(features, i):
     def of_all(features, i):
-        total = 0.0
-        for j in range(features.shape[1]):
-            total += np.float64(features[i, j]) * features[i, j]
-        return total
+        columns = features.shape[1]
+        return dot_from(features, i * columns, features, i * columns, columns)
 
     def of_entries(features, i):
         total = 0.0
@@ -183,45 +185,40 @@ def _square(features, i):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@overload(add_row, jit_options=_FAST)
-def _add_row(features, i, rate, total, first):
-    def of_all(features, i, rate, total, first):
+@overload(add_row, jit_options=_INLINE)
+def _add_row(features, i, rate, rounding, total, first):
+    def of_all(features, i, rate, rounding, total, first):
         for j in range(features.shape[1]):
-            total[first + j] += rate * features[i, j]
+            total[first + j] += (rate * features[i, j] + rounding) - rounding
 
-    def of_entries(features, i, rate, total, first):
+    def of_entries(features, i, rate, rounding, total, first):
         for k in range(features.starts[i], features.starts[i + 1]):
-            total[first + features.columns[k]] += rate * features.entries[k]
+            total[first + features.columns[k]] += (rate * features.entries[k] + rounding) - rounding
 
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@njit(nogil=True, error_model="numpy")  # not inlined: it is rarely needed
-def _careful_norm(vector: Array) -> float:
-    return float(norm(vector))
-
-
-@overload(row_norm, jit_options=_FAST)
+@overload(row_norm, jit_options=_INLINE)
 def _row_norm(features, i, square):
     def of_row(features, i, square):
-        return np.sqrt(square) if 1e-280 < square < 1e280 else _careful_norm(features[i])
+        return np.sqrt(square) if 1e-280 < square < 1e280 else norm(features[i])
 
     def of_entries(features, i, square):
         if 1e-280 < square < 1e280:
             return np.sqrt(square)
-        return _careful_norm(features.entries[features.starts[i] : features.starts[i + 1]])
+        return norm(features.entries[features.starts[i] : features.starts[i + 1]])
 
     return of_row if isinstance(features, types.Array) else of_entries
 
 
-@overload(weight_of, jit_options=_FAST)
+@overload(weight_of, jit_options=_INLINE)
 def _weight_of(weights, i):
     if isinstance(weights, types.Array):
         return lambda weights, i: weights[i]
     return lambda weights, i: 1.0
 
 
-@overload(weigh, jit_options=_FAST)
+@overload(weigh, jit_options=_INLINE)
 def _weigh(weights, i, vector):
     def each(weights, i, vector):
         for j in range(vector.size):
@@ -233,7 +230,7 @@ def _weigh(weights, i, vector):
 # Dense rows are read eight at a time: eight streams from memory are nearly twice as fast as one.
 
 
-@register_jitable(**_FAST)
+@register_jitable(**_INLINE)
 def _eight(values, first):
     return (
         values[first], values[first + 1], values[first + 2], values[first + 3],
@@ -241,7 +238,7 @@ def _eight(values, first):
     )  # fmt: skip
 
 
-@register_jitable(**_FAST)
+@register_jitable(**_INLINE)
 def _entries(features, rows, j):
     a, b, c, d, e, f, g, h = rows
     return (
@@ -250,50 +247,27 @@ def _entries(features, rows, j):
     )  # fmt: skip
 
 
-@register_jitable(**_FAST)
-def _plus_multiple(sums, x, t):
-    return (
-        sums[0] + x[0] * t, sums[1] + x[1] * t, sums[2] + x[2] * t, sums[3] + x[3] * t,
-        sums[4] + x[4] * t, sums[5] + x[5] * t, sums[6] + x[6] * t, sums[7] + x[7] * t,
-    )  # fmt: skip
+@register_jitable(**_INLINE)
+def _combined(rates, x, r):
+    first = ((rates[0] * x[0] + r) - r + ((rates[1] * x[1] + r) - r)) + (
+        (rates[2] * x[2] + r) - r + ((rates[3] * x[3] + r) - r)
+    )
+    second = ((rates[4] * x[4] + r) - r + ((rates[5] * x[5] + r) - r)) + (
+        (rates[6] * x[6] + r) - r + ((rates[7] * x[7] + r) - r)
+    )
+    return first + second
 
 
-@register_jitable(**_FAST)
-def _plus_squares(sums, x):
-    return (
-        sums[0] + x[0] * x[0], sums[1] + x[1] * x[1], sums[2] + x[2] * x[2], sums[3] + x[3] * x[3],
-        sums[4] + x[4] * x[4], sums[5] + x[5] * x[5], sums[6] + x[6] * x[6], sums[7] + x[7] * x[7],
-    )  # fmt: skip
-
-
-@register_jitable(**_FAST)
-def _write_eight(values, scratch, which, k):
-    scratch[which, k], scratch[which, k + 1], scratch[which, k + 2], scratch[which, k + 3] = values[:4]
-    scratch[which, k + 4], scratch[which, k + 5], scratch[which, k + 6], scratch[which, k + 7] = values[4:]
-
-
-@register_jitable(**_FAST)
-def _combined(rates, x):
-    first = (rates[0] * x[0] + rates[1] * x[1]) + (rates[2] * x[2] + rates[3] * x[3])
-    return first + ((rates[4] * x[4] + rates[5] * x[5]) + (rates[6] * x[6] + rates[7] * x[7]))
-
-
-@overload(measure, jit_options=_FAST)
+@overload(measure, jit_options=_INLINE)
 def _measure(features, drawn, first, last, theta, scratch):
     def of_all(features, drawn, first, last, theta, scratch):
         eights = (last - first) // 8 * 8
         for k in range(0, eights, 8):
-            rows = _eight(drawn, first + k)
-            margins = squares = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-            for j in range(theta.size):
-                x = _entries(features, rows, j)
-                margins = _plus_multiple(margins, x, theta[j])
-                squares = _plus_squares(squares, x)
-            _write_eight(margins, scratch, MARGIN, k)
-            _write_eight(squares, scratch, SQUARE, k)
+            found = measure_eight(features, _eight(drawn, first + k), theta)
+            for place in range(8):
+                scratch[MARGIN, k + place], scratch[SQUARE, k + place] = found[place], found[8 + place]
         for k in range(eights, last - first):
-            i = drawn[first + k]
-            scratch[MARGIN, k], scratch[SQUARE, k] = margin(features, i, theta, 0), square(features, i)
+            scratch[MARGIN, k], scratch[SQUARE, k] = measure_row(features, drawn[first + k], theta)
 
     def of_entries(features, drawn, first, last, theta, scratch):
         for k in range(last - first):
@@ -303,19 +277,21 @@ def _measure(features, drawn, first, last, theta, scratch):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@overload(add_rows, jit_options=_FAST)
-def _add_rows(features, drawn, first, last, scratch, which, total):
-    def of_all(features, drawn, first, last, scratch, which, total):
+@overload(add_rows, jit_options=_INLINE)
+def _add_rows(features, drawn, span, scratch, which, rounding, total):
+    def of_all(features, drawn, span, scratch, which, rounding, total):
+        first, last = span
         eights = (last - first) // 8 * 8
         for k in range(0, eights, 8):
             rows, rates = _eight(drawn, first + k), _eight(scratch[which], k)
             for j in range(total.size):
-                total[j] += _combined(rates, _entries(features, rows, j))
+                total[j] += _combined(rates, _entries(features, rows, j), rounding)
         for k in range(eights, last - first):
-            add_row(features, drawn[first + k], scratch[which, k], total, 0)
+            add_row(features, drawn[first + k], scratch[which, k], rounding, total, 0)
 
-    def of_entries(features, drawn, first, last, scratch, which, total):
+    def of_entries(features, drawn, span, scratch, which, rounding, total):
+        first, last = span
         for k in range(last - first):
-            add_row(features, drawn[first + k], scratch[which, k], total, 0)
+            add_row(features, drawn[first + k], scratch[which, k], rounding, total, 0)
 
     return of_all if isinstance(features, types.Array) else of_entries

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 from numba.extending import register_jitable
 from numpy.typing import NDArray
+
+from clipsilon._core.apart import call_apart
+from clipsilon._core.products import dot
 
 LEAST, MOST = 1e-90, 1e90
 """Exact sums are made for thresholds, noise and rows whose sizes lie between these, where no product underflows."""
@@ -24,18 +28,13 @@ def is_measurable(length: float) -> bool:
     return LEAST_GRADIENT <= length <= MOST_GRADIENT
 
 
-@register_jitable(forceinline=True)
-def norm(vector: NDArray[np.float64]) -> float:
-    """Return ‖vector‖, accurate even if the squares overflow or underflow; NaN if an entry is NaN."""
-    square = 0.0
-    for j in range(vector.size):
-        square += vector[j] * vector[j]
-    if 1e-280 < square < 1e280:
-        return float(np.sqrt(square))
-    if np.isnan(square):
-        return square
+@register_jitable
+def _scaled_norm(vector: NDArray[np.float64]) -> float:
+    """Return ‖vector‖ without squaring its largest entry; NaN if an entry is NaN."""
     largest = 0.0
     for j in range(vector.size):
+        if np.isnan(vector[j]):
+            return float(vector[j])
         largest = max(largest, abs(vector[j]))
     if largest == 0.0:
         return 0.0
@@ -43,3 +42,12 @@ def norm(vector: NDArray[np.float64]) -> float:
     for j in range(vector.size):
         square += (vector[j] / largest) * (vector[j] / largest)
     return float(largest * np.sqrt(square))
+
+
+def _norm(vector: NDArray[np.float64]) -> float:
+    square = dot(vector, vector)
+    return float(np.sqrt(square)) if 1e-280 < square < 1e280 else _scaled_norm(vector)
+
+
+norm = call_apart(_norm, types.float64, on_error=np.nan)
+"""‖vector‖, accurate even if the squares overflow or underflow; NaN if an entry is NaN."""

@@ -104,7 +104,7 @@ class Span(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over the records of a step, or of a part of it.
+    """Sums over the records of a step, or of a part of it; all but the counts in units of the step's grid.
 
     Attributes
     ----------
@@ -112,12 +112,15 @@ class Sums(NamedTuple):
         (1/B) Σ clip(g_i).
     kept : array
         (1/B) Σ cap(g_i) for the feedback; empty without feedback.
+    penalties : array of shape (2,)
+        The factors of l2·θ that are still to be added to v and to kept.
     counts : array
         What the clip counts; empty for clips that do not adapt.
     """
 
     v: Array
     kept: Array
+    penalties: Array
     counts: Array
 
 

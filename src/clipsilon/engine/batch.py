@@ -2,7 +2,11 @@
 
 In general this goes record by record. Where records do not react and the loss depends on ⟨x, θ⟩, no gradient is
 formed: it is slope·x plus a penalty that all records share, and its norm is |slope|·‖x‖. Each record then reduces to
-one number, by which its row is multiplied on its way into the sum.
+one number, by which its row is multiplied on its way into the sum. Penalties are summed as factors of l2·θ, and
+`add_penalties` adds them once per step.
+
+On a grid (`grid.py`) a record's contribution is checked against its bound and rounded to whole units. It depends on the
+record and the model alone, not on the record's place in the batch.
 
 Tuples of arrays are unpacked in one assignment, once per function: the compiler then removes the reference counting,
 which it does not where a field is read by name.
@@ -10,10 +14,11 @@ which it does not where a field is read by name.
 
 from __future__ import annotations
 
+from math import frexp, ldexp
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
+from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -34,11 +39,12 @@ from clipsilon._core.rows import (
     weight_of,
     width,
 )
-from clipsilon._core.vectors import norm
+from clipsilon._core.vectors import is_measurable, norm
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums
+from clipsilon.engine.grid import CANCELLATION, Grid
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import fetch_start
-from clipsilon.problems.losses.base import gradient, slope, slopes
+from clipsilon.problems.losses.base import Loss, gradient, slope, slopes
 from clipsilon.problems.responses import Identity, respond
 from clipsilon.rules.clipping import add_clipped, scale, tally
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
@@ -62,6 +68,8 @@ class Workspace(NamedTuple):
         A record's features before its reaction, if the table is sparse.
     gradient : array of shape (d,)
         A record's gradient.
+    clipped, capped : array of shape (d,)
+        What the record adds to the update and to the error.
     scratch : array of shape (4, ROWS_AT_A_TIME)
         Margin, squared norm and the two factors of each row that is being processed.
     """
@@ -69,6 +77,8 @@ class Workspace(NamedTuple):
     moved: Array
     dense_row: Array
     gradient: Array
+    clipped: Array
+    capped: Array
     scratch: Array
 
 
@@ -77,7 +87,8 @@ def workspace(features: Any, theta: Array) -> Workspace:
     """Allocate the workspace of one thread."""
     columns = width(features)
     scratch = np.empty((KEPT_FACTOR + 1, ROWS_AT_A_TIME))
-    return Workspace(np.empty(columns), np.empty(columns), np.empty(theta.size), scratch)
+    d = theta.size
+    return Workspace(np.empty(columns), np.empty(columns), np.empty(d), np.empty(d), np.empty(d), scratch)
 
 
 def add_batch(
@@ -85,12 +96,12 @@ def add_batch(
     parts: RecordParts,
     models: Models,
     span: Span,
-    weight: float,
+    grid: Grid,
     into: Sums,
     space: Workspace,
     rng: Generator,
 ) -> None:
-    """Add the records of a span, each times `weight`, to the sums of the step.
+    """Add the records of a span to the sums of the step.
 
     This is a declaration for compiled code. The types of the parts select one of the functions below.
 
@@ -104,8 +115,8 @@ def add_batch(
         θ and the deployed model.
     span : Span
         The records to add.
-    weight : float
-        1/B, with the expected batch size B.
+    grid : Grid
+        The units of the sums, and the weight of each record.
     into : Sums
         Updated in place.
     space : Workspace
@@ -116,7 +127,7 @@ def add_batch(
 
 
 @overload(add_batch, jit_options=INNER)
-def _add_batch(records, parts, models, span, weight, into, space, rng):
+def _add_batch(records, parts, models, span, grid, into, space, rng):
     if not _only_multiplies(*parts):
         return _record_by_record
     return _by_margins if _has_margin(parts[0]) else _by_scores
@@ -124,13 +135,17 @@ def _add_batch(records, parts, models, span, weight, into, space, rng):
 
 def _only_multiplies(loss: Any, response: Any, clip: Any, feedback: Any) -> bool:
     """Return whether a record's row is only multiplied by a number on its way into the sum."""
-    caps = {NoFeedback: [], ErrorFeedback: list(feedback)[-1:]}.get(feedback.instance_class)
     return (
         (_has_margin(loss) or implementation(slopes, loss.instance_class) is not None)
         and response.instance_class is Identity
-        and caps is not None
-        and all(implementation(scale, part.instance_class) is not None for part in (clip, *caps))
+        and _only_scales(clip, feedback)
     )
+
+
+def _only_scales(clip: Any, feedback: Any) -> bool:
+    """Return whether clip and cap only multiply a gradient by a number."""
+    caps = {NoFeedback: [], ErrorFeedback: list(feedback)[-1:]}.get(feedback.instance_class)
+    return caps is not None and all(implementation(scale, part.instance_class) is not None for part in (clip, *caps))
 
 
 def _has_margin(loss: Any) -> bool:
@@ -139,33 +154,61 @@ def _has_margin(loss: Any) -> bool:
     return implementation(slope, kind) is not None and kind not in implemented(gradient)
 
 
-def _record_by_record(records, parts, models, span, weight, into, space, rng):
+def _record_by_record(records, parts, models, span, grid, into, space, rng):
     features, labels, weights = records
     loss, response, clip, feedback = parts
     theta, deployed = models
-    v, kept, counts = into
-    moved, dense_row, gradient_i, _ = space
+    v, kept, _, counts = into
+    moved, dense_row, gradient_i, clipped, capped, _ = space
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
         label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
         gradient(loss, theta, moved, label, gradient_i)
         weigh(weights, i, gradient_i)
-        add_clipped(clip, gradient_i, weight, v)
-        keep(feedback, gradient_i, weight, kept)
+        _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept)
         if weight_of(weights, i) != 0.0:  # a record of weight 0 is zeroed out, and counted nowhere
             _tally_gradient(clip, gradient_i, counts)
 
 
-def _by_margins(records, parts, models, span, weight, into, space, rng):
+def _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
+    """Add a record; on a grid in whole units, and nothing of a record that is longer than it may be, or not finite."""
+
+
+@overload(_add_record, jit_options=INNER)
+def _record_of(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
+    def scaled(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
+        length = norm(gradient_i)
+        factor, kept_factor, _, _ = _factors(clip, feedback, grid, (1.0, 1.0), (length, length), 0.0)
+        for j in range(v.size):
+            v[j] += (_product(factor, gradient_i[j]) + grid.rounding) - grid.rounding
+        for j in range(kept.size):
+            kept[j] += (_product(kept_factor, gradient_i[j]) + grid.rounding) - grid.rounding
+
+    def measured(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
+        for j in range(v.size):
+            clipped[j], capped[j] = 0.0, 0.0
+        add_clipped(clip, gradient_i, grid.weight, clipped)
+        keep(feedback, gradient_i, grid.weight, capped)
+        length, kept_length = norm(clipped), norm(capped)
+        is_bounded = grid.rounding == 0.0 or (length <= grid.limit and kept_length <= grid.kept_limit)
+        for j in range(v.size):
+            v[j] += ((clipped[j] if is_bounded else 0.0) + grid.rounding) - grid.rounding
+        for j in range(kept.size):
+            kept[j] += ((capped[j] if is_bounded else 0.0) + grid.rounding) - grid.rounding
+
+    return scaled if _only_scales(clip, feedback) else measured
+
+
+def _by_margins(records, parts, models, span, grid, into, space, rng):
     features, labels, weights = records
     loss, _, clip, feedback = parts
     theta, _ = models
-    v, kept, counts = into
-    _, _, _, scratch = space
+    v, kept, penalties, counts = into
+    _, _, _, _, _, scratch = space
     drawn, first, last = span
     theta_norm = _penalised_norm(loss, theta)
-    penalty, kept_penalty = 0.0, 0.0
+    unit = _penalty_unit(loss, grid, theta_norm)
     block = at_a_time(theta.size)
     for begin in range(first, last, block):
         end = min(begin + block, last)
@@ -180,28 +223,25 @@ def _by_margins(records, parts, models, span, weight, into, space, rng):
             total = _gradient_norm(loss, rate, own, margin_i, size, theta_norm, theta.size)
             if own != 0.0:
                 tally(clip, total, counts)
-            scratch[FACTOR, k] = weight * scale(clip, rate, total)
-            scratch[KEPT_FACTOR, k] = weight * kept_amount(feedback, rate, total)
+            factors = _factors(clip, feedback, grid, (rate, own), (size, total), theta_norm)
+            scratch[FACTOR, k], scratch[KEPT_FACTOR, k] = factors[0], factors[1]
             if theta_norm != 0.0:
-                penalty += weight * scale(clip, own, total)
-                kept_penalty += weight * kept_amount(feedback, own, total)
-        add_rows(features, drawn, begin, end, scratch, FACTOR, v)
+                _add_factors(penalties, grid, unit, factors)
+        add_rows(features, drawn, (begin, end), scratch, FACTOR, grid.rounding, v)
         if kept.size:
-            add_rows(features, drawn, begin, end, scratch, KEPT_FACTOR, kept)
-    _add_penalty(loss, theta, penalty, v)
-    _add_penalty(loss, theta, kept_penalty, kept)
+            add_rows(features, drawn, (begin, end), scratch, KEPT_FACTOR, grid.rounding, kept)
 
 
-def _by_scores(records, parts, models, span, weight, into, space, rng):
+def _by_scores(records, parts, models, span, grid, into, space, rng):
     features, labels, weights = records
     loss, _, clip, feedback = parts
     theta, _ = models
-    v, kept, counts = into
-    _, _, gradient_i, _ = space
+    v, kept, penalties, counts = into
+    _, _, gradient_i, _, _, _ = space
     drawn, first, last = span
     columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
     theta_norm = _penalised_norm(loss, theta)
-    penalty, kept_penalty = 0.0, 0.0
+    unit = _penalty_unit(loss, grid, theta_norm)
     for place in range(first, last):
         i = drawn[place]
         own = weight_of(weights, i)
@@ -216,15 +256,88 @@ def _by_scores(records, parts, models, span, weight, into, space, rng):
         total = _gradient_norm(loss, own, own, inner, size, theta_norm, theta.size)
         if own != 0.0:
             tally(clip, total, counts)
+        factors = _factors(clip, feedback, grid, (own, own), (size, total), theta_norm)
         for k in range(loss.classes):
-            add_row(features, i, weight * scale(clip, own * rates[k], total), v, k * columns)
-        penalty += weight * scale(clip, own, total)
+            add_row(features, i, _product(factors[0], rates[k]), grid.rounding, v, k * columns)
         if kept.size:
             for k in range(loss.classes):
-                add_row(features, i, weight * kept_amount(feedback, own * rates[k], total), kept, k * columns)
-            kept_penalty += weight * kept_amount(feedback, own, total)
-    _add_penalty(loss, theta, penalty, v)
-    _add_penalty(loss, theta, kept_penalty, kept)
+                add_row(features, i, _product(factors[1], rates[k]), grid.rounding, kept, k * columns)
+        if theta_norm != 0.0:
+            _add_factors(penalties, grid, unit, factors)
+
+
+@register_jitable(**INNER)
+def _product(factor, number):
+    """Return factor·number, and 0 for a factor of 0 even if the number is not finite."""
+    return factor * number if factor != 0.0 else 0.0
+
+
+@register_jitable(**INNER)
+def _factors(clip, feedback, grid, amounts, sizes, theta_norm):
+    """Return what multiplies a record's row in v and in kept, and l2·θ in v and in kept.
+
+    On a grid, all are 0 for a record that cannot be measured, or that is longer than it may be.
+    """
+    rate, own = amounts
+    size, total = sizes
+    in_v, in_kept = grid.weight * scale(clip, rate, total), grid.weight * kept_amount(feedback, rate, total)
+    penalty, kept_penalty = 0.0, 0.0
+    length, kept_length = abs(in_v) * size, abs(in_kept) * size
+    if theta_norm != 0.0:
+        penalty, kept_penalty = grid.weight * scale(clip, own, total), grid.weight * kept_amount(feedback, own, total)
+        length = grid.weight * scale(clip, 1.0, total) * total
+        kept_length = grid.weight * kept_amount(feedback, 1.0, total) * total
+    if grid.rounding != 0.0:
+        is_known = (size == 0.0 or is_measurable(size)) and np.isfinite(in_v) and np.isfinite(penalty)
+        if not (is_known and length <= grid.limit and kept_length <= grid.kept_limit):
+            return 0.0, 0.0, 0.0, 0.0
+    return in_v, in_kept, penalty, kept_penalty
+
+
+@register_jitable(**INNER)
+def _penalty_unit(loss, grid, theta_norm):
+    """Return a power of two above l2·‖θ‖, by which factors of l2·θ are multiplied; 1 if there is no grid."""
+    if grid.rounding == 0.0 or theta_norm == 0.0:
+        return 1.0
+    return ldexp(1.0, frexp(_penalty_of(loss) * theta_norm)[1])
+
+
+@register_jitable(**INNER)
+def _add_factors(penalties, grid, unit, factors):
+    """Add a record's factors of l2·θ to their sums, in whole numbers if there is a grid."""
+    penalties[0] += (factors[2] * unit + grid.rounding) - grid.rounding
+    penalties[1] += (factors[3] * unit + grid.rounding) - grid.rounding
+
+
+def add_penalties(loss: Loss, theta: Array, grid: Grid, total: Sums) -> None:
+    """Add the penalties of all records of a step to its sums; a declaration for compiled code.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss of one record.
+    theta : array of shape (d,)
+        The model at which gradients were taken.
+    grid : Grid
+        The grid of the step.
+    total : Sums
+        The sums over all records of the step, updated in place.
+    """
+
+
+@overload(add_penalties, jit_options=INNER)
+def _penalties_of(loss, theta, grid, total):
+    def added(loss, theta, grid, total):
+        v, kept, penalties, _ = total
+        in_v, in_kept = penalties[0], penalties[1]
+        entries = v.size if in_v != 0.0 or in_kept != 0.0 else 0
+        factor = loss.l2 / _penalty_unit(loss, grid, norm(theta) if entries else 0.0)
+        for j in range(entries):
+            v[j] += (in_v * (factor * theta[j]) + grid.rounding) - grid.rounding
+        for j in range(min(entries, kept.size)):
+            kept[j] += (in_kept * (factor * theta[j]) + grid.rounding) - grid.rounding
+
+    return added if _has_penalty(loss) else lambda loss, theta, grid, total: None
 
 
 def _tally_gradient(clip, gradient, counts):
@@ -238,23 +351,27 @@ def _tally(clip, gradient, counts):
     return lambda clip, gradient, counts: None
 
 
-def _penalised_norm(loss, theta):
-    """Return ‖θ‖ if there is a penalty, else 0."""
+def _penalty_of(loss):
+    """Return l2, or 0 for losses without a penalty."""
 
 
-@overload(_penalised_norm, jit_options={"forceinline": True})
-def _theta_norm(loss, theta):
-    if not _has_penalty(loss):
-        return lambda loss, theta: 0.0
-    return lambda loss, theta: norm(theta) if loss.l2 > 0.0 else 0.0
+@overload(_penalty_of, jit_options={"forceinline": True})
+def _l2_of(loss):
+    return (lambda loss: loss.l2) if _has_penalty(loss) else (lambda loss: 0.0)
 
 
 def _has_penalty(loss: Any) -> bool:
     return "l2" in loss.instance_class._fields
 
 
+@register_jitable(**INNER)
+def _penalised_norm(loss, theta):
+    """Return ‖θ‖ if there is a penalty, else 0."""
+    return norm(theta) if _penalty_of(loss) > 0.0 else 0.0
+
+
 def _gradient_norm(loss, rate, own, inner, size, theta_norm, d):
-    """Return ‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = inner and ‖x‖ = size."""
+    """Return ‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = inner and ‖x‖ = size; rounded up, as far as rounding matters."""
 
 
 @overload(_gradient_norm, jit_options={"forceinline": True})
@@ -267,23 +384,12 @@ def _norm_of(loss, rate, own, inner, size, theta_norm, d):
         a, b = abs(rate) * size, abs(own) * loss.l2 * theta_norm
         if b == 0.0:
             return a
-        unit = max(a, b)
-        cross, most = 2.0 * (rate / unit) * (own * loss.l2 * inner / unit), 2.0 * (a / unit) * (b / unit)
-        if np.isnan(cross) or not 1e-280 < size * theta_norm < 1e280:  # overflow or underflow of ⟨x, θ⟩
+        longer = max(a, b)
+        cross, most = 2.0 * (rate / longer) * (own * loss.l2 * inner / longer), 2.0 * (a / longer) * (b / longer)
+        if cross != cross or not 1e-280 < size * theta_norm < 1e280:  # overflow or underflow of ⟨x, θ⟩
             cross = most
-        return unit * np.sqrt(max(0.0, (a / unit) ** 2 + (b / unit) ** 2 + cross) + (d + 8) * _ROUNDING)
+        cross = min(max(cross, -most), most)
+        square = max(0.0, (a / longer) ** 2 + (b / longer) ** 2 + cross) + (2 * d + 64) * _ROUNDING
+        return longer * max(np.sqrt(square), 1.0 / CANCELLATION)
 
     return penalised if _has_penalty(loss) else plain
-
-
-def _add_penalty(loss, theta, penalty, total):
-    """Add penalty·l2·θ to `total`; do nothing for losses without a penalty."""
-
-
-@overload(_add_penalty, jit_options={"forceinline": True})
-def _penalty_of(loss, theta, penalty, total):
-    def added(loss, theta, penalty, total):
-        for j in range(total.size):
-            total[j] += penalty * loss.l2 * theta[j]
-
-    return added if _has_penalty(loss) else lambda loss, theta, penalty, total: None

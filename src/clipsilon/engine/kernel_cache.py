@@ -30,10 +30,10 @@ from clipsilon._core.storage import cache_folder, write_atomically
 
 _KEEP_DAYS = 30
 
-# Reassociation lets the compiler vectorise sums; NaN and infinity keep their meaning.
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
+# No fast-math flags: with them, the last bits of what a record adds to a step could depend on its place in the batch.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
-INNER: dict[str, Any] = {"error_model": "numpy", "fastmath": OPTIONS["fastmath"], "forceinline": True}
+INNER: dict[str, Any] = {"error_model": "numpy", "forceinline": True}
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,21 +9,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba.extending import register_jitable
+from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from clipsilon._core.parts import implemented
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
-from clipsilon.engine.batch import add_batch, workspace
+from clipsilon.engine.batch import add_batch, add_penalties, workspace
+from clipsilon.engine.grid import Grid, Scaling, add_normal, snap, step_grid
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
 from clipsilon.engine.threads import StepThreads, announce, clear, span_start, span_sums, wait_for
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region, project
 from clipsilon.rules import clipping, noise
-from clipsilon.rules.clipping import adapt, at_step
+from clipsilon.rules.clipping import adapt, at_step, largest_norm
 from clipsilon.rules.feedback import recall, remembers, settle
-from clipsilon.rules.noise import add_noise
+from clipsilon.rules.noise import add_noise, deviation
 from clipsilon.rules.outputs import averages, begin, consider, summarise
 from clipsilon.rules.preconditioning import moments, precondition
 from clipsilon.rules.rule import Rule, Update
@@ -138,7 +140,7 @@ def empty_recording(problem: Problem, rule: Rule, iterations: NDArray[np.int64])
 def advance(
     arrays: ProblemArrays,
     update: Update,
-    weight: float,
+    public: Scaling,
     shared: StepThreads,
     state: State,
     order: NDArray[np.int64],
@@ -156,8 +158,8 @@ def advance(
         The problem.
     update : Update
         The parts of the rule.
-    weight : float
-        1/B, with the expected batch size B.
+    public : Scaling
+        The numbers that the grid of a step follows from.
     shared : StepThreads
         The memory shared with the worker threads, which must be running if there are any.
     state : State
@@ -178,8 +180,9 @@ def advance(
     post, drawn = shared.post, shared.drawn
     models, space, total = Models(theta, deployed), workspace(features, theta), span_sums(shared, 0)
     spans, members = shared.v.shape[0], shared.members
-    due = record(state, recording)
-    for t in range(clock[0], until):
+    due, begun = record(state, recording), clock[0]
+    grid = step_grid(public, np.inf, 0.0, theta.size)
+    for t in range(begun, until):
         if update.deploy_every > 1 and t % update.deploy_every == 0:
             _copy(theta, deployed)
         batch = draw(update.sampling, t, labels.size, order, record_rng, drawn)
@@ -188,19 +191,24 @@ def advance(
             fetch_record(features, labels, soon)
         post[1] = batch
         announce(post, 0, t + 1)
-        parts = RecordParts(loss, response, at_step(update.clip, t + 1, clip_state), update.feedback)
+        clip = at_step(update.clip, t + 1, clip_state)
+        if not (public.is_constant and t > begun):
+            grid = step_grid(public, largest_norm(clip), deviation(update.noise, t + 1), theta.size)
+        parts = RecordParts(loss, response, clip, update.feedback)
         for span in range(spans // members):
             into = total if span == 0 else span_sums(shared, span)
             clear(into)
             some = Span(drawn, span_start(span, spans, batch), span_start(span + 1, spans, batch))
-            add_batch(records, parts, models, some, weight, into, space, response_rng)
+            add_batch(records, parts, models, some, grid, into, space, response_rng)
         for member in range(1, members):
             wait_for(post, member, t + 1)
         for span in range(1, spans):
             _add(shared.v[span], total.v)
             _add(shared.kept[span], total.kept)
+            _add(shared.penalties[span], total.penalties)
             _add(shared.counts[span], total.counts)
-        if not finish_step(update, region, drawn, total, state, noise_rng):
+        add_penalties(loss, theta, grid, total)
+        if not finish_step(update, region, drawn, grid, total, state, noise_rng):
             return False
         if t + 1 == due:
             due = record(state, recording)
@@ -209,7 +217,7 @@ def advance(
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]
 def finish_step(
-    update: Update, region: Region, drawn: NDArray[np.int64], total: Sums, state: State, rng: Generator
+    update: Update, region: Region, drawn: NDArray[np.int64], grid: Grid, total: Sums, state: State, rng: Generator
 ) -> bool:
     """Turn the sums of a step into the next θ; return False if θ is no longer finite.
 
@@ -221,21 +229,28 @@ def finish_step(
         Where θ may be.
     drawn : array of int
         Starts with the records that took part.
+    grid : Grid
+        The grid of the step.
     total : Sums
-        The sums over these records; overwritten.
+        The sums over these records, penalties included; overwritten.
     state : State
         Updated in place.
     rng : Generator
         The stream of the noise.
     """
-    v, kept, counts = total
+    # Loops may be empty, but none is in a branch, which would keep the compiler from removing reference counts.
+    v, kept, _, counts = total
     clock, theta, _, error, clip_state, noise_state, memory, summary = state
-    t = clock[0] + 1
+    t, is_exact = clock[0] + 1, grid.rounding != 0.0
+    _multiply(grid.unit if is_exact else 1.0, v)
+    _multiply(grid.unit if is_exact else 1.0, kept)
     recall(update.feedback, error, v)
+    snap(grid, v, kept.size)
     settle(update.feedback, error, kept, v)
+    snap(grid, error, error.size)
     consider(update.output, theta, v, summary, rng)
     adapt(update.clip, t, counts, clip_state, rng)
-    add_noise(update.noise, t, drawn, v, noise_state, rng)
+    _add_noise(update.noise, grid, t, drawn, v, noise_state, rng)
     precondition(update.preconditioner, t, v, memory)
     checksum = _move(theta, size(update.step, t), v)
     clock[0] = t
@@ -245,6 +260,21 @@ def finish_step(
     project(region, theta)
     summarise(update.output, t, theta, summary)
     return True
+
+
+def _add_noise(noise, grid, t, drawn, v, state, rng):
+    """Add the noise of a step: that of the grid where it is Gaussian, else what the noise's `add_noise` adds."""
+
+
+@overload(_add_noise, jit_options=INNER)
+def _noise_of(noise, grid, t, drawn, v, state, rng):
+    def gaussian(noise, grid, t, drawn, v, state, rng):
+        add_normal(grid, v, rng)
+
+    def other(noise, grid, t, drawn, v, state, rng):
+        add_noise(noise, t, drawn, v, state, rng)
+
+    return gaussian if noise.instance_class in implemented(deviation) else other
 
 
 @kernel
@@ -271,6 +301,12 @@ def _copy(source: Array, target: Array) -> None:
 def _add(source: Array, target: Array) -> None:
     for j in range(source.size):
         target[j] += source[j]
+
+
+@register_jitable(**INNER)  # type: ignore[untyped-decorator]
+def _multiply(factor: float, vector: Array) -> None:
+    for j in range(vector.size):
+        vector[j] *= factor
 
 
 @kernel

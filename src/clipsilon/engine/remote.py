@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from clipsilon._core.checks import frozen
 from clipsilon._core.parts import implementation
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums, records
-from clipsilon.engine.batch import add_batch, workspace
+from clipsilon.engine.batch import add_batch, add_penalties, workspace
+from clipsilon.engine.grid import Grid, Scaling, scaling, step_grid
 from clipsilon.engine.kernel_cache import kernel
 from clipsilon.engine.loop import State, empty_recording, finish_step, initial_state, record
 from clipsilon.engine.progress import Progress
@@ -29,10 +30,11 @@ from clipsilon.problems.losses.base import Loss, gradient
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region
 from clipsilon.problems.responses import Response, is_random, respond
-from clipsilon.rules.clipping import Clip, add_clipped, at_step, count_width
+from clipsilon.rules.clipping import Clip, add_clipped, at_step, count_width, largest_norm
 from clipsilon.rules.feedback import Feedback, keep, remembers
+from clipsilon.rules.noise import deviation
 from clipsilon.rules.rule import Rule, Update
-from clipsilon.rules.sampling import Sampling, draw_span, expected_batch, pass_span
+from clipsilon.rules.sampling import Sampling, draw_span, pass_span
 
 Indices = NDArray[np.int64]
 
@@ -114,6 +116,8 @@ class Step(NamedTuple):
         θ and the deployed model.
     clip : Clip
         The clip in force.
+    grid : Grid
+        The grid of the step.
     counts : int
         The number of sums that the clip counts.
     starts : list of ChunkStart
@@ -122,6 +126,7 @@ class Step(NamedTuple):
 
     models: Models
     clip: Clip
+    grid: Grid
     counts: int
     starts: list[ChunkStart]
 
@@ -166,15 +171,15 @@ def add_records(job: Job, step: Step, table: Records, into: Sums) -> None:
     """
     parts = RecordParts(job.loss, job.response, step.clip, job.feedback)
     _check_parts(parts)
-    weight = 1.0 / expected_batch(job.sampling, job.records)
     models = Models(*(frozen(model) for model in step.models))
-    _sum(records(*table), parts, models, weight, into, Generator(SFC64(0)))
+    _sum(records(*table), parts, models, step.grid, into, Generator(SFC64(0)))
 
 
 def no_sums(job: Job, step: Step) -> Sums:
     """Return the sums of a step without any records."""
     dimension = step.models.theta.size
-    return Sums(np.zeros(dimension), np.zeros(dimension if remembers(job.feedback) else 0), np.zeros(step.counts))
+    kept = np.zeros(dimension if remembers(job.feedback) else 0)
+    return Sums(np.zeros(dimension), kept, np.zeros(2), np.zeros(step.counts))
 
 
 def add_up(*parts: Sums) -> Sums:
@@ -202,10 +207,10 @@ def _draw(sampling: Sampling, m: int, position: float, first: int, last: int, rn
 
 
 @kernel
-def _sum(table: Records, parts: RecordParts, models: Models, weight: float, into: Sums, rng: Generator) -> None:
+def _sum(table: Records, parts: RecordParts, models: Models, grid: Grid, into: Sums, rng: Generator) -> None:
     rows = table.labels.size
     space = workspace(table.features, models.theta)
-    add_batch(table, parts, models, Span(np.arange(rows), 0, rows), weight, into, space, rng)
+    add_batch(table, parts, models, Span(np.arange(rows), 0, rows), grid, into, space, rng)
 
 
 # -- where the model is -----------------------------------------------------------------------------------------------
@@ -256,11 +261,12 @@ def run_chunked(
     rule = rule.on(problem)
     state = initial_state(problem, rule, start_of(start, problem))
     replicate = Replicate(state, empty_recording(problem, rule, np.array([steps])), spawn(seed, 1)[0])
+    public = scaling(problem, rule, steps)
     firsts = [0, *np.cumsum(sizes).tolist()][:-1]
     try:
         with Progress(progress, rule.name, steps) as bar:
             while replicate.done < steps and not replicate.diverged:
-                _advance(problem, rule, replicate, firsts, sum_up)
+                _advance(problem, rule, public, replicate, firsts, sum_up)
                 bar.show(replicate.done)
     except KeyboardInterrupt:
         raise Interrupted(trace_of(rule, seed, [replicate])) from None
@@ -278,7 +284,12 @@ def check_chunked(problem: Problem, rule: Rule) -> None:
 
 
 def _advance(
-    problem: RemoteProblem, rule: Rule, replicate: Replicate, firsts: list[int], sum_up: Callable[[Step], Sums]
+    problem: RemoteProblem,
+    rule: Rule,
+    public: Scaling,
+    replicate: Replicate,
+    firsts: list[int],
+    sum_up: Callable[[Step], Sums],
 ) -> None:
     """Take one step with the sums that `sum_up` returns."""
     state, streams = replicate.state, replicate.streams
@@ -286,15 +297,20 @@ def _advance(
         state.deployed[:] = state.theta
     clip = at_step(rule.clip, replicate.done + 1, state.clip)
     starts = _chunk_starts(rule.sampling, problem.records, firsts, streams.records)
-    total = sum_up(Step(Models(state.theta, state.deployed), clip, count_width(rule.clip), starts))
-    replicate.diverged = not _finish_step(rule.update(), problem.region, total, state, streams.noise)
+    grid = step_grid(public, largest_norm(clip), deviation(rule.noise, replicate.done + 1), state.theta.size)
+    total = sum_up(Step(Models(state.theta, state.deployed), clip, grid, count_width(rule.clip), starts))
+    arrays = (problem.loss, problem.region)
+    replicate.diverged = not _finish_step(rule.update(), *arrays, grid, total, state, streams.noise)
     record(state, replicate.recording)
 
 
 @kernel
-def _finish_step(update: Update, region: Region, total: Sums, state: State, rng: Generator) -> bool:
+def _finish_step(
+    update: Update, loss: Loss, region: Region, grid: Grid, total: Sums, state: State, rng: Generator
+) -> bool:
     drawn = np.empty(0, np.int64)  # noise that depends on the records drawn cannot be run in chunks
-    finite: bool = finish_step(update, region, drawn, total, state, rng)
+    add_penalties(loss, state.theta, grid, total)
+    finite: bool = finish_step(update, region, drawn, grid, total, state, rng)
     return finite
 
 

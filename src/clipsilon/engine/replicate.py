@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon.engine.arrays import Models, ProblemArrays, problem_arrays
+from clipsilon.engine.grid import Scaling, scaling
 from clipsilon.engine.loop import Recording, State, advance
 from clipsilon.engine.streams import Streams
 from clipsilon.engine.threads import StepThreads, prepare, step_threads, worker_threads
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.rule import Rule, Update
-from clipsilon.rules.sampling import expected_batch, permutes
+from clipsilon.rules.sampling import permutes
 
 CHUNK_SECONDS = 0.1  # how long the compiled loop runs before it can be stopped or saved
 
@@ -34,15 +35,15 @@ class Fixed(NamedTuple):
         The problem.
     update : Update
         The parts of the rule.
-    weight : float
-        1/B, with the expected batch size B.
+    public : Scaling
+        The numbers that the grid of a step follows from.
     shared : StepThreads
         The memory shared with the worker threads.
     """
 
     arrays: ProblemArrays
     update: Update
-    weight: float
+    public: Scaling
     shared: StepThreads
 
 
@@ -118,7 +119,7 @@ class Replicate:
         threads : int
             The largest number of threads per step.
         """
-        fixed = self._fixed(problem, rule, threads)
+        fixed = self._fixed(problem, rule, self.done, threads)
         advance(*fixed, self.state, self.order, self.recording, self.done, *self.streams)
         prepare(fixed.shared, *self._common(fixed))
 
@@ -144,21 +145,21 @@ class Replicate:
             return
         if permutes(rule.sampling) and self.order.size == 0:
             self.order = np.arange(problem.records)
-        fixed = self._fixed(problem, rule, threads)
+        fixed = self._fixed(problem, rule, steps, threads)
         with worker_threads(fixed.shared, *self._common(fixed)):
             self._advance(fixed, steps, pace, stop)
         if self.done == steps:
             with self.still():
                 self.order = _NOTHING  # so that memory does not grow with the number of replicates
 
-    def _fixed(self, problem: Problem, rule: Rule, threads: int) -> Fixed:
-        weight = 1.0 / expected_batch(rule.sampling, problem.records)
-        return Fixed(problem_arrays(problem), rule.update(), weight, step_threads(problem, rule, threads))
+    def _fixed(self, problem: Problem, rule: Rule, steps: int, threads: int) -> Fixed:
+        public = scaling(problem, rule, steps)
+        return Fixed(problem_arrays(problem), rule.update(), public, step_threads(problem, rule, threads))
 
     def _common(self, fixed: Fixed) -> tuple[Any, ...]:
         """Return the arguments that all worker threads share."""
         models = Models(self.state.theta, self.state.deployed)
-        return fixed.arrays, fixed.update, models, self.state.clip, fixed.weight, self.streams.response
+        return fixed.arrays, fixed.update, models, self.state.clip, fixed.public, self.streams.response
 
     def _advance(self, fixed: Fixed, steps: int, pace: Pace, stop: threading.Event) -> None:
         while self.done < steps and not stop.is_set():

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, workspace
+from clipsilon.engine.grid import Scaling, step_grid
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import is_random
-from clipsilon.rules.clipping import at_step, count_width
+from clipsilon.rules.clipping import at_step, count_width, largest_norm
 from clipsilon.rules.feedback import remembers
+from clipsilon.rules.noise import deviation
 from clipsilon.rules.rule import Rule, Update
 from clipsilon.rules.sampling import expected_batch, most_drawn
 
@@ -49,7 +51,7 @@ class StepThreads(NamedTuple):
         the thread has finished.
     drawn : array of int
         Begins with the records of the batch.
-    v, kept, counts : array
+    v, kept, penalties, counts : array
         One row per span, as in `Sums`.
     members : int
         The number of threads, including the leader.
@@ -59,6 +61,7 @@ class StepThreads(NamedTuple):
     drawn: NDArray[np.int64]
     v: Array
     kept: Array
+    penalties: Array
     counts: Array
     members: int
 
@@ -86,6 +89,7 @@ def step_threads(problem: Problem, rule: Rule, threads: int) -> StepThreads:
         drawn=np.empty(most_drawn(rule.sampling, problem.records), dtype=np.int64),
         v=np.empty((spans, problem.dimension)),
         kept=np.empty((spans, problem.dimension if remembers(rule.feedback) else 0)),
+        penalties=np.empty((spans, 2)),
         counts=np.empty((spans, count_width(rule.clip))),
         members=members,
     )
@@ -140,7 +144,7 @@ def _assist(
     update: Update,
     models: Models,
     clip_state: Array,
-    weight: float,
+    public: Scaling,
     rng: Generator,
     member: int,
 ) -> None:
@@ -158,12 +162,13 @@ def _assist(
                 _yield_processor()
             continue
         clip = at_step(update.clip, ticket, clip_state)
+        grid = step_grid(public, largest_norm(clip), deviation(update.noise, ticket), models.theta.size)
         parts = RecordParts(arrays.loss, arrays.response, clip, update.feedback)
         for span in range(member * spans // members, (member + 1) * spans // members):
             into = span_sums(shared, span)
             clear(into)
             some = Span(shared.drawn, span_start(span, spans, post[1]), span_start(span + 1, spans, post[1]))
-            add_batch(arrays.records, parts, models, some, weight, into, space, rng)
+            add_batch(arrays.records, parts, models, some, grid, into, space, rng)
         seen, looks = ticket, 0
         announce(post, (member + 1) * _LINE, ticket)
 
@@ -171,17 +176,18 @@ def _assist(
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]
 def span_sums(shared: StepThreads, span: int) -> Sums:
     """Return the rows of the shared memory that belong to a span."""
-    return Sums(shared.v[span], shared.kept[span], shared.counts[span])
+    return Sums(shared.v[span], shared.kept[span], shared.penalties[span], shared.counts[span])
 
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]
 def clear(into: Sums) -> None:
     """Set all sums to zero. (A plain loop is faster than a slice assignment at the size of one record.)"""
-    v, kept, counts = into
+    v, kept, penalties, counts = into
     for j in range(v.size):
         v[j] = 0.0
     for j in range(kept.size):
         kept[j] = 0.0
+    penalties[0], penalties[1] = 0.0, 0.0
     for j in range(counts.size):
         counts[j] = 0.0
 

@@ -18,7 +18,7 @@ from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import scaled
 
-_FAINT = 60.0  # logarithm of the factor by which noise is reduced to nothing
+_FAINT = 14.0  # less noise by this factor, as a logarithm, is all but none: the least that is certified is near it
 _LARGEST = 600.0  # logarithm of the largest noise that is tried
 _CLOSE = 0.002  # relative distance below the target at which the search ends
 

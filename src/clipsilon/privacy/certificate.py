@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clipsilon._core import checks
+from clipsilon._core.vectors import is_moderate
 from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import HiddenError, Release
 from clipsilon.rules.sampling import Poisson, Sampling, Uniform
 
-_LEAST_BOUND = 1e-290  # a clip below it may divide zero by zero
+_LEAST_MULTIPLIER = 2.0**-20  # with less noise the engine has no exact sums
 _MOST_EVENTS = 32  # kinds of steps that are composed separately
 
 ADJACENCIES = {
@@ -137,15 +138,23 @@ def _obstacle(released: Release) -> str | None:
         return f"Nothing can be certified: the law of {type(released.sampling).__name__} sampling is not known."
     if not np.isfinite(released.bound):
         return "Nothing can be certified: nothing bounds what one record adds to a step."
-    if min(event.bound for event in released.events) < _LEAST_BOUND:
-        return "Nothing can be certified: the clip vanishes, so that one record can turn the update into NaN."
-    if any(event.noise_std * released.batch < 1e-290 * event.bound for event in released.events):
+    if any(event.noise_std * released.batch < _LEAST_MULTIPLIER * event.bound for event in released.events):
         return "Nothing can be certified: there is no Gaussian noise, or too little to count with."
+    if not all(is_moderate(event.bound) and is_moderate(event.noise_std) for event in released.events):
+        return "Nothing can be certified: clip and noise must be between 1e-90 and 1e90, where sums are exact."
     if released.feedback is not None and not released.is_constant:
         return "Nothing can be certified: error feedback is certified for a constant clip and constant noise only."
     if released.feedback is not None and not np.isfinite(released.feedback.bound):
         return "Nothing can be certified: nothing bounds what the fed-back error adds to a step."
+    if released.feedback is not None and _is_out_of_proportion(released, released.feedback):
+        return "Nothing can be certified: the noise is too small for the error's clip or cap for sums to be exact."
     return None
+
+
+def _is_out_of_proportion(released: Release, feedback: HiddenError) -> bool:
+    """Return whether the error's clip or a finite cap exceeds the noise by so much that there are no exact sums."""
+    cap = feedback.residual + released.bound if np.isfinite(feedback.residual) else 0.0
+    return max(feedback.bound, cap / released.batch) * _LEAST_MULTIPLIER > released.noise_std
 
 
 def _fixed_participation(released: Release, k: int, adjacency: str) -> Certificate:

@@ -15,7 +15,6 @@ from clipsilon.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipsilon.privacy.claims import Claim, claim
 from clipsilon.privacy.release import Release, release
 from clipsilon.privacy.warning import large_delta
-from clipsilon.rules.noise import Gaussian
 from clipsilon.rules.outputs import Selected
 from clipsilon.rules.rule import Rule
 
@@ -249,11 +248,10 @@ def about_seed(statement: Statement, seeded: bool) -> Statement:
 def about_noise(statement: Statement, rule: Rule) -> Statement:
     """Close the statement of a release whose noise is not exact in the machine.
 
-    A part states by the class attribute `exact = True` that each number it draws is an exact real one on a public
-    grid. Until the package's Gaussian noise states this, nothing is asked of others.
+    A part of the package states by the class attribute `exact = True` that each number it draws is an exact real one
+    on a public grid.
     """
-    drawing = [type(rule.noise)] + [type(rule.output)] * (type(rule.output) is Selected)
-    for part in drawing if hasattr(Gaussian, "exact") else ():
+    for part in [type(rule.noise)] + [type(rule.output)] * (type(rule.output) is Selected):
         if not getattr(part, "exact", False):
             statement = fail_closed(statement, f"{part.__name__}: {INEXACT}")
     return statement

@@ -79,6 +79,11 @@ def scale(clip: Clip, amount: float, norm: float) -> float:
 
 
 @operation
+def largest_norm(clip: Clip) -> float:
+    """Return the largest norm that leaves a clip in force; infinite unless it is a clip of the package with a bound."""
+
+
+@operation
 def at_step(clip: Clip, t: int, state: Array) -> Clip:
     """Return the clip in force in step t ≥ 1; the clip itself unless it changes with the step.
 
@@ -128,6 +133,15 @@ def adapt(clip: Clip, t: int, counts: Array, state: Array, rng: Generator) -> No
     rng : Generator
         The stream of the noise.
     """
+
+
+@fallback(largest_norm)
+def _unbounded(clip: type) -> Callable[..., float]:
+    return _no_bound
+
+
+def _no_bound(clip):  # type: ignore[no-untyped-def]
+    return np.inf
 
 
 @fallback(at_step)
@@ -217,6 +231,11 @@ class Norm(NamedTuple):
         return self.threshold
 
 
+@implements(largest_norm, Norm)
+def _(clip):
+    return clip.threshold
+
+
 @implements(add_clipped, Norm)
 def _(clip, vector, weight, total):
     # A zero vector divides by max(…) too, so there is no branch on the data.
@@ -239,6 +258,11 @@ class Normalise(NamedTuple):
     def bound(self) -> float:
         """Return the largest norm that leaves the clip."""
         return self.length
+
+
+@implements(largest_norm, Normalise)
+def _(clip):
+    return clip.length
 
 
 @implements(add_clipped, Normalise)
@@ -269,6 +293,11 @@ class PerClass(NamedTuple):
         """Raise ValueError unless the dimension divides into equal blocks."""
         if dimension % self.classes:
             raise ValueError(f"PerClass needs a dimension divisible by {self.classes} classes, got {dimension}.")
+
+
+@implements(largest_norm, PerClass)
+def _(clip):
+    return clip.threshold * np.sqrt(clip.classes)
 
 
 @implements(add_clipped, PerClass)

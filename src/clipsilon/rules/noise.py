@@ -6,6 +6,7 @@ attribute (or property) `memory` states how many vectors of length d the engine 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,8 +15,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import budgets, frozen, nonnegative, positive
-from clipsilon._core.exact_normal import integer_normal
-from clipsilon._core.parts import Part, checked, implements, operation
+from clipsilon._core.exact_normal import UNIT, integer_normal
+from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 from clipsilon._core.vectors import is_measurable, norm
 from clipsilon.problems.losses.base import gradient_center_of, sensitivity_of
 from clipsilon.rules.schedules import Schedule, schedule, size, stretches
@@ -51,6 +52,23 @@ def add_noise(noise: Noise, t: int, drawn: Indices, update: Array, state: Array,
     """
 
 
+@operation
+def deviation(noise: Noise, t: int) -> float:
+    """Return the standard deviation per coordinate in step t ≥ 1 of Gaussian noise, else 0.
+
+    Where one record's contribution is bounded, too, the engine adds this noise itself, exactly.
+    """
+
+
+@fallback(deviation)
+def _unknown_deviation(noise: type) -> Callable[..., float]:
+    return _no_deviation
+
+
+def _no_deviation(noise, t):  # type: ignore[no-untyped-def]
+    return 0.0
+
+
 def initial_state(noise: Noise, dimension: int) -> Array:
     """Return the noise's state before the first step: `noise.memory` vectors of zeros, none if it does not say."""
     return np.zeros((int(getattr(noise, "memory", 0)), dimension))
@@ -70,6 +88,7 @@ def std_of(noise: Noise) -> float:
     return noise.std
 
 
+@traits(exact=True)
 @checked(std=nonnegative)
 class Gaussian(NamedTuple):
     """N(0, std²) on every coordinate of the mean update (ζ in paper 1, w in paper 3)."""
@@ -77,13 +96,26 @@ class Gaussian(NamedTuple):
     std: float
 
 
+@implements(deviation, Gaussian)
+def _(noise, t):
+    return noise.std
+
+
 @implements(add_noise, Gaussian)
 def _(noise, t, drawn, update, state, rng):
     if noise.std > 0.0:
-        for j in range(update.size):
-            update[j] += noise.std * rng.standard_normal()
+        _add_normal(noise.std, update, rng)
 
 
+@register_jitable
+def _add_normal(std: float, update: Array, rng: Generator) -> None:
+    """Add normal noise to sums that are not on a grid, in place."""
+    bits = rng.bit_generator
+    for j in range(update.size):
+        update[j] += std * ((integer_normal(bits) + 0.5) / UNIT)
+
+
+@traits(exact=True)
 @checked(std=schedule)
 class ScheduledGaussian(NamedTuple):
     """N(0, std_t²) on every coordinate, with a standard deviation that follows a public schedule."""
@@ -91,11 +123,14 @@ class ScheduledGaussian(NamedTuple):
     std: Schedule
 
 
+@implements(deviation, ScheduledGaussian)
+def _(noise, t):
+    return size(noise.std, t)
+
+
 @implements(add_noise, ScheduledGaussian)
 def _(noise, t, drawn, update, state, rng):
-    std = size(noise.std, t)
-    for j in range(update.size):
-        update[j] += std * rng.standard_normal()
+    _add_normal(size(noise.std, t), update, rng)
 
 
 @checked(scale=positive)
@@ -121,6 +156,7 @@ _ORIGIN = frozen(np.zeros(1))
 _MOST_BUDGET = 2.0**80  # whole numbers of 64 bits would not do for more
 
 
+@traits(exact=True)
 @checked(budgets=budgets)
 class Local(NamedTuple):
     """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i; the standard deviation is 2·C0/μ_i in paper 4, eq. 2.

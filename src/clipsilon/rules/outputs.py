@@ -10,6 +10,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import nonnegative, positive
+from clipsilon._core.exact_laplace import integer_laplace
+from clipsilon._core.exact_normal import UNIT
 from clipsilon._core.parts import Part, checked, fallback, implemented, implements, operation, traits
 from clipsilon._core.vectors import norm
 
@@ -120,7 +122,7 @@ def _(output, t, theta, summary):
         summary[j] += weight * (theta[j] - summary[j])
 
 
-@traits(averages=False, notes=1)
+@traits(averages=False, notes=1, exact=True)
 @checked(epsilon=positive)
 class Selected(NamedTuple):
     """Release the iterate of θ_0, …, θ_{T−1} with the smallest noisy norm of the mean gradient.
@@ -134,8 +136,13 @@ class Selected(NamedTuple):
     scale: float = np.nan
 
     def on(self, bound: float, records: int) -> Selected:
-        """Return the output with the scale 4L/(nε), twice the sensitivity 2L/n over ε; L is `bound`, n is `records`."""
-        return self._replace(scale=4.0 * bound / (records * self.epsilon))
+        """Return the output with the scale 4L/(nε), twice the sensitivity 2L/n over ε; L is `bound`, n is `records`.
+
+        It is larger by a factor of 1 + 2⁻²⁰ + 2⁻²⁰/ε, which covers the rounding of norms and of the grid
+        (docs/proofs.md, "Exact sums in the engine").
+        """
+        more = 1.0 + 2.0**-20 * (1.0 + 1.0 / self.epsilon)
+        return self._replace(scale=more * 4.0 * bound / (records * self.epsilon))
 
 
 @implements(summarise, Selected)
@@ -145,7 +152,8 @@ def _(output, t, theta, summary):
 
 @implements(consider, Selected)
 def _(output, theta, update, summary, rng):
-    noisy = norm(update) + rng.laplace(0.0, output.scale)
+    # On a grid of scale·2⁻³², exactly; which iterate is selected follows from the noisy whole numbers.
+    noisy = np.rint(norm(update) / output.scale * UNIT) + integer_laplace(rng.bit_generator)
     if noisy < summary[theta.size]:  # the smallest noisy norm so far
         summary[theta.size] = noisy
         for j in range(theta.size):
