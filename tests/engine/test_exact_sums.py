@@ -15,10 +15,10 @@ from clipsilon._core.products import dot, measure_eight, measure_row
 from clipsilon.engine import remote
 from clipsilon.engine.arrays import Records
 from clipsilon.engine.batch import add_penalties
-from clipsilon.engine.grid import LARGEST, scaling, step_grid
+from clipsilon.engine.grid import LARGEST, covers_rounding, round_fed_back, scaling, step_grid
 from clipsilon.privacy.auditing.bits import identify
 from clipsilon.rules.clipping import Norm, Normalise, PerClass
-from clipsilon.rules.feedback import NoFeedback
+from clipsilon.rules.feedback import NoFeedback, recall, settle
 from clipsilon.rules.noise import Gaussian
 from clipsilon.rules.sampling import Full, Poisson
 
@@ -191,11 +191,57 @@ def test_the_grid_does_not_depend_on_a_hidden_number_of_records():
 
 
 @pytest.mark.parametrize("loss", [LOSSES["margins"], LOSSES["penalised"]], ids=["margins", "penalised"])
-def test_the_error_stays_on_the_grid(loss):
-    rule = cs.DiceSGD(STEP, 0.5, 0.5, 0.05, residual_cap=1.5, batch=20)
+def test_the_update_with_a_fed_back_error_stays_on_the_grid(loss):
+    """θ moves by odd multiples of half a unit; e need not be on the grid."""
+    rule = cs.DiceSGD(cs.schedules.Constant(1.0), 0.5, 0.5, 0.05, residual_cap=1.5, batch=20)
     problem = _problem(loss)
-    trace = cs.run(problem, rule, 40, seed=3, record=range(41))
-    unit = reference.grid(problem, rule, 1, 40).unit
-    units = trace.error[0] / unit
-    np.testing.assert_allclose(units, np.rint(units), atol=0.01)
-    assert np.abs(units).max() > 1e3
+    trace = cs.run(problem, rule, 1, seed=3, record=range(2))
+    units = (trace.theta[0, 1] - trace.theta[0, 0]) / reference.grid(problem, rule, 1, 1).unit
+    np.testing.assert_allclose(units, np.floor(units) + 0.5, atol=0.01)
+    later = cs.run(problem, rule, 40, seed=3, record=range(41)).error[0]
+    assert np.abs(later).max() > 1e-3
+    assert grids_of(problem, rule, 40).largest_error > 1e3 * np.abs(later).max()
+
+
+def grids_of(problem, rule, steps):
+    return step_grid(scaling(problem, rule, steps), rule.clip.bound(), rule.noise.std, problem.dimension)
+
+
+def test_long_runs_with_feedback_are_covered_and_endless_ones_are_not():
+    problem = remote.RemoteProblem(100_000, 10, loss=cs.losses.Logistic(l2=1e-3), response=None)
+    rule = cs.DiceSGD(STEP, 1.0, 1.0, 0.02, residual_cap=2.0, batch=500)
+    assert covers_rounding(problem, rule, 20_000)
+    assert not covers_rounding(problem, rule, 10**9)
+    noisier = [grids_of(problem, rule, steps) for steps in (1, 20_000)]
+    growth = (noisier[1].unit * 2.0 ** -noisier[1].shift) / (noisier[0].unit * 2.0 ** -noisier[0].shift) - 1
+    assert 0 < growth <= 2.0**-6
+
+
+def test_the_rounding_of_a_fed_back_error_is_within_its_allowance():
+    """The recursion of e in float64 against fractions: one step, worst magnitudes."""
+    rng = np.random.default_rng(0)
+    problem, rule = _problem(LOSSES["margins"]), cs.DiceSGD(STEP, 0.5, 0.5, 0.05, residual_cap=1.5, batch=20)
+    grid = grids_of(problem, rule, 100)
+    unit, d = grid.unit, 5
+    for _ in range(50):
+        u, kept = (np.rint(rng.uniform(-1, 1, d) * 2.0**44) for _ in range(2))
+        error = rng.uniform(-1, 1, d) * grid.largest_error
+        v, after = _fed_back(rule.feedback, grid, unit * u, unit * kept, error.copy())
+        length = sum(Fraction(x) ** 2 for x in error.tolist())
+        factor = min(1.0, 0.5 / float(length) ** 0.5)
+        exact = [Fraction(e) + (Fraction(k) - Fraction(a)) * Fraction(unit) - Fraction(factor) * Fraction(e)
+                 for e, k, a in zip(error.tolist(), kept.tolist(), u.tolist(), strict=True)]  # fmt: skip
+        headroom = grid.largest_error / (2.0**48 * unit)
+        most = Fraction(grid.largest_error)
+        for j in range(d):
+            cut = min(max(exact[j], -most), most)
+            assert abs(Fraction(after[j]) - cut) <= Fraction(unit) * (Fraction(headroom) / 4 + 1)
+        np.testing.assert_allclose(v / unit, np.rint(v / unit), rtol=0, atol=0.01)
+
+
+@njit
+def _fed_back(feedback, grid, v, kept, error):
+    recall(feedback, error, v)
+    settle(feedback, error, kept, v)
+    round_fed_back(grid, error, v)
+    return v, error

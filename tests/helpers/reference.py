@@ -280,9 +280,9 @@ def run(problem, rule, steps, start, seed):
             v = middle + spacing * np.trunc((v - middle) / spacing)
         if not isinstance(rule.feedback, NoFeedback):
             v = v + clip(rule.feedback.clip, e)
+            e = e + mean(rule.feedback.cap) - v
             if cell is not None:
                 v = cell.unit * np.rint(v / cell.unit)
-            e = e + mean(rule.feedback.cap) - v
         if isinstance(rule.output, Selected):  # paper 5, Theorem 4.1, with the scale of docs/errata.md
             more = 1 + 2**-20 * (1 + 1 / rule.output.epsilon)  # for rounding
             scale = more * 4 * rule.clip.bound() / (problem.records * rule.output.epsilon)

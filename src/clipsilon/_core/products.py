@@ -25,6 +25,24 @@ _WORD, _DOUBLE = ir.IntType(64), ir.DoubleType()
 _VECTOR = ir.VectorType(_DOUBLE, _LANES)
 
 
+def fused(a: float, b: float, c: float) -> float:
+    """Return a·b + c, rounded once in compiled code."""
+    return a * b + c
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.call(_fma_function(builder.module, _DOUBLE), arguments)
+
+    return types.float64(types.float64, types.float64, types.float64), generate
+
+
+@overload(fused, jit_options=_INLINE)
+def _fused_of(a, b, c):
+    return lambda a, b, c: _fma(np.float64(a), np.float64(b), c)
+
+
 def dot(x: NDArray[Any], y: NDArray[Any]) -> float:
     """Return Σ x_j·y_j over the entries of x; y may be longer."""
     return float(np.dot(x.astype(np.float64), y[: x.size].astype(np.float64)))
@@ -166,7 +184,7 @@ def _loop(builder: Any, start: Any, stop: Any, step: int, pairs: list[tuple[Any,
     moved = []
     for total, pair in zip(totals, pairs, strict=True):
         x, y = (_load(builder, pointer, place, step) for pointer in pair)
-        moved.append(builder.fadd(total, builder.fmul(x, y)))
+        moved.append(builder.call(_fma_function(builder.module, total.type), [x, y, total]))
     following = builder.add(place, _WORD(step))
     for phi, first, later in zip([place, *totals], [start, *sums], [following, *moved], strict=True):
         phi.add_incoming(first, before)
@@ -174,6 +192,12 @@ def _loop(builder: Any, start: Any, stop: Any, step: int, pairs: list[tuple[Any,
     builder.branch(head)
     builder.position_at_end(after)
     return totals
+
+
+def _fma_function(module: Any, kind: Any) -> Any:
+    """Return LLVM's fused multiplication and addition for numbers or vectors."""
+    suffix = "f64" if kind == _DOUBLE else f"v{_LANES}f64"
+    return cgutils.get_or_insert_function(module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.{suffix}")
 
 
 def _load(builder: Any, pointer: Any, place: Any, count: int) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clipsilon._core.checks import compressed, frozen
-from clipsilon._core.products import dot_from, measure_eight, measure_row
+from clipsilon._core.products import dot_from, fused, measure_eight, measure_row
 from clipsilon._core.vectors import norm
 
 Array = NDArray[np.float64]
@@ -189,11 +189,11 @@ def _square(features, i):
 def _add_row(features, i, rate, rounding, total, first):
     def of_all(features, i, rate, rounding, total, first):
         for j in range(features.shape[1]):
-            total[first + j] += (rate * features[i, j] + rounding) - rounding
+            total[first + j] += fused(rate, features[i, j], rounding) - rounding
 
     def of_entries(features, i, rate, rounding, total, first):
         for k in range(features.starts[i], features.starts[i + 1]):
-            total[first + features.columns[k]] += (rate * features.entries[k] + rounding) - rounding
+            total[first + features.columns[k]] += fused(rate, features.entries[k], rounding) - rounding
 
     return of_all if isinstance(features, types.Array) else of_entries
 
@@ -249,11 +249,11 @@ def _entries(features, rows, j):
 
 @register_jitable(**_INLINE)
 def _combined(rates, x, r):
-    first = ((rates[0] * x[0] + r) - r + ((rates[1] * x[1] + r) - r)) + (
-        (rates[2] * x[2] + r) - r + ((rates[3] * x[3] + r) - r)
+    first = ((fused(rates[0], x[0], r) - r) + (fused(rates[1], x[1], r) - r)) + (
+        (fused(rates[2], x[2], r) - r) + (fused(rates[3], x[3], r) - r)
     )
-    second = ((rates[4] * x[4] + r) - r + ((rates[5] * x[5] + r) - r)) + (
-        (rates[6] * x[6] + r) - r + ((rates[7] * x[7] + r) - r)
+    second = ((fused(rates[4], x[4], r) - r) + (fused(rates[5], x[5], r) - r)) + (
+        (fused(rates[6], x[6], r) - r) + (fused(rates[7], x[7], r) - r)
     )
     return first + second
 

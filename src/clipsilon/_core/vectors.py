@@ -25,7 +25,7 @@ def is_moderate(size: float) -> bool:
 @register_jitable(forceinline=True)
 def is_measurable(length: float) -> bool:
     """Return whether the norm of a gradient is known with a small relative error; False for NaN."""
-    return LEAST_GRADIENT <= length <= MOST_GRADIENT
+    return (length >= LEAST_GRADIENT) & (length <= MOST_GRADIENT)  # without a branch
 
 
 @register_jitable

@@ -23,6 +23,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.parts import implementation, implemented
+from clipsilon._core.products import fused
 from clipsilon._core.rows import (
     MARGIN,
     ROWS_AT_A_TIME,
@@ -46,7 +47,7 @@ from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import fetch_start
 from clipsilon.problems.losses.base import Loss, gradient, slope, slopes
 from clipsilon.problems.responses import Identity, respond
-from clipsilon.rules.clipping import add_clipped, scale, tally
+from clipsilon.rules.clipping import add_clipped, largest_norm, scale, tally
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
 
 Array = NDArray[np.float64]
@@ -181,9 +182,9 @@ def _record_of(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
         length = norm(gradient_i)
         factor, kept_factor, _, _ = _factors(clip, feedback, grid, (1.0, 1.0), (length, length), 0.0)
         for j in range(v.size):
-            v[j] += (_product(factor, gradient_i[j]) + grid.rounding) - grid.rounding
+            v[j] += fused(factor, gradient_i[j] if factor != 0.0 else 0.0, grid.rounding) - grid.rounding
         for j in range(kept.size):
-            kept[j] += (_product(kept_factor, gradient_i[j]) + grid.rounding) - grid.rounding
+            kept[j] += fused(kept_factor, gradient_i[j] if factor != 0.0 else 0.0, grid.rounding) - grid.rounding
 
     def measured(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
         for j in range(v.size):
@@ -197,6 +198,12 @@ def _record_of(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
         for j in range(kept.size):
             kept[j] += ((capped[j] if is_bounded else 0.0) + grid.rounding) - grid.rounding
 
+    def unbounded(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
+        add_clipped(clip, gradient_i, grid.weight, v)
+        keep(feedback, gradient_i, grid.weight, kept)
+
+    if clip.instance_class not in implemented(largest_norm):
+        return unbounded
     return scaled if _only_scales(clip, feedback) else measured
 
 
@@ -282,15 +289,17 @@ def _factors(clip, feedback, grid, amounts, sizes, theta_norm):
     size, total = sizes
     in_v, in_kept = grid.weight * scale(clip, rate, total), grid.weight * kept_amount(feedback, rate, total)
     penalty, kept_penalty = 0.0, 0.0
-    length, kept_length = abs(in_v) * size, abs(in_kept) * size
+    length, kept_length, is_known = abs(in_v) * size, abs(in_kept) * size, True
     if theta_norm != 0.0:
         penalty, kept_penalty = grid.weight * scale(clip, own, total), grid.weight * kept_amount(feedback, own, total)
         length = grid.weight * scale(clip, 1.0, total) * total
         kept_length = grid.weight * kept_amount(feedback, 1.0, total) * total
-    if grid.rounding != 0.0:
-        is_known = (size == 0.0 or is_measurable(size)) and np.isfinite(in_v) and np.isfinite(penalty)
-        if not (is_known and length <= grid.limit and kept_length <= grid.kept_limit):
-            return 0.0, 0.0, 0.0, 0.0
+        is_known = np.isfinite(penalty) and np.isfinite(kept_penalty)
+    # Without branches, which would take longer than the comparisons; NaN fails all of them.
+    is_known &= (length <= grid.limit) & (kept_length <= grid.kept_limit)
+    is_known &= is_measurable(size) | (size == 0.0)
+    if not is_known and grid.rounding != 0.0:
+        return 0.0, 0.0, 0.0, 0.0
     return in_v, in_kept, penalty, kept_penalty
 
 

@@ -34,14 +34,16 @@ ROUND = 1.5 * 2.0**52
 """Added to a number below 2^51 in size and subtracted again, it rounds the number to a whole one."""
 LARGEST = 2.0**50
 """Sums are whole numbers of at most this size, so that they survive being multiplied by a unit and divided again."""
-CANCELLATION = 2.0**8
+CANCELLATION = 2.0**4
 """How much longer than a gradient its penalty and the rest of it are taken to be, at most."""
 _HIDDEN_RECORDS = 2**31  # more than memory holds; the grid must not depend on a number of records that is not public
 _MOST_SHIFT = 46
+_MOST_RATIO = 2.0**21  # of a record's bound to the noise; certificates require at most half of it
 _LARGEST_ERROR = 2.0**48
+_MOST_HEADROOM = 2.0**64  # how much larger entries of the error may become if rounding permits
 _FEEDBACK_ROOM = 8.0  # with feedback, sums stay so much smaller
-MOST_DRIFT = 2.0**-6
-"""How much noise makes up for rounding of the fed-back error, at most, relative to the noise."""
+_MOST_DRIFT = 2.0**-6  # how much larger the noise becomes to make up for the rounding of the fed-back error, at most
+_LEAST_DRIFT = 2.0**-11  # half of what it may become for the sake of a longer error
 
 
 class Scaling(NamedTuple):
@@ -60,7 +62,9 @@ class Scaling(NamedTuple):
     slack : float
         What rounding may add to the length of one record's contribution, in units.
     drift : float
-        What rounding may add to the difference of two fed-back errors in a run, in units; 0 without feedback.
+        What rounding the fed-back error may add to the shift between neighbouring data sets in a run, in units.
+    error_drift : float
+        What the rounding of e itself adds to that, if its entries are cut off at 2^48 units.
     is_constant : bool
         Whether all steps have the same bound and noise, and thus the same grid.
     """
@@ -71,6 +75,7 @@ class Scaling(NamedTuple):
     kept_bound: float
     slack: float
     drift: float
+    error_drift: float
     is_constant: bool
 
 
@@ -89,6 +94,8 @@ class Grid(NamedTuple):
         The spacing of the grid, of the noise alone if there is no rounding; 0 without noise.
     shift : int
         The binary digits of the noise below one unit.
+    largest_error : float
+        Where entries of the error are cut off.
     """
 
     weight: float
@@ -97,6 +104,7 @@ class Grid(NamedTuple):
     kept_limit: float
     unit: float
     shift: int
+    largest_error: float
 
 
 def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
@@ -117,25 +125,49 @@ def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
         room *= _FEEDBACK_ROOM
     if isinstance(rule.feedback, ErrorFeedback):
         error_bound, kept_bound = _FEEDBACK_ROOM * bound_of(rule.feedback.clip), bound_of(rule.feedback.cap)
+    drift, error_drift = _drift(rule, problem.dimension, steps)
     return Scaling(
         weight=1.0 / expected_batch(rule.sampling, records),
         most=room * most,
         error_bound=error_bound,
         kept_bound=kept_bound,
-        slack=5.0 * root + 4.0,
-        drift=32.0 * steps * root if remembers(rule.feedback) else 0.0,
+        slack=16.0 * (root + 1.0) if remembers(rule.feedback) else 5.0 * root + 4.0,
+        drift=drift,
+        error_drift=error_drift,
         is_constant=type(rule.clip) not in implemented(at_step) and type(rule.noise) is not ScheduledGaussian,
     )
 
 
+def _drift(rule: Rule, dimension: int, steps: int) -> tuple[float, float]:
+    """Return `drift` and `error_drift` of `Scaling`."""
+    if not isinstance(rule.feedback, ErrorFeedback):
+        return 0.0, 0.0
+    root, clipping = float(np.sqrt(dimension)), (dimension + 24) / 64
+    drift = (2.0 * root + clipping) * float(np.sqrt(steps))
+    cap = bound_of(rule.feedback.cap)
+    if np.isinf(cap):  # nothing is certified of e but what its clip lets through
+        return drift, 0.0
+    if cap < 1.5 * bound_of(rule.clip):  # else the slack covers the rounding of what one record adds to e
+        drift += (6.0 * root + 4.0) * steps
+    return drift + clipping * steps, 0.5 * root * steps
+
+
 def covers_rounding(problem: Problem, rule: Rule, steps: int) -> bool:
-    """Return whether the engine's noise makes up for the rounding of a fed-back error in a run of this length."""
+    """Return whether the engine's noise makes up for the rounding of a fed-back error in a run of this length.
+
+    Parameters
+    ----------
+    problem, rule : Problem, Rule
+        What runs.
+    steps : int
+        T, the length of the run.
+    """
     if not isinstance(rule.feedback, ErrorFeedback):
         return not remembers(rule.feedback)
     public, bound, std = scaling(problem, rule, steps), bound_of(rule.clip), deviation(rule.noise, 1)
     grid = step_grid(public, bound, std, problem.dimension)
-    unit = std * 2.0 ** (grid.shift - 32)
-    return bool(grid.rounding != 0.0 and 2.0 * public.drift * unit <= MOST_DRIFT * bound * public.weight)
+    record = bound * public.weight / std * 2.0 ** (32 - grid.shift)
+    return bool(grid.rounding != 0.0 and 2.0 * (public.drift + public.error_drift) <= _MOST_DRIFT * record)
 
 
 # Everything below is compiled without fast-math flags, which functions would inherit from the kernel that calls them.
@@ -157,41 +189,51 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
     dimension : int
         d.
     """
-    if not (is_moderate(bound) and is_moderate(std)):
-        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0)
-    ratio = bound * public.weight / std
+    ratio = bound * public.weight / std if is_moderate(bound) and is_moderate(std) else np.inf
     longest = bound if public.kept_bound == np.inf else max(bound, public.kept_bound)
     share = max(ratio * (longest / bound) * public.most, public.error_bound / std)
     deviation, shift = 2.0**32, 0  # of the noise, in units
     while share * deviation > LARGEST and shift < _MOST_SHIFT:
         deviation, shift = 0.5 * deviation, shift + 1
-    if share * deviation > LARGEST:
-        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0)
-    # Noise that makes up for what rounding adds to the fed-back error, relative to one record's contribution.
-    deviation = deviation / (1.0 + min(2.0 * public.drift / (ratio * deviation), MOST_DRIFT))
+    if ratio > _MOST_RATIO or share * deviation > LARGEST:
+        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf)
+    # Noise makes up for what rounding adds to the fed-back error. The less that is, the longer e may become.
+    record = ratio * deviation
+    headroom = min(max(_LEAST_DRIFT * record / max(public.error_drift, 1e-200), 1.0), _MOST_HEADROOM)
+    drift = public.drift + headroom * public.error_drift
+    deviation = deviation / (1.0 + min(2.0 * drift / record, _MOST_DRIFT))
     limit = max(0.0, ratio * deviation * (1.0 - (dimension + 64) * 2.0**-52) - public.slack)
     weight = limit / bound
     within = 1.0 + 2.0**-47
-    return Grid(weight, ROUND, limit * within, weight * public.kept_bound * within, std / deviation, shift)
+    unit = std / deviation
+    return Grid(
+        weight,
+        ROUND,
+        limit * within,
+        weight * public.kept_bound * within,
+        unit,
+        shift,
+        _LARGEST_ERROR * headroom * unit,
+    )
 
 
 @register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
-def snap(grid: Grid, vector: Array, entries: int) -> None:
-    """Round the first entries of a vector to the grid, in place; beyond 2^48 units they are cut off, and NaN becomes 0.
+def round_fed_back(grid: Grid, error: Array, update: Array) -> None:
+    """Round the update to the grid after an error was added to it, and cut off the largest entries of e.
 
     Parameters
     ----------
     grid : Grid
         The grid; if it does not round, nothing is changed.
-    vector : array
-        The vector.
-    entries : int
-        How many entries to round.
+    error : array
+        e after the step, changed in place; empty without feedback.
+    update : array of shape (d,)
+        v before noise, changed in place if there is an error.
     """
-    for j in range(entries if grid.rounding != 0.0 else 0):
-        units = vector[j] / grid.unit
-        units = min(max(units, -_LARGEST_ERROR), _LARGEST_ERROR) if units == units else 0.0
-        vector[j] = grid.unit * np.rint(units)
+    most = grid.largest_error
+    for j in range(error.size if grid.rounding != 0.0 else 0):
+        error[j] = min(max(error[j], -most), most) if error[j] == error[j] else 0.0
+        update[j] = grid.unit * np.rint(update[j] / grid.unit)
 
 
 @register_jitable(**_EXACT)  # type: ignore[untyped-decorator]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clipsilon._core.parts import implemented
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
-from clipsilon.engine.grid import Grid, Scaling, add_normal, snap, step_grid
+from clipsilon.engine.grid import Grid, Scaling, add_normal, round_fed_back, step_grid
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
 from clipsilon.engine.threads import StepThreads, announce, clear, span_start, span_sums, wait_for
@@ -245,9 +245,8 @@ def finish_step(
     _multiply(grid.unit if is_exact else 1.0, v)
     _multiply(grid.unit if is_exact else 1.0, kept)
     recall(update.feedback, error, v)
-    snap(grid, v, kept.size)
     settle(update.feedback, error, kept, v)
-    snap(grid, error, error.size)
+    round_fed_back(grid, error, v)
     consider(update.output, theta, v, summary, rng)
     adapt(update.clip, t, counts, clip_state, rng)
     _add_noise(update.noise, grid, t, drawn, v, noise_state, rng)

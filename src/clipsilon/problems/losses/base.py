@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from clipsilon._core.checks import positive, vector
 from clipsilon._core.parts import Part, fallback, implementation, operation
+from clipsilon._core.products import dot
 
 Array = NDArray[np.float64]
 
@@ -212,34 +213,20 @@ def _gradient_from_slope(loss: type) -> Callable[..., None] | None:
 
 
 def _plain_value(loss, theta, features, label):  # type: ignore[no-untyped-def]
-    margin = 0.0
-    for j in range(theta.size):
-        margin += features[j] * theta[j]
-    return margin_value(loss, margin, label)
+    return margin_value(loss, dot(features, theta), label)
 
 
 def _penalised_value(loss, theta, features, label):  # type: ignore[no-untyped-def]
-    margin = 0.0
-    square = 0.0
-    for j in range(theta.size):
-        margin += features[j] * theta[j]
-        square += theta[j] * theta[j]
-    return margin_value(loss, margin, label) + 0.5 * loss.l2 * square
+    return margin_value(loss, dot(features, theta), label) + 0.5 * loss.l2 * dot(theta, theta)
 
 
 def _plain_gradient(loss, theta, features, label, out):  # type: ignore[no-untyped-def]
-    margin = 0.0
-    for j in range(theta.size):
-        margin += features[j] * theta[j]
-    rate = slope(loss, margin, label)
+    rate = slope(loss, dot(features, theta), label)
     for j in range(theta.size):
         out[j] = rate * features[j]
 
 
 def _penalised_gradient(loss, theta, features, label, out):  # type: ignore[no-untyped-def]
-    margin = 0.0
-    for j in range(theta.size):
-        margin += features[j] * theta[j]
-    rate = slope(loss, margin, label)
+    rate = slope(loss, dot(features, theta), label)
     for j in range(theta.size):
         out[j] = rate * features[j] + loss.l2 * theta[j]
