@@ -145,6 +145,45 @@ def test_no_record_exceeds_its_bound(data):
     assert change <= bound**2
 
 
+_HUBER, _LOGISTIC, _SOFTMAX = cs.losses.Huber(1.0, 1.0), cs.losses.Logistic(l2=1.4), cs.losses.Softmax(3)
+_FLAT = -744.6e-150  # a score of −744.6 for a row of 1e150, with a probability of 5e-324
+_EXTREMES = {
+    # own·l2·⟨x, θ⟩ overflowed, and the two terms of the gradient seemed to cancel: 20 times the bound
+    "large weight": (_HUBER, Norm(1.0), [10.0, 0.0], [-2.0, np.sqrt(96.0)], -1e3, 1e307),
+    "large model": (_HUBER, Norm(1.0), [1e100, 0.0], [-1e90, 1e100], -1e200, 1e120),
+    # own·l2 was not a normal number: 1.4 times the bound, and 1e24 times
+    "small weight": (_LOGISTIC, Normalise(1.0), [1e60, 0.0], [0.0, 0.0], 1.0, 5e-324),
+    "smaller penalty": (cs.losses.Huber(1.0, 1e-20), Normalise(1.0), [0.0, 1e60], [1e16, 0.0], 1e300, 1e-310),
+    # the norm of slopes of 5e-324 is not known: √2 times the bound
+    "small slopes": (_SOFTMAX, Normalise(1.0), [0.0, 0.0, _FLAT, 0.0, _FLAT, 0.0], [1e150, 0.0], 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("case", _EXTREMES.values(), ids=_EXTREMES)
+@pytest.mark.parametrize("table", [lambda x: x, sparse.csr_array], ids=["dense", "sparse"])
+def test_no_record_exceeds_its_bound_where_products_overflow_or_underflow(case, table):
+    loss, clip, theta, row, label, own = case
+    rows, labels = table(np.array([[1.0, 0.0], [0.0, 1.0], row])), np.array([0.0, 0.0, label])
+    with np.errstate(all="ignore"):
+        found = [
+            _units(loss, clip, np.array(theta), rows, labels, np.array([1.0, 1.0, weight]), 0.1)
+            for weight in (own, 0.0)
+        ]
+    pairs = zip(found[0][0].tolist(), found[1][0].tolist(), strict=True)
+    change = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs)
+    assert change <= found[0][1] ** 2
+
+
+def test_the_grid_is_the_same_in_compiled_code():
+    """Where records are in chunks, the grid is computed by Python, also for a step without noise."""
+    problem = remote.RemoteProblem(50, 3, loss=cs.losses.Logistic(l2=0.1), response=None)
+    rule = cs.DiceSGD(STEP, 0.5, 0.6, 0.05, residual_cap=1.5, batch=20)
+    public, compiled = scaling(problem, rule, 70), njit(lambda *about: step_grid(*about))
+    for bound in (0.5, 1e-90, 1e-91, 1e90, np.inf):
+        for std in (0.0, 0.05, 1e-7, 1e-90, 3e88, np.inf):
+            assert step_grid(public, bound, std, 3) == compiled(public, bound, std, 3)
+
+
 def test_a_record_may_reach_its_bound():
     rows = np.array([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 3.0, 4.0]])
     loss, theta, labels = cs.losses.SquaredError(), np.zeros(4), np.full(3, -100.0)

@@ -189,7 +189,9 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
     dimension : int
         d.
     """
-    ratio = bound * public.weight / std if is_moderate(bound) and is_moderate(std) else np.inf
+    if not (is_moderate(bound) and is_moderate(std)):
+        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf)
+    ratio = bound * public.weight / std
     longest = bound if public.kept_bound == np.inf else max(bound, public.kept_bound)
     share = max(ratio * (longest / bound) * public.most, public.error_bound / std)
     deviation, shift = 2.0**32, 0  # of the noise, in units
