@@ -1,6 +1,7 @@
 """Sums on the grid are exact: no order, no place and no rounding shows in them, and no record exceeds its bound."""
 
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,14 +12,15 @@ from scipy import sparse
 
 import clipsilon as cs
 import reference
+from clipsilon._core.parts import implements
 from clipsilon._core.products import dot, measure_eight, measure_row
 from clipsilon.engine import remote
 from clipsilon.engine.arrays import Records
 from clipsilon.engine.batch import add_penalties
 from clipsilon.engine.grid import LARGEST, covers_rounding, round_fed_back, scaling, step_grid
 from clipsilon.privacy.auditing.bits import identify
-from clipsilon.rules.clipping import Norm, Normalise, PerClass
-from clipsilon.rules.feedback import NoFeedback, recall, settle
+from clipsilon.rules.clipping import Norm, Normalise, PerClass, add_clipped
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, recall, settle
 from clipsilon.rules.noise import Gaussian
 from clipsilon.rules.sampling import Full, Poisson
 
@@ -254,6 +256,28 @@ def test_long_runs_with_feedback_are_covered_and_endless_ones_are_not():
     noisier = [grids_of(problem, rule, steps) for steps in (1, 20_000)]
     growth = (noisier[1].unit * 2.0 ** -noisier[1].shift) / (noisier[0].unit * 2.0 ** -noisier[0].shift) - 1
     assert 0 < growth <= 2.0**-6
+
+
+class Loose(NamedTuple):
+    """A user's cap that states a bound, which certificates do not rely on."""
+
+    def bound(self):
+        return 1e60
+
+
+@implements(add_clipped, Loose)
+def _(clip, vector, weight, total):
+    for j in range(vector.size):
+        total[j] += weight * vector[j]
+
+
+def test_a_cap_of_the_user_does_not_take_away_the_grid():
+    """Its certificate is that without a cap, which needs exact sums all the same."""
+    problem = _problem(LOSSES["margins"])
+    rule = cs.Rule("user", STEP, Norm(1.0), Full(), Gaussian(0.5), ErrorFeedback(Norm(1.0), Loose()))
+    assert np.isfinite(cs.account(rule, 70, 3, 1e-5).certified)
+    assert grids_of(problem, rule, 3).rounding > 0
+    assert covers_rounding(problem, rule, 3)
 
 
 def test_the_rounding_of_a_fed_back_error_is_within_its_allowance():
