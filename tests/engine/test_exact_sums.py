@@ -197,10 +197,11 @@ def test_a_record_may_reach_its_bound():
 def test_a_record_that_is_not_finite_adds_nothing(table):
     """A row of zeros with a label of 1e307 once made the update NaN, which betrayed the record with certainty."""
     x = np.vstack((np.eye(3), np.zeros((1, 3))))
+    rule = cs.Rule("full", STEP, Norm(1.0), Full(), Gaussian(0.1))
     for loss in (cs.losses.SquaredError(l2=0.1), cs.losses.SquaredError()):
-        problem = cs.Problem(table(x), [0.3, 0.2, 0.1, 1e307], loss=loss, weights=[1.0, 1.0, 1.0, 1e9])
-        rule = cs.Rule("full", STEP, Norm(1.0), Full(), Gaussian(0.1))
-        assert np.isfinite(cs.run(problem, rule, 20, seed=0).theta).all()
+        for label, own in ((1e307, 1e9), (1e300, 1.0)):  # the second only after its clip, in units of the grid
+            problem = cs.Problem(table(x), [0.3, 0.2, 0.1, label], loss=loss, weights=[1.0, 1.0, 1.0, own])
+            assert np.isfinite(cs.run(problem, rule, 20, seed=0).theta).all()
 
 
 def test_the_bits_of_one_step_do_not_betray_the_data():

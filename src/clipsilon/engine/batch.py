@@ -301,7 +301,8 @@ def _factors(clip, feedback, grid, amounts, sizes, theta_norm):
         penalty, kept_penalty = grid.weight * scale(clip, own, total), grid.weight * kept_amount(feedback, own, total)
         length = grid.weight * scale(clip, 1.0, total) * total
         kept_length = grid.weight * kept_amount(feedback, 1.0, total) * total
-        is_known = is_moderate(own) and is_moderate(total) and np.isfinite(kept_penalty)
+        is_known = is_moderate(own) and is_moderate(total)
+        is_known &= np.isfinite(in_v) & np.isfinite(in_kept) & np.isfinite(kept_penalty)  # also where the row is zero
     # Without branches, which would take longer than the comparisons; NaN fails all of them.
     is_known &= (length <= grid.limit) & (kept_length <= grid.kept_limit)
     is_known &= is_measurable(size) | (size == 0.0)
