@@ -139,7 +139,7 @@ class Selected(NamedTuple):
         """Return the output with the scale 4L/(nε), twice the sensitivity 2L/n over ε; L is `bound`, n is `records`.
 
         It is larger by a factor of 1 + 2⁻²⁰ + 2⁻²⁰/ε, which covers the rounding of norms and of the grid; more if
-        n·d exceeds 2³² (docs/proofs.md, "Exact sums in the engine").
+        n·(d + 16) exceeds 2³³ (docs/proofs.md, "Exact sums in the engine").
         """
         more = 1.0 + max(2.0**-20, records * (dimension + 16) * 2.0**-53) + 2.0**-20 / self.epsilon
         return self._replace(scale=more * 4.0 * bound / (records * self.epsilon))
