@@ -1,6 +1,7 @@
 """Sums on the grid are exact: no order, no place and no rounding shows in them, and no record exceeds its bound."""
 
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,14 +12,15 @@ from scipy import sparse
 
 import clipsilon as cs
 import reference
+from clipsilon._core.parts import implements
 from clipsilon._core.products import dot, measure_eight, measure_row
 from clipsilon.engine import remote
 from clipsilon.engine.arrays import Records
 from clipsilon.engine.batch import add_penalties
 from clipsilon.engine.grid import LARGEST, covers_rounding, round_fed_back, scaling, step_grid
 from clipsilon.privacy.auditing.bits import identify
-from clipsilon.rules.clipping import Norm, Normalise, PerClass
-from clipsilon.rules.feedback import NoFeedback, recall, settle
+from clipsilon.rules.clipping import Norm, Normalise, PerClass, add_clipped
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, recall, settle
 from clipsilon.rules.noise import Gaussian
 from clipsilon.rules.sampling import Full, Poisson
 
@@ -145,6 +147,45 @@ def test_no_record_exceeds_its_bound(data):
     assert change <= bound**2
 
 
+_HUBER, _LOGISTIC, _SOFTMAX = cs.losses.Huber(1.0, 1.0), cs.losses.Logistic(l2=1.4), cs.losses.Softmax(3)
+_FLAT = -744.6e-150  # a score of −744.6 for a row of 1e150, with a probability of 5e-324
+_EXTREMES = {
+    # own·l2·⟨x, θ⟩ overflowed, and the two terms of the gradient seemed to cancel: 20 times the bound
+    "large weight": (_HUBER, Norm(1.0), [10.0, 0.0], [-2.0, np.sqrt(96.0)], -1e3, 1e307),
+    "large model": (_HUBER, Norm(1.0), [1e100, 0.0], [-1e90, 1e100], -1e200, 1e120),
+    # own·l2 was not a normal number: 1.4 times the bound, and 1e24 times
+    "small weight": (_LOGISTIC, Normalise(1.0), [1e60, 0.0], [0.0, 0.0], 1.0, 5e-324),
+    "smaller penalty": (cs.losses.Huber(1.0, 1e-20), Normalise(1.0), [0.0, 1e60], [1e16, 0.0], 1e300, 1e-310),
+    # the norm of slopes of 5e-324 is not known: √2 times the bound
+    "small slopes": (_SOFTMAX, Normalise(1.0), [0.0, 0.0, _FLAT, 0.0, _FLAT, 0.0], [1e150, 0.0], 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("case", _EXTREMES.values(), ids=_EXTREMES)
+@pytest.mark.parametrize("table", [lambda x: x, sparse.csr_array], ids=["dense", "sparse"])
+def test_no_record_exceeds_its_bound_where_products_overflow_or_underflow(case, table):
+    loss, clip, theta, row, label, own = case
+    rows, labels = table(np.array([[1.0, 0.0], [0.0, 1.0], row])), np.array([0.0, 0.0, label])
+    with np.errstate(all="ignore"):
+        found = [
+            _units(loss, clip, np.array(theta), rows, labels, np.array([1.0, 1.0, weight]), 0.1)
+            for weight in (own, 0.0)
+        ]
+    pairs = zip(found[0][0].tolist(), found[1][0].tolist(), strict=True)
+    change = sum((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs)
+    assert change <= found[0][1] ** 2
+
+
+def test_the_grid_is_the_same_in_compiled_code():
+    """Where records are in chunks, the grid is computed by Python, also for a step without noise."""
+    problem = remote.RemoteProblem(50, 3, loss=cs.losses.Logistic(l2=0.1), response=None)
+    rule = cs.DiceSGD(STEP, 0.5, 0.6, 0.05, residual_cap=1.5, batch=20)
+    public, compiled = scaling(problem, rule, 70), njit(lambda *about: step_grid(*about))
+    for bound in (0.5, 1e-90, 1e-91, 1e90, np.inf):
+        for std in (0.0, 0.05, 1e-7, 1e-90, 3e88, np.inf):
+            assert step_grid(public, bound, std, 3) == compiled(public, bound, std, 3)
+
+
 def test_a_record_may_reach_its_bound():
     rows = np.array([[1.0, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 3.0, 4.0]])
     loss, theta, labels = cs.losses.SquaredError(), np.zeros(4), np.full(3, -100.0)
@@ -156,10 +197,11 @@ def test_a_record_may_reach_its_bound():
 def test_a_record_that_is_not_finite_adds_nothing(table):
     """A row of zeros with a label of 1e307 once made the update NaN, which betrayed the record with certainty."""
     x = np.vstack((np.eye(3), np.zeros((1, 3))))
+    rule = cs.Rule("full", STEP, Norm(1.0), Full(), Gaussian(0.1))
     for loss in (cs.losses.SquaredError(l2=0.1), cs.losses.SquaredError()):
-        problem = cs.Problem(table(x), [0.3, 0.2, 0.1, 1e307], loss=loss, weights=[1.0, 1.0, 1.0, 1e9])
-        rule = cs.Rule("full", STEP, Norm(1.0), Full(), Gaussian(0.1))
-        assert np.isfinite(cs.run(problem, rule, 20, seed=0).theta).all()
+        for label, own in ((1e307, 1e9), (1e300, 1.0)):  # the second only after its clip, in units of the grid
+            problem = cs.Problem(table(x), [0.3, 0.2, 0.1, label], loss=loss, weights=[1.0, 1.0, 1.0, own])
+            assert np.isfinite(cs.run(problem, rule, 20, seed=0).theta).all()
 
 
 def test_the_bits_of_one_step_do_not_betray_the_data():
@@ -215,6 +257,28 @@ def test_long_runs_with_feedback_are_covered_and_endless_ones_are_not():
     noisier = [grids_of(problem, rule, steps) for steps in (1, 20_000)]
     growth = (noisier[1].unit * 2.0 ** -noisier[1].shift) / (noisier[0].unit * 2.0 ** -noisier[0].shift) - 1
     assert 0 < growth <= 2.0**-6
+
+
+class Loose(NamedTuple):
+    """A user's cap that states a bound, which certificates do not rely on."""
+
+    def bound(self):
+        return 1e60
+
+
+@implements(add_clipped, Loose)
+def _(clip, vector, weight, total):
+    for j in range(vector.size):
+        total[j] += weight * vector[j]
+
+
+def test_a_cap_of_the_user_does_not_take_away_the_grid():
+    """Its certificate is that without a cap, which needs exact sums all the same."""
+    problem = _problem(LOSSES["margins"])
+    rule = cs.Rule("user", STEP, Norm(1.0), Full(), Gaussian(0.5), ErrorFeedback(Norm(1.0), Loose()))
+    assert np.isfinite(cs.account(rule, 70, 3, 1e-5).certified)
+    assert grids_of(problem, rule, 3).rounding > 0
+    assert covers_rounding(problem, rule, 3)
 
 
 def test_the_rounding_of_a_fed_back_error_is_within_its_allowance():

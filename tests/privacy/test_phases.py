@@ -28,6 +28,16 @@ def phased(thresholds, stds, starts=(1, 61), sampling=None):
     return cs.Rule("phased", CONSTANT, clip, Poisson(50, 0.05) if sampling is None else sampling, noise)
 
 
+def test_a_step_without_exact_sums_is_not_hidden_among_many():
+    """More than 1,000 stretches are merged; a clip of 1e-100 among them has no exact sums, so nothing is certified."""
+    starts = np.arange(1, 3_001)
+    thresholds = np.where(starts == 1_500, 1e-100, 1.0)
+    for changed in (thresholds, np.where(starts == 1_500, 1e100, 1.0)):
+        uneven = changed * (1.0 + 1e-3 * (starts % 2))  # so that no stretches are equal
+        found = cs.account(phased(uneven, uneven, starts), 1_000, 3_000, 1e-5, "zero-out")
+        assert found.certified == np.inf
+
+
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out", "add-remove"])
 def test_noise_in_proportion_is_certified_as_a_constant_clip(adjacency):
     plain = cs.DPSGD(CONSTANT, clip=2.0, noise_std=0.03, batch=50, rate=0.05)

@@ -95,6 +95,14 @@ def test_the_engine_selects_with_the_stated_chances():
         assert binomtest(int((trace.output[:, 0] == candidate).sum()), 20_000, chance).pvalue > 1e-7
 
 
+def test_the_scale_covers_the_rounding_of_norms_however_large_the_data():
+    """The computed norms of two data sets may differ by a further L·(d + 16)·2⁻⁵³."""
+    for records, dimension in ((10, 3), (10**7, 10), (10**8, 10**5)):
+        exact, found = 4.0 / records, Selected(1.0).on(1.0, records, dimension).scale
+        rounding = (dimension + 16) * 2.0**-53
+        assert found >= exact + 2.0 * rounding
+
+
 @pytest.mark.parametrize("bases", [(0.0, 0.0), (0.0, 30.0), (0.0, 1.0, 2.0), (4.0, 0.0, 25.0)])
 def test_the_choice_is_private(bases):
     """If one record changes the lengths by at most 2L/n, or L/n, the exact privacy loss is at most ε, or ε/2.

@@ -40,7 +40,7 @@ from clipsilon._core.rows import (
     weight_of,
     width,
 )
-from clipsilon._core.vectors import is_measurable, norm
+from clipsilon._core.vectors import LEAST_GRADIENT, is_measurable, is_moderate, norm
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums
 from clipsilon.engine.grid import CANCELLATION, Grid
 from clipsilon.engine.kernel_cache import INNER, kernel
@@ -259,7 +259,7 @@ def _by_scores(records, parts, models, span, grid, into, space, rng):
         if theta_norm > 0.0:
             for k in range(loss.classes):
                 inner += rates[k] * margin(features, i, theta, k * columns)
-        size = norm(rates) * row_norm(features, i, square(features, i))
+        size = _product_of_norms(grid, norm(rates), row_norm(features, i, square(features, i)))
         total = _gradient_norm(loss, own, own, inner, size, theta_norm, theta.size)
         if own != 0.0:
             tally(clip, total, counts)
@@ -280,6 +280,13 @@ def _product(factor, number):
 
 
 @register_jitable(**INNER)
+def _product_of_norms(grid, first, second):
+    """Return the product of two norms; NaN on a grid if one of them is so small that it is not known accurately."""
+    is_known = (is_measurable(first) | (first == 0.0)) & (is_measurable(second) | (second == 0.0))
+    return first * second if is_known or grid.rounding == 0.0 else np.nan
+
+
+@register_jitable(**INNER)
 def _factors(clip, feedback, grid, amounts, sizes, theta_norm):
     """Return what multiplies a record's row in v and in kept, and l2·θ in v and in kept.
 
@@ -294,7 +301,8 @@ def _factors(clip, feedback, grid, amounts, sizes, theta_norm):
         penalty, kept_penalty = grid.weight * scale(clip, own, total), grid.weight * kept_amount(feedback, own, total)
         length = grid.weight * scale(clip, 1.0, total) * total
         kept_length = grid.weight * kept_amount(feedback, 1.0, total) * total
-        is_known = np.isfinite(penalty) and np.isfinite(kept_penalty)
+        is_known = is_moderate(own) and is_moderate(total)
+        is_known &= np.isfinite(in_v) & np.isfinite(in_kept) & np.isfinite(kept_penalty)  # also where the row is zero
     # Without branches, which would take longer than the comparisons; NaN fails all of them.
     is_known &= (length <= grid.limit) & (kept_length <= grid.kept_limit)
     is_known &= is_measurable(size) | (size == 0.0)
@@ -375,8 +383,9 @@ def _has_penalty(loss: Any) -> bool:
 
 @register_jitable(**INNER)
 def _penalised_norm(loss, theta):
-    """Return ‖θ‖ if there is a penalty, else 0."""
-    return norm(theta) if _penalty_of(loss) > 0.0 else 0.0
+    """Return ‖θ‖ if there is a penalty, else 0; also 0 for a θ so small that its penalty does not matter."""
+    length = norm(theta) if _penalty_of(loss) > 0.0 else 0.0
+    return 0.0 if length < LEAST_GRADIENT else length
 
 
 def _gradient_norm(loss, rate, own, inner, size, theta_norm, d):
@@ -390,15 +399,16 @@ def _norm_of(loss, rate, own, inner, size, theta_norm, d):
 
     def penalised(loss, rate, own, inner, size, theta_norm, d):
         # The two terms may nearly cancel. The rounding error is added, so that no record exceeds its clip.
-        a, b = abs(rate) * size, abs(own) * loss.l2 * theta_norm
+        a, b = abs(rate) * size, own * (loss.l2 * theta_norm)
         if b == 0.0:
             return a
-        longer = max(a, b)
-        cross, most = 2.0 * (rate / longer) * (own * loss.l2 * inner / longer), 2.0 * (a / longer) * (b / longer)
-        if cross != cross or not 1e-280 < size * theta_norm < 1e280:  # overflow or underflow of ⟨x, θ⟩
-            cross = most
-        cross = min(max(cross, -most), most)
-        square = max(0.0, (a / longer) ** 2 + (b / longer) ** 2 + cross) + (2 * d + 64) * _ROUNDING
+        longer, lengths = max(a, b), size * theta_norm
+        cosine = inner / lengths if rate > 0.0 else -inner / lengths
+        if cosine != cosine or not 1e-280 < lengths < 1e280:  # overflow or underflow of ⟨x, θ⟩
+            cosine = 1.0
+        first, second = a / longer, b / longer
+        cross = 2.0 * first * second * min(max(cosine, -1.0), 1.0)
+        square = max(0.0, first * first + second * second + cross) + (2 * d + 64) * _ROUNDING
         return longer * max(np.sqrt(square), 1.0 / CANCELLATION)
 
     return penalised if _has_penalty(loss) else plain

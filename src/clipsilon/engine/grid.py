@@ -22,7 +22,7 @@ from clipsilon._core.parts import implemented
 from clipsilon._core.vectors import is_moderate
 from clipsilon.problems.losses.base import penalty
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import at_step, bound_of
+from clipsilon.rules.clipping import at_step, bound_of, largest_norm
 from clipsilon.rules.feedback import ErrorFeedback, remembers
 from clipsilon.rules.noise import ScheduledGaussian, deviation
 from clipsilon.rules.rule import Rule
@@ -124,7 +124,7 @@ def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
     if remembers(rule.feedback):
         room *= _FEEDBACK_ROOM
     if isinstance(rule.feedback, ErrorFeedback):
-        error_bound, kept_bound = _FEEDBACK_ROOM * bound_of(rule.feedback.clip), bound_of(rule.feedback.cap)
+        error_bound, kept_bound = _FEEDBACK_ROOM * bound_of(rule.feedback.clip), _cap_of(rule.feedback)
     drift, error_drift = _drift(rule, problem.dimension, steps)
     return Scaling(
         weight=1.0 / expected_batch(rule.sampling, records),
@@ -138,13 +138,18 @@ def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
     )
 
 
+def _cap_of(feedback: ErrorFeedback) -> float:
+    """Return C3; infinite for caps that are not of the package, as in certificates."""
+    return bound_of(feedback.cap) if type(feedback.cap) in implemented(largest_norm) else np.inf
+
+
 def _drift(rule: Rule, dimension: int, steps: int) -> tuple[float, float]:
     """Return `drift` and `error_drift` of `Scaling`."""
     if not isinstance(rule.feedback, ErrorFeedback):
         return 0.0, 0.0
     root, clipping = float(np.sqrt(dimension)), (dimension + 24) / 64
     drift = (2.0 * root + clipping) * float(np.sqrt(steps))
-    cap = bound_of(rule.feedback.cap)
+    cap = _cap_of(rule.feedback)
     if np.isinf(cap):  # nothing is certified of e but what its clip lets through
         return drift, 0.0
     if cap < 1.5 * bound_of(rule.clip):  # else the slack covers the rounding of what one record adds to e
@@ -189,7 +194,9 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
     dimension : int
         d.
     """
-    ratio = bound * public.weight / std if is_moderate(bound) and is_moderate(std) else np.inf
+    if not (is_moderate(bound) and is_moderate(std)):
+        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf)
+    ratio = bound * public.weight / std
     longest = bound if public.kept_bound == np.inf else max(bound, public.kept_bound)
     share = max(ratio * (longest / bound) * public.most, public.error_bound / std)
     deviation, shift = 2.0**32, 0  # of the noise, in units

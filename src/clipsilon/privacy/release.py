@@ -13,6 +13,7 @@ import numpy as np
 
 from clipsilon._core import checks
 from clipsilon._core.parts import all_ours
+from clipsilon._core.vectors import LEAST, MOST
 from clipsilon.rules import clipping
 from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, counts_records
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
@@ -201,7 +202,8 @@ def release(rule: Rule, records: int, steps: int) -> Release:
 def _events(rule: Rule, steps: int) -> tuple[Event, ...]:
     """Return the stretches of steps on which both bound and noise are constant.
 
-    Very many stretches are merged, and count with the largest bound and the largest ratio of bound to noise.
+    Very many stretches are merged, and count with the largest bound and the largest ratio of bound to noise; without
+    noise if that of one of them is so small or so large that its sums are not exact.
     """
     ends, columns = [], []
     for stretches in (_bounds(rule.clip, steps), _stds(rule.noise, steps)):
@@ -214,8 +216,8 @@ def _events(rule: Rule, steps: int) -> tuple[Event, ...]:
         raise ValueError(f"schedules must cover {steps} steps in order, got stretches of {lengths.tolist()[:5]}.")
     if cuts.size > _MOST_EVENTS:
         firsts = np.arange(0, cuts.size, -(-cuts.size // _MOST_EVENTS))
-        with np.errstate(divide="ignore"):
-            ratios = np.maximum.reduceat(bounds / stds, firsts)
+        is_exact = (np.minimum(bounds, stds) >= LEAST) & (np.maximum(bounds, stds) <= MOST)
+        ratios = np.maximum.reduceat(np.where(is_exact, bounds / np.maximum(stds, LEAST), np.inf), firsts)
         lengths, bounds = np.add.reduceat(lengths, firsts), np.maximum.reduceat(bounds, firsts)
         stds = bounds / ratios
     return tuple(Event(int(n), float(c), float(s)) for n, c, s in zip(lengths, bounds, stds, strict=True))

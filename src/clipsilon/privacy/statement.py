@@ -301,6 +301,10 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     ]
     if released.feedback is not None:
         terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")
+        terms.append(
+            "The rounding of e is covered unless the run is very long, or the rate is public, where a few steps may be "
+            "too many: estimators check this, `run` does not (docs/proofs.md)."
+        )
     if released.selection > 0:
         terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
     return terms

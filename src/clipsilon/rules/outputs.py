@@ -135,13 +135,13 @@ class Selected(NamedTuple):
     epsilon: float
     scale: float = np.nan
 
-    def on(self, bound: float, records: int) -> Selected:
+    def on(self, bound: float, records: int, dimension: int = 1) -> Selected:
         """Return the output with the scale 4L/(nε), twice the sensitivity 2L/n over ε; L is `bound`, n is `records`.
 
-        It is larger by a factor of 1 + 2⁻²⁰ + 2⁻²⁰/ε, which covers the rounding of norms and of the grid
-        (docs/proofs.md, "Exact sums in the engine").
+        It is larger by a factor of 1 + 2⁻²⁰ + 2⁻²⁰/ε, which covers the rounding of norms and of the grid; more if
+        n·(d + 16) exceeds 2³³ (docs/proofs.md, "Exact sums in the engine").
         """
-        more = 1.0 + 2.0**-20 * (1.0 + 1.0 / self.epsilon)
+        more = 1.0 + max(2.0**-20, records * (dimension + 16) * 2.0**-53) + 2.0**-20 / self.epsilon
         return self._replace(scale=more * 4.0 * bound / (records * self.epsilon))
 
 

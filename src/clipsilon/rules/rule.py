@@ -166,7 +166,7 @@ class Rule:
         if isinstance(self.noise, Local):
             return replace(self, noise=self.noise.on(problem))
         if isinstance(self.output, Selected):
-            return replace(self, output=self.output.on(bound_of(self.clip), problem.records))
+            return replace(self, output=self.output.on(bound_of(self.clip), problem.records, problem.dimension))
         return self
 
     def check(self, problem: Problem, steps: int) -> None:
