@@ -124,7 +124,8 @@ def draw_run(bits: BitGenerator, numerator: float, denominator: float, scale: fl
     quotient = int(_minus_log(head) * units)
     if head >= _LEAST_HEAD and (quotient + 1) & _UNIT_MASK >= 2:
         return quotient >> _UNIT_BITS
-    return _compared_run((bits, head, numerator, denominator, scale))
+    compared: int = _compared_run((bits, head, numerator, denominator, scale))
+    return compared
 
 
 @register_jitable
