@@ -96,16 +96,16 @@ def at_powers(q):
     return sorted(head for head in {*found, *powers} if 0 <= head < 2**62)
 
 
-@pytest.mark.parametrize("pair", PROBABILITIES, ids=str)
+@pytest.mark.parametrize("pair", [pair for pair in PROBABILITIES if exact(*pair) > 1e-11], ids=str)
 def test_what_one_word_decides_is_true_for_all_further_digits(pair):
     q, decided = exact(*pair), 0
-    for head in at_powers(q):
+    for head in at_powers(q)[:: 1 if q > 1e-5 else 7]:
         script = reference.Script([head * 4 + 3], SFC64(1))
         found = run(script.bit_generator(), *pair)
         if script.drawn == 1:
             decided += 1
             assert reference.runs_between(Fraction(head, 2**62), Fraction(head + 1, 2**62), q) == found
-    assert decided > 10 or q < 1e-11  # there, the error of a quotient is more than 1
+    assert decided > 10
 
 
 # Every path, word by word
@@ -114,10 +114,11 @@ def test_what_one_word_decides_is_true_for_all_further_digits(pair):
 @pytest.mark.parametrize("pair", PROBABILITIES, ids=str)
 def test_compiled_interpreted_and_reference_draw_the_same(pair):
     bits, source, q = SFC64(5), reference.Script([], SFC64(5)), exact(*pair)
-    compiled = runs(SFC64(5), *pair, 1000).tolist()
-    assert [run(bits, *pair) for _ in range(1000)] == compiled
+    count = 500 if q > 1e-8 else 20
+    compiled = runs(SFC64(5), *pair, count).tolist()
+    assert [run(bits, *pair) for _ in range(count)] == compiled
     if q > 1e-8:  # for others, the package draws more digits than are needed in some percent of the draws
-        assert [reference.coin_run(source, q) for _ in range(1000)] == compiled
+        assert [reference.coin_run(source, q) for _ in range(count)] == compiled
         assert bits.random_raw() == source()  # the same number of words
 
 
@@ -143,12 +144,8 @@ def test_digits_are_drawn_until_they_decide(pair, limbs, offset):
     assert expected in (g - 1, g)
     assert run(scripts[1].bit_generator(), *pair) == expected
     assert runs(scripts[2].bit_generator(), *pair, 1)[0] == expected
-    assert (
-        scripts[1].drawn
-        == scripts[2].drawn
-        == (5 if limbs < 4 or (limbs == 4 and offset in (-1, 2)) else scripts[1].drawn)
-    )
-    assert scripts[1].drawn in (5, 11, 23)
+    words_needed = next(n for n in (4, 10, 22) if limbs < n or (limbs == n and offset == 2)) + 1
+    assert scripts[1].drawn == scripts[2].drawn == words_needed
 
 
 # Limits
@@ -184,7 +181,8 @@ def test_certain_coins_use_no_words():
 @pytest.mark.parametrize("pair", PROBABILITIES, ids=str)
 @pytest.mark.parametrize("generator", [SFC64, lambda seed: AESCounter(key=seed)], ids=["SFC64", "AES"])
 def test_runs_are_geometric(pair, generator):
-    count, q = 200_000, float(exact(*pair))
+    q = float(exact(*pair))
+    count = 200_000 if q > 1e-8 else 20_000
     found = runs(generator(17), *pair, count)
     ends = np.unique(np.floor(np.log1p(-np.arange(1, 100) / 100) / np.log1p(-q)).astype(np.int64))  # of classes
     below = -np.expm1((ends + 1.0) * np.log1p(-q))  # P(G ≤ end)

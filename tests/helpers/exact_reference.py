@@ -8,7 +8,7 @@ from collections import deque
 from ctypes import c_void_p
 from fractions import Fraction
 
-from mpmath import exp, floor, log, mp, mpf, workprec
+from mpmath import exp, floor, log, log1p, mp, mpf, workprec
 from randomgen import UserBitGenerator
 
 HEIGHT = 1705372967
@@ -139,7 +139,7 @@ def runs_between(low, high, q):
     if low == 0:
         return None
     with workprec(600):
-        shortest, longest = (int(floor(log(fraction(u)) / log(fraction(1 - q)))) for u in (high, low))
+        shortest, longest = (int(floor(log(fraction(u)) / log1p(-fraction(q)))) for u in (high, low))
     # Where U is a power itself, logarithms cannot tell on which side of the integer their quotient is.
     if longest < 10**4:
         shortest, longest = near(high, q, shortest, weak=True), near(low, q, longest, weak=False)
