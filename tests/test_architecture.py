@@ -23,8 +23,8 @@ ORDER = [
 # The order within these folders.
 INNER_ORDER = {
     "_core": [
-        *("sources", "extras", "apart", "products", "vectors", "words"),
-        *("bell_curve", "normal_tables", "exact_normal", "exact_laplace"),
+        *("sources", "extras", "apart", "products", "vectors", "words", "limbs"),
+        *("bell_curve", "normal_tables", "exact_normal", "exact_laplace", "exact_coins"),
         *("storage", "other_names", "checks", "parts", "rows"),
     ],
     "problems": ["losses", "responses", "regions", "constants", "problem"],

@@ -1,13 +1,14 @@
-"""The exact normal sampler in plain Python, written from docs/proofs.md: Python integers, and mpmath for the curve.
+"""The exact samplers in plain Python, written from docs/proofs.md: Python integers, and mpmath for the curve.
 
-It consumes the same words as the package's sampler, so draws can be compared one by one.
+They consume the same words as the package's samplers, so draws can be compared one by one.
 """
 
 from bisect import bisect_right
 from collections import deque
 from ctypes import c_void_p
+from fractions import Fraction
 
-from mpmath import exp, floor, mp, mpf, workprec
+from mpmath import exp, floor, log, log1p, mp, mpf, workprec
 from randomgen import UserBitGenerator
 
 HEIGHT = 1705372967
@@ -123,6 +124,36 @@ def under(word, cell, height, known):
         if curve + 2 * 2**exponent <= y:
             return False
         size *= 2
+
+
+def coin_run(word, q):
+    """Return the number of g ≥ 1 with U < (1 − q)^g for a Fraction q; 62 bits of U come first, then limbs."""
+    u, digits = word() // 4, 62
+    while (found := runs_between(Fraction(u, 2**digits), Fraction(u + 1, 2**digits), q)) is None:
+        u, digits = u * 2**31 + word() // 2**33, digits + 31
+    return found
+
+
+def runs_between(low, high, q):
+    """Return the run that all U in [low, high) have in common, or None."""
+    if low == 0:
+        return None
+    with workprec(600):
+        shortest, longest = (int(floor(log(fraction(u)) / log1p(-fraction(q)))) for u in (high, low))
+    # Where U is a power itself, logarithms cannot tell on which side of the integer their quotient is.
+    if longest < 10**4:
+        shortest, longest = near(high, q, shortest, weak=True), near(low, q, longest, weak=False)
+    return longest if shortest == longest else None
+
+
+def near(u, q, estimate, weak):
+    """Return the number of g ≥ 1 with u < (1 − q)^g, or with u ≤ (1 − q)^g if `weak`, next to an estimate."""
+    fits = [g for g in range(max(estimate - 1, 1), estimate + 2) if u < (1 - q) ** g or (weak and u == (1 - q) ** g)]
+    return max(fits, default=max(estimate - 2, 0))
+
+
+def fraction(x):
+    return mpf(x.numerator) / x.denominator
 
 
 assert mp.prec <= 60  # precision is set locally, where it is needed

@@ -145,7 +145,8 @@ class Sampler:
             chosen, position = [], -1
             q = sampling.batch / m if sampling.rate is None else sampling.rate
             while True:
-                position += 1 + int(rng.standard_exponential() / -np.log1p(-q))
+                u = (int(rng.bit_generator.random_raw()) // 4 + 0.5) / 2**62 if q < 1 else 1.0
+                position += 1 + int(np.log(u) / np.log1p(-q))
                 if position >= m:
                     return chosen
                 chosen.append(position)

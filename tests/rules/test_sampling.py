@@ -1,7 +1,10 @@
 """Samplers draw as documented. Each statistical test raises a false alarm with probability below 10⁻⁶."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from numba import njit
 from scipy import stats
 
 import clipsilon as cs
@@ -12,7 +15,9 @@ from clipsilon.rules.sampling import (
     SinglePass,
     Uniform,
     draw,
+    draw_span,
     expected_batch,
+    pass_span,
     permutes,
     public_rate,
     sampling_rate,
@@ -153,3 +158,61 @@ def test_rates_are_checked():
     with pytest.raises(ValueError, match="batch must be at most the number of records"):
         cs.DPSGD(step, 1.0, 1.0, batch=20).check_sampling(9, 1)
     cs.DPSGD(step, 1.0, 1.0, batch=20, rate=0.5).check_sampling(9, 1)  # an error here would tell how many there are
+
+
+# Exact coins.
+
+
+@njit
+def inclusions(sampling, m, rounds, rng):
+    """Return how often each record, and each pair of records, is drawn."""
+    order, drawn = np.empty(0, np.int64), np.empty(m, np.int64)
+    both = np.zeros((m, m), np.int64)
+    for t in range(rounds):
+        count = draw(sampling, t, m, order, rng, drawn)
+        for i in range(count):
+            assert i == 0 or drawn[i] > drawn[i - 1]
+            for j in range(i + 1):
+                both[drawn[i], drawn[j]] += 1
+    return both
+
+
+@pytest.mark.parametrize("sampling", [Poisson(1), Poisson(29), Poisson(30), Poisson(15), Poisson(2, 0.07)], ids=str)
+def test_records_and_pairs_are_drawn_as_often_as_by_independent_coins(sampling):
+    """Binomial tests of 30 records and 435 pairs per case; false alarm of all together below 10⁻⁶."""
+    m, rounds = 30, 1_000_000
+    both = inclusions(sampling, m, rounds, np.random.Generator(np.random.SFC64(23)))
+    q = sampling_rate(sampling, m)
+    for i in range(m):
+        for j in range(i + 1):
+            assert stats.binomtest(int(both[i, j]), rounds, q if i == j else q * q).pvalue > ALARM / m**2
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 40])
+def test_everyone_is_drawn_without_randomness_and_few_records_suffice(m):
+    rng = np.random.Generator(np.random.SFC64(0))
+    order, drawn = np.empty(0, np.int64), np.empty(m, np.int64)
+    for sampling in (Poisson(m), Poisson(1, 1.0)):
+        assert draw(sampling, 0, m, order, rng, drawn) == m
+        np.testing.assert_array_equal(drawn, np.arange(m))
+    assert rng.bit_generator.random_raw() == np.random.SFC64(0).random_raw()
+    for rate in (1e-300, 1e-30, 1e-9):
+        assert draw(Poisson(1, rate), 0, m, order, rng, drawn) == 0
+
+
+@pytest.mark.parametrize("sampling", [Poisson(30), Poisson(199), Poisson(200), Poisson(1), Poisson(3, 0.02)], ids=str)
+def test_spans_draw_what_one_draw_does(sampling):
+    m, drawn = 200, np.empty(200, np.int64)
+    cuts = np.random.default_rng(4)
+    for seed in range(50):
+        whole, rng, again = (np.random.Generator(np.random.SFC64(seed)) for _ in range(3))
+        expected = drawn[: draw(sampling, 0, m, np.empty(0, np.int64), whole, drawn)].tolist()
+        ends = [0, *sorted(cuts.integers(0, m + 1, 5).tolist()), m]
+        found, position, part = [], -1, np.empty(m, np.int64)
+        for first, last in pairwise(ends):
+            position = pass_span(sampling, m, position, first, rng)
+            again.bit_generator.state = rng.bit_generator.state
+            found += [first + k for k in part[: draw_span(sampling, m, position, first, last, again, part)].tolist()]
+        pass_span(sampling, m, position, m, rng)
+        assert found == expected
+        assert rng.bit_generator.random_raw() == whole.bit_generator.random_raw()

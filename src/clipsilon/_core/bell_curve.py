@@ -10,11 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numba.extending import register_jitable
 from numpy.random import BitGenerator
-from numpy.typing import NDArray
 
+from clipsilon._core.limbs import Limbs, distance, extend, multiply
 from clipsilon._core.words import LIMB, LIMB_MASK, next_limb
-
-Limbs = NDArray[np.int64]
 
 HEIGHT = 1705372967
 """The curve is HEIGHT·exp(−x²/2). `normal_tables` explains the number."""
@@ -51,20 +49,11 @@ def is_under_curve(bits: BitGenerator, cell: int, height: int, known: int) -> bo
     x[0], x[1] = head >> LIMB, head & LIMB_MASK
     size = max(_LEAST_LIMBS, known + 2)
     while True:
-        x, y = _extend(bits, x, size), _extend(bits, y, size)
-        apart = _distance(_bell(x, exponent), y)
+        x, y = extend(bits, x, size), extend(bits, y, size)
+        apart = distance(_bell(x, exponent), y)
         if abs(apart) >= 2 << exponent:
             return apart > 0
         size *= 2
-
-
-@register_jitable
-def _extend(bits: BitGenerator, limbs: Limbs, size: int) -> Limbs:
-    """Return the limbs, followed by random ones up to the given size."""
-    out = np.empty(size, np.int64)
-    for i in range(size):
-        out[i] = limbs[i] if i < limbs.size else next_limb(bits)
-    return out
 
 
 @register_jitable
@@ -81,7 +70,7 @@ def _bell(x: Limbs, exponent: int) -> Limbs:
         value[i] = x[i] if i < x.size else 0
     for step in range(1 + terms + 2 * exponent):
         in_series = 0 < step <= terms
-        _multiply(half if in_series else value, value, product)
+        multiply(half if in_series else value, value, product)
         divisor = terms + 1 - step if in_series else (2 if step == 0 else 1)
         rest = 0
         for i in range(size):
@@ -98,29 +87,3 @@ def _bell(x: Limbs, exponent: int) -> Limbs:
         carry = total >> LIMB
     product[0] = carry
     return product
-
-
-@register_jitable
-def _multiply(a: Limbs, b: Limbs, product: Limbs) -> None:
-    """Write a·b; its first half is the product of the fractions, rounded down."""
-    n = a.size
-    for i in range(2 * n):
-        product[i] = 0
-    for i in range(n - 1, -1, -1):
-        carry = 0
-        for j in range(n - 1, -1, -1):
-            total = a[i] * b[j] + product[i + j + 1] + carry
-            product[i + j + 1] = total & LIMB_MASK
-            carry = total >> LIMB
-        product[i] = carry
-
-
-@register_jitable
-def _distance(a: Limbs, b: Limbs) -> int:
-    """Return a − b in units of the last limb of b; if it is ±2^32 or beyond, any number of its sign there."""
-    apart = 0
-    for i in range(b.size):
-        apart = (apart << LIMB) + (a[i] - b[i])
-        if abs(apart) >= 2 << LIMB:  # what follows changes it by less than 1, and one more shift would overflow
-            break
-    return apart

@@ -96,14 +96,14 @@ class ChunkStart(NamedTuple):
     ----------
     first : int
         The number of the chunk's first record.
-    position : float
+    position : int
         The first record from `first` on that takes part, as returned by `pass_span`.
     generator : GeneratorState
         The state of the generator after that record was drawn.
     """
 
     first: int
-    position: float
+    position: int
     generator: GeneratorState
 
 
@@ -201,7 +201,7 @@ def _check_parts(parts: RecordParts) -> None:
 
 
 @kernel
-def _draw(sampling: Sampling, m: int, position: float, first: int, last: int, rng: Generator, drawn: Indices) -> int:
+def _draw(sampling: Sampling, m: int, position: int, first: int, last: int, rng: Generator, drawn: Indices) -> int:
     found: int = draw_span(sampling, m, position, first, last, rng, drawn)
     return found
 
@@ -316,7 +316,7 @@ def _finish_step(
 
 def _chunk_starts(sampling: Sampling, m: int, firsts: list[int], rng: Generator) -> list[ChunkStart]:
     """Make the draws of a step without storing them, and return their state at the beginning of each chunk."""
-    starts, position = [], -1.0
+    starts, position = [], -1
     for first in firsts:
         position = _pass(sampling, m, position, first, rng)
         starts.append(ChunkStart(first, position, GeneratorState.of(rng)))
@@ -325,6 +325,6 @@ def _chunk_starts(sampling: Sampling, m: int, firsts: list[int], rng: Generator)
 
 
 @kernel
-def _pass(sampling: Sampling, m: int, position: float, last: int, rng: Generator) -> float:
-    reached: float = pass_span(sampling, m, position, last, rng)
+def _pass(sampling: Sampling, m: int, position: int, last: int, rng: Generator) -> int:
+    reached: int = pass_span(sampling, m, position, last, rng)
     return reached

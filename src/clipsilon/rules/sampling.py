@@ -16,6 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import count, rate
+from clipsilon._core.exact_coins import draw_run, run_scale
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 
 __all__ = [
@@ -103,9 +104,7 @@ def _unknown(sampling, t, m, order):  # type: ignore[no-untyped-def]
 
 
 @operation
-def draw_span(
-    sampling: Sampling, m: int, position: float, first: int, last: int, rng: Generator, drawn: Indices
-) -> int:
+def draw_span(sampling: Sampling, m: int, position: int, first: int, last: int, rng: Generator, drawn: Indices) -> int:
     """Write the records of a chunk that take part in a step into `drawn`, and return their number.
 
     Parameters
@@ -114,7 +113,7 @@ def draw_span(
         The part.
     m : int
         The number of records in all chunks.
-    position : float
+    position : int
         The first record from `first` on that takes part, as returned by `pass_span`; it may lie beyond the chunk.
     first, last : int
         The chunk holds the records first, …, last − 1.
@@ -131,7 +130,7 @@ def draw_span(
 
 
 @operation
-def pass_span(sampling: Sampling, m: int, position: float, last: int, rng: Generator) -> float:
+def pass_span(sampling: Sampling, m: int, position: int, last: int, rng: Generator) -> int:
     """Return the first record from `last` on that takes part in a step, and make all draws up to it.
 
     Parameters
@@ -140,7 +139,7 @@ def pass_span(sampling: Sampling, m: int, position: float, last: int, rng: Gener
         The part.
     m : int
         The number of records in all chunks.
-    position : float
+    position : int
         The last result of this function in the same step; −1 at the beginning of the step.
     last : int
         The first record of the next chunk, or m.
@@ -149,8 +148,8 @@ def pass_span(sampling: Sampling, m: int, position: float, last: int, rng: Gener
 
     Returns
     -------
-    float
-        The record, possibly with a fraction that is to be dropped; m or more if there is none.
+    int
+        The record; m or more if there is none.
     """
 
 
@@ -223,6 +222,8 @@ def _optional_rate(name: str, value: object) -> float | None:
 class Poisson(NamedTuple):
     """Draw each record with the same probability, independently of the other records and in each step.
 
+    The probability is exact (docs/proofs.md, "Exact Poisson batches").
+
     Parameters
     ----------
     batch : int, default 1
@@ -242,41 +243,54 @@ class Poisson(NamedTuple):
 
 
 @register_jitable
-def _intensity(batch, rate, m):
-    """Return λ = −log(1 − q) for the probability q."""
+def _probability(batch, rate, m):
+    """Return numerator and denominator of the probability."""
     if rate is None:  # decided while compiling, by the type of the field
-        return -np.log1p(-batch / m) if batch < m else np.inf
-    return -np.log1p(-rate) if rate < 1.0 else np.inf
+        return batch, m
+    return rate, 1.0
+
+
+# Records are skipped by exact runs of coins. The bit generator is handed over, not the Generator, which would cost
+# reference counting for each record.
 
 
 @register_jitable
-def _following(position, intensity, rng):
-    """Return the next record that takes part: gaps are geometric, ⌊E/λ⌋ for E ~ Exp(1)."""
-    return np.floor(position) + 1.0 + rng.standard_exponential() / intensity
+def _draw_from(position, batch, rate, m, first, last, bits, drawn):
+    """Write the records of a span that take part into `drawn`; `position` is the first of them, or −1 if unknown."""
+    numerator, denominator = _probability(batch, rate, m)
+    scale = run_scale(numerator, denominator)
+    found = 0
+    if position >= 0:
+        if position >= last:
+            return 0
+        drawn[0] = position - first
+        found = 1
+    while True:
+        position += 1 + draw_run(bits, numerator, denominator, scale)
+        if position >= last:
+            return found
+        drawn[found] = position - first
+        found += 1
 
 
 @implements(draw_span, Poisson)
 def _(sampling, m, position, first, last, rng, drawn):
-    intensity = _intensity(sampling.batch, sampling.rate, m)
-    found = 0
-    while position < last:
-        drawn[found] = int(position) - first
-        found += 1
-        position = _following(position, intensity, rng)
-    return found
+    return _draw_from(position, sampling.batch, sampling.rate, m, first, last, rng.bit_generator, drawn)
 
 
 @implements(pass_span, Poisson)
 def _(sampling, m, position, last, rng):
-    intensity = _intensity(sampling.batch, sampling.rate, m)
+    bits = rng.bit_generator
+    numerator, denominator = _probability(sampling.batch, sampling.rate, m)
+    scale = run_scale(numerator, denominator)
     while position < last:
-        position = _following(position, intensity, rng)
+        position += 1 + draw_run(bits, numerator, denominator, scale)
     return position
 
 
 @implements(draw, Poisson)
 def _(sampling, t, m, order, rng, drawn):
-    return draw_span(sampling, m, pass_span(sampling, m, -1.0, 0, rng), 0, m, rng, drawn)
+    return _draw_from(-1, sampling.batch, sampling.rate, m, 0, m, rng.bit_generator, drawn)
 
 
 @traits(fixed=True)  # never more than `batch` records per step
@@ -342,9 +356,9 @@ def _(sampling, m, position, first, last, rng, drawn):
 
 @implements(pass_span, Full)
 def _(sampling, m, position, last, rng):
-    return float(last)
+    return last
 
 
 @implements(draw, Full)
 def _(sampling, t, m, order, rng, drawn):
-    return draw_span(sampling, m, 0.0, 0, m, rng, drawn)
+    return draw_span(sampling, m, 0, 0, m, rng, drawn)
