@@ -249,7 +249,13 @@ class BatchState:
         is_foreign : bool
             Whether a step was made without a batch of the private loader.
         """
-        self.require_between_steps()
-        self.steps, self.passes, self.is_foreign = steps, passes, is_foreign
+        self.leave_pass()
+        self.steps, self.passes = steps, passes
+        self.is_foreign |= is_foreign
         self.current = Pass(taken, taken, is_counted=taken > 0)
+
+    def leave_pass(self) -> None:
+        """End the pass that is under way, of which no step can be made any more."""
+        self.require_between_steps()
+        self.current = Pass()
         self._sizes.clear()

@@ -89,6 +89,20 @@ class _Training:
     guard: Guard | None = None
     inherited: list[str] = field(default_factory=list)  # checks that were not possible before a checkpoint
 
+    @property
+    def is_replayed(self) -> bool:
+        """Whether noise and batches come from seeds, so that going back to a checkpoint repeats the same releases."""
+        return self.is_seeded and self.is_guessable
+
+    def resume(self, content: dict[str, Any], lineage: dict[str, Any]) -> None:
+        """Go on where a checkpoint of a certain lineage was made; what was said of steps taken before stays true."""
+        is_used = self.state.steps > 0
+        self.lineage.resume(content["steps"], **lineage)
+        self.batches.load_state_dict(content["batches"], content["steps"])
+        self.is_seeded = content["seeded"] or (is_used and self.is_seeded)
+        self.is_guessable = content["guessable"] or (is_used and self.is_guessable)
+        self.inherited = list(content.get("unchecked", []))
+
     def faults(self) -> list[str]:
         """Return why nothing can be certified of this training."""
         shared = [_OTHER_ENGINE] if has_other_training(self.dataset, self.lineage) else []
@@ -378,7 +392,9 @@ class PrivacyEngine:
     ) -> dict[str, Any]:
         """Resume from a checkpoint of the same training, made private in the same way.
 
-        The noise resumes, too: of two trainings that continue from the same checkpoint, only one may be released.
+        The noise resumes, too: of two trainings that continue from the same checkpoint, only one may be released. An
+        engine that has itself gone on from the checkpoint draws new noise and new batches, and keeps the steps that it
+        took since counted; with error feedback, it certifies nothing any more.
 
         Parameters
         ----------
@@ -405,11 +421,12 @@ class PrivacyEngine:
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
         lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
-        training.lineage.resume(content["steps"], **lineage)
-        training.batches.load_state_dict(content["batches"], content["steps"])
-        optimizer.noise.stream.set_state(content["noise"])
-        training.is_seeded, training.is_guessable = content["seeded"], content["guessable"]
-        training.inherited = list(content.get("unchecked", []))
+        if training.lineage.has_left(lineage["run"], content["steps"]) and not training.is_replayed:
+            optimizer.noise.stream.renew()
+            training.batches.begin_anew()
+        else:
+            training.resume(content, lineage)
+            optimizer.noise.stream.set_state(content["noise"])
         return dict(content["more"])
 
 

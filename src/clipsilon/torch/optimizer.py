@@ -53,6 +53,10 @@ _BY_HAND = (
 _TOO_MANY = (
     "Nothing can be certified: a step was made of more than 128 + 8·batch_size rows, for which sums are not exact."
 )
+_ERROR_REPLACED = (
+    "Nothing can be certified: steps were taken, and then an earlier error was loaded, so that what records left in it "
+    "is fed back twice; load a state of algorithm='dice' before the first step only."
+)
 ONE_ROW = "every layer's input must have one row per record (give position ids, for instance)."
 
 
@@ -232,8 +236,15 @@ class PrivateOptimizer(DPOptimizer):
         self.original_optimizer.load_state_dict(state_dict)
         self.lineage.add(take_spent(self.param_groups))
         units = state_dict.get("error_unit", 1.0) / (self.noise.grid.unit / self.batch)  # 1 for the same settings
-        for whole, other in zip(self.residual, saved, strict=True):
-            whole.copy_((other.to("cpu", torch.float64) * units).round_())
+        self._replace_error([(other.to("cpu", torch.float64) * units).round_() for other in saved])
+
+    def _replace_error(self, error: list[Tensor]) -> None:
+        """Load an error. Certificates count what records leave in it once, so it may not go back after a step."""
+        is_same = all(map(torch.equal, self.residual, error))
+        if self.batch_state.steps and not is_same:
+            self.batch_state.add_fault(_ERROR_REPLACED)
+        for whole, other in zip(self.residual, error, strict=True):
+            whole.copy_(other)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse copies, which would share the noise, and whose making would break torch's optimisers of this class."""
