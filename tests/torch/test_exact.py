@@ -355,3 +355,26 @@ def test_a_float32_model_is_released_in_float32():
     training = Training(data=data, model=nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), noise_multiplier=1.0).run(1)
     assert {p.grad.dtype for p in training.optimizer.trained} == {torch.float32}
     assert {e.dtype for e in training.optimizer.residual} == {torch.float64}
+
+
+def scaled_step(training, batch, scale):
+    """Make a step of a loss that is multiplied by a number."""
+    training.optimizer.zero_grad()
+    (training.loss(batch) * scale).backward()
+    training.optimizer.step()
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("scale", [math.nan, math.inf, 1e200])
+def test_going_on_after_a_gradient_that_is_not_finite_certifies_nothing(mode, scale):
+    """Leaving out every batch of one record shows whether it is there."""
+    training = Training(mode, algorithm="dpsgd", noise_multiplier=1.0, noise_generator=None, generator=None).run(1)
+    batch = training.loader.dataset[:4]
+    training.engine._training.state.draw(4)
+    with pytest.raises(RuntimeError, match="not finite"):
+        scaled_step(training, batch, scale)
+    training.optimizer.zero_grad()
+    training.step(batch)
+    stated = training.engine.statement()
+    assert stated.certified == math.inf
+    assert "that its batch was left out reveals the record" in stated.faults[0]

@@ -11,7 +11,7 @@ from clipsilon.torch.loss_check import Scores, plain
 from clipsilon.torch.models import GhostModel
 from clipsilon.torch.optimizer import GhostOptimizer
 from clipsilon.torch.rules import error_feedback_of
-from clipsilon.torch.tensors import clip_factor, require_finite
+from clipsilon.torch.tensors import clip_factor
 
 
 class RecordLosses:
@@ -62,7 +62,7 @@ class RecordLosses:
         optimizer.before_first_pass()
         self.model.check_uses(self.losses)
         self.model.first_pass(self.losses.sum())
-        norms = require_finite(self.model.norms(len(self.losses)))
+        norms = optimizer.finite_norms(self.model.norms(len(self.losses)))
         clipped = clip_factor(rule.clip, norms)
         capped = clip_factor(error_feedback_of(rule).cap, norms) / clipped if optimizer.keeps_capped_gradients else None
         with optimizer.batch_state.adding(len(norms)) as is_first:

@@ -57,6 +57,9 @@ _ERROR_REPLACED = (
     "Nothing can be certified: steps were taken, and then an earlier error was loaded, so that what records left in it "
     "is fed back twice; load a state of algorithm='dice' before the first step only."
 )
+_NOT_FINITE = (
+    "Nothing can be certified: a record's gradient was not finite, and that its batch was left out reveals the record."
+)
 ONE_ROW = "every layer's input must have one row per record (give position ids, for instance)."
 
 
@@ -246,6 +249,12 @@ class PrivateOptimizer(DPOptimizer):
         for whole, other in zip(self.residual, error, strict=True):
             whole.copy_(other)
 
+    def finite_norms(self, norms: Tensor) -> Tensor:
+        """Return the norms of a piece's records; raise RuntimeError, and certify nothing, if any is not finite."""
+        if not bool(norms.isfinite().all()):
+            self.batch_state.add_fault(_NOT_FINITE)
+        return require_finite(norms)
+
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse copies, which would share the noise, and whose making would break torch's optimisers of this class."""
         raise TypeError(
@@ -262,7 +271,7 @@ class HooksOptimizer(PrivateOptimizer):
         samples = [_grad_sample(p) for p in self.trained]
         if len({len(sample) for sample in samples}) > 1:
             raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
-        norms, unit = require_finite(measure(samples)), self.noise.grid.unit
+        norms, unit = self.finite_norms(measure(samples)), self.noise.grid.unit
         clipped = clip_factor(lower(self.rule.clip), norms) / unit
         capped = clip_factor(lower(error_feedback_of(self.rule).cap), norms) / unit if self.residual else None
         with self.batch_state.adding(len(norms)) as is_first:
