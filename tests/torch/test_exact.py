@@ -378,3 +378,15 @@ def test_going_on_after_a_gradient_that_is_not_finite_certifies_nothing(mode, sc
     stated = training.engine.statement()
     assert stated.certified == math.inf
     assert "that its batch was left out reveals the record" in stated.faults[0]
+
+
+def test_no_record_exceeds_the_clip_where_tiny_squares_are_lost():
+    """With torch.set_flush_denormal, squares below 2^-1022 are zero, and their sum was missing from short norms."""
+    sample = torch.full((1, 100_000), 1.49e-154, dtype=torch.float64)
+    sample[0, 0] = 1.1e-146
+    assert torch.set_flush_denormal(True)
+    try:
+        (whole,) = whole_numbers([sample], Normalise(1.0), 2.0**-50)
+    finally:
+        torch.set_flush_denormal(False)
+    assert exact_square(whole, 2.0**-50) <= 1

@@ -394,7 +394,7 @@ class PrivacyEngine:
 
         The noise resumes, too: of two trainings that continue from the same checkpoint, only one may be released. An
         engine that has itself gone on from the checkpoint draws new noise and new batches, and keeps the steps that it
-        took since counted; with error feedback, it certifies nothing any more.
+        took since counted; with a `residual_cap`, it certifies nothing any more.
 
         Parameters
         ----------

@@ -55,7 +55,7 @@ _TOO_MANY = (
 )
 _ERROR_REPLACED = (
     "Nothing can be certified: steps were taken, and then an earlier error was loaded, so that what records left in it "
-    "is fed back twice; load a state of algorithm='dice' before the first step only."
+    "is fed back twice; with residual_cap, load states before the first step only."
 )
 _NOT_FINITE = (
     "Nothing can be certified: a record's gradient was not finite, and that its batch was left out reveals the record."
@@ -242,9 +242,9 @@ class PrivateOptimizer(DPOptimizer):
         self._replace_error([(other.to("cpu", torch.float64) * units).round_() for other in saved])
 
     def _replace_error(self, error: list[Tensor]) -> None:
-        """Load an error. Certificates count what records leave in it once, so it may not go back after a step."""
+        """Load an error. With a cap, what records leave in it is counted once: it may not go back after a step."""
         is_same = all(map(torch.equal, self.residual, error))
-        if self.batch_state.steps and not is_same:
+        if self.batch_state.steps and is_capped(self.rule) and not is_same:
             self.batch_state.add_fault(_ERROR_REPLACED)
         for whole, other in zip(self.residual, error, strict=True):
             whole.copy_(other)

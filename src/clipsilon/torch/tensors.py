@@ -36,7 +36,7 @@ def _least_norm(dtype: torch.dtype) -> float:
     norm instead and stay shorter than the clip. A zero vector stays zero.
     """
     numbers = torch.finfo(dtype)
-    return float((numbers.tiny / numbers.eps) ** 0.5)
+    return float(numbers.tiny**0.5 / numbers.eps)  # so that it holds where numbers below `tiny` are set to zero, too
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
