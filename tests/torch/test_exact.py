@@ -342,14 +342,6 @@ def test_batches_that_are_too_large_for_exact_sums_certify_nothing():
     assert any("more than 128 + 8·batch_size rows" in fault for fault in training.engine.statement().faults)
 
 
-def test_ghost_mode_certifies_nothing():
-    settings = {"noise_multiplier": 1.0, "noise_generator": None, "generator": None, "algorithm": "dpsgd"}
-    hooks, ghost = (Training(mode, **settings).engine.statement(steps=8) for mode in ("hooks", "ghost"))
-    assert ghost.certified == math.inf
-    assert ghost.nominal == hooks.certified < math.inf
-    assert "use grad_sample_mode='hooks'" in ghost.faults[0]
-
-
 def test_a_float32_model_is_released_in_float32():
     data = TensorDataset(torch.randn(40, 4), torch.ones(40))
     training = Training(data=data, model=nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), noise_multiplier=1.0).run(1)

@@ -41,10 +41,6 @@ _LOW_BITS = (
     "PyTorch may compute a record's gradient with other low bits when other records are in the batch: this is not "
     "covered."
 )
-_GHOST = (
-    "Nothing can be certified: ghost mode sums in the precision of the parameters, and no proof bounds the rounding of "
-    "its norms and sums; use grad_sample_mode='hooks'."
-)
 _GUESSABLE = (
     "The loader's generator was given: whoever knows its seed knows which records were drawn, which must stay secret."
 )
@@ -85,7 +81,7 @@ class _Training:
     is_seeded: bool  # whether the noise can be drawn again
     is_guessable: bool  # whether the batches can be drawn again
     parameters: int  # entries of all parameters that are trained
-    is_ghost: bool  # whether sums are rounded by PyTorch
+    is_ghost: bool  # whether the rounding of sums is charged
     guard: Guard | None = None
     inherited: list[str] = field(default_factory=list)  # checks that were not possible before a checkpoint
 
@@ -204,7 +200,8 @@ class PrivacyEngine:
             Whether batches are drawn by Poisson sampling. Otherwise they are disjoint and shuffled anew in each pass;
             training for one pass is a single pass.
         grad_sample_mode : str, default "hooks"
-            "hooks" to compute each record's gradient, "ghost" to compute its norm only, by two backward passes.
+            "hooks" to compute each record's gradient, "ghost" to bound its norm only, where layers are linear or
+            embeddings.
         loss_reduction : str, default "mean"
             How the loss is reduced over records in hooks mode, "mean" or "sum".
         noise_generator : torch.Generator, optional
@@ -228,7 +225,7 @@ class PrivacyEngine:
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
-        noise = ExactNoise(plan_grid(rule), make_stream(noise_generator))
+        noise = ExactNoise(plan_grid(rule, grad_sample_mode == "ghost"), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
         batches = PrivateBatchSampler(
             sampling_of(rule), records, make_batch_stream(data_loader, processes), state, processes
@@ -310,8 +307,8 @@ class PrivacyEngine:
         Returns
         -------
         Statement
-            With `certified` infinite, and the reasons first, in ghost mode, if a generator was given for the noise or
-            to the loader, steps were made of batches that the private loader did not draw, a check of the model or of
+            With `certified` infinite, and the reasons first, if a generator was given for the noise or to the loader,
+            steps were made of batches that the private loader did not draw, a check of the model or of
             the loss failed or was not possible, fewer than 32 bits were used, the model was resumed from a training
             with other settings, or another engine has trained on the data set; `nominal` is what would be certified
             otherwise.
@@ -320,15 +317,13 @@ class PrivacyEngine:
         if steps is None and self.steps == 0:
             raise ValueError("steps must be given before any step has been taken.")
         counted = _accountable_steps(training) if steps is None else checks.count("steps", steps)
-        rule = charged_rule(training.rule, training.parameters, counted)
+        rule = charged_rule(training.rule, training.parameters, counted, training.is_ghost)
         stated = account(rule, training.records, counted, self._delta if delta is None else delta, self.adjacency)
         stated = about_seed(stated, training.is_seeded)
         faults = training.faults() if steps is None else training.state.faults
         if faults:
             return close_statement(stated, faults)
         warn_about_delta(stated.delta, training.records, stacklevel=2)
-        if training.is_ghost:
-            stated = fail_closed(stated, _GHOST)
         if training.is_guessable:
             stated = fail_closed(stated, _GUESSABLE)
         for fault in training.unchecked() if steps is None else ():

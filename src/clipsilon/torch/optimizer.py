@@ -37,6 +37,7 @@ from clipsilon.torch.exact_sums import (
     measure,
     to_whole,
 )
+from clipsilon.torch.ghost_sums import LayerRows, has_too_many_terms
 from clipsilon.torch.lineage import Lineage, take_spent, write_spent
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
@@ -59,6 +60,10 @@ _ERROR_REPLACED = (
 )
 _NOT_FINITE = (
     "Nothing can be certified: a record's gradient was not finite, and that its batch was left out reveals the record."
+)
+_TOO_LONG = (
+    "Nothing can be certified: a layer saw more than four million rows at once, for which the rounding of ghost mode's "
+    "sums is not bounded; split batches with BatchMemoryManager of Opacus."
 )
 ONE_ROW = "every layer's input must have one row per record (give position ids, for instance)."
 
@@ -311,43 +316,57 @@ def _zeros_like(p: Tensor) -> Tensor:
 
 
 class GhostOptimizer(PrivateOptimizer):
-    """Takes the sums that the two backward passes of `RecordLosses` make."""
+    """Contracts the sums of layers from what the backward pass of `RecordLosses` leaves."""
 
     @property
     def keeps_full_gradients(self) -> bool:
-        """Whether the error keeps gradients without a cap, which the first pass can sum."""
+        """Whether the error keeps gradients without a cap, which autograd can sum: no certificate depends on it."""
         return bool(self.residual) and type(error_feedback_of(self.rule).cap) is Unclipped
 
-    @property
-    def keeps_capped_gradients(self) -> bool:
-        """Whether the error keeps capped gradients, which the second pass has to sum."""
-        return bool(self.residual) and not self.keeps_full_gradients
-
     def before_first_pass(self) -> None:
-        """Clear the gradients and norms that the first pass writes."""
+        """Clear the gradients and norms that the backward pass writes."""
         self.batch_state.require_backward_allowed()
         self.require_same_parameters()
         for p in self.trained:
-            p.grad = p._norm_sample = None
+            p.grad = p.grad_sample = p._norm_sample = None
 
-    def between_passes(self, is_first: bool) -> None:
-        """Add the full gradients to the error, and let the second pass sum into an empty `p.grad`."""
+    def begin_piece(self, is_first: bool) -> None:
+        """Add the full gradients to the error, if it keeps them, and clear them."""
         if self.residual and is_first:
             self.begin_sums()
         for number, p in enumerate(self.trained):
-            full, p.grad = p.grad, None
             if self.keeps_full_gradients:
-                self.add_to_error(number, full)
-
-    def add_to_error(self, number: int, total: Tensor) -> None:
-        """Add a sum of gradients to the error of one parameter."""
-        self.residual[number].add_(to_whole(total, self.noise.grid.unit))
-
-    def after_second_pass(self) -> None:
-        """Move the sums out of `p.grad`, where they could be taken for gradients."""
-        for number, p in enumerate(self.trained):
-            self.sum_of(number).add_(to_whole(p.grad, self.noise.grid.unit))
+                self.residual[number].add_(to_whole(p.grad, self.noise.grid.unit))
             p.grad = None
 
+    def add_piece(self, calls: list[LayerRows], norms: Tensor) -> None:
+        """Add the clipped gradients of a piece to the sums of its batch, and capped ones to the error.
+
+        Parameters
+        ----------
+        calls : list of LayerRows
+            What the sums of layers are contracted from; those of other layers are in `p.grad_sample`.
+        norms : Tensor
+            The lengths by which records are clipped.
+        """
+        if any(map(has_too_many_terms, calls)):
+            self.batch_state.add_fault(_TOO_LONG)
+        sums = [self.sum_of(number) for number in range(len(self.trained))]
+        self._add_clipped(calls, clip_factor(lower(self.rule.clip), norms), sums)
+        if self.residual and not self.keeps_full_gradients:
+            self._add_clipped(calls, clip_factor(lower(error_feedback_of(self.rule).cap), norms), self.residual)
+        for p in self.trained:
+            p.grad = p.grad_sample = None  # `p.grad` is of the check of layers, and could be taken for a gradient
+
+    def _add_clipped(self, calls: list[LayerRows], factors: Tensor, totals: list[Tensor]) -> None:
+        factors = factors / self.noise.grid.unit
+        numbers = {p: number for number, p in enumerate(self.trained)}
+        for call in calls:
+            for p, total in call.sums(factors).items():
+                totals[numbers[p]].add_(total.cpu().round_())
+        for p, whole in zip(self.trained, totals, strict=True):
+            if p.grad_sample is not None:
+                add_whole(p.grad_sample, factors, whole)
+
     def clip_and_accumulate(self) -> None:
-        """Do nothing: the backward passes have added to the sums, and `BatchState.end_piece` refuses a step if not."""
+        """Do nothing: the backward pass has added to the sums, and `BatchState.end_piece` refuses a step if not."""
