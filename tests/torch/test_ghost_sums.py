@@ -284,3 +284,26 @@ def test_a_whole_training_is_that_of_hooks_mode():
     ends = [Training(mode, data=records(), algorithm="dice", residual_cap=1.2).run(2) for mode in ("hooks", "ghost")]
     torch.testing.assert_close(ends[0].theta(), ends[1].theta(), rtol=0, atol=1e-9)
     torch.testing.assert_close(ends[0].error(), ends[1].error(), rtol=0, atol=1e-9)
+
+
+def step_in_pieces(training, pieces):
+    """Make a step of a batch that comes in pieces."""
+    training.engine._training.state.draw(sum(len(piece[0]) for piece in pieces))
+    for number, piece in enumerate(pieces):
+        training.optimizer.signal_skip_step(number < len(pieces) - 1)
+        training.loss(piece).backward()
+        training.optimizer.step()
+
+
+def test_an_error_that_overflows_is_fed_back_within_its_clip():
+    """Sums of full gradients may be infinite in float32, and their difference undefined, where no gradient is."""
+    x, y = torch.full((2, 1), 2e19), torch.full((2,), 7e18)
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Flatten(0))
+    nn.init.zeros_(model[0].weight)
+    training = Training(
+        "ghost", TensorDataset(x, y), model, 2, lr=0.0, noise_multiplier=1.0, criterion=nn.MSELoss(reduction="sum")
+    )
+    step_in_pieces(training, [(x, y), (x, -y)])
+    assert not training.optimizer.residual[0].isnan().any()
+    whole = whole_sum(training, (x, y))
+    assert float(whole.abs().max()) * training.optimizer.noise.grid.unit <= 4.0 * (1 + 2.0**-20)

@@ -262,9 +262,9 @@ def to_whole(total: Tensor, unit: float) -> Tensor:
 
 
 def limit_error(error: Tensor, capped: bool) -> None:
-    """Cut the entries of an error off where whole numbers would cease to be exact, in place."""
+    """Cut the entries of an error off where whole numbers would cease to be exact, in place; undefined ones are 0."""
     most = _LARGEST_ERROR[0 if capped else 1]
-    error.clamp_(-most, most)
+    error.nan_to_num_(nan=0.0, posinf=most, neginf=-most).clamp_(-most, most)
 
 
 def _rows(sample: Tensor) -> np.ndarray:
