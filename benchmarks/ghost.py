@@ -22,6 +22,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler wo
 
 import torch
 from opacus import PrivacyEngine as Opacus
+from opacus.grad_sample import register_norm_sampler
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -122,6 +123,29 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tens
 }
 
 
+def conv1d_norms(layer: nn.Module, activations: list[Tensor], gradient: Tensor) -> dict[Tensor, Tensor]:
+    """Return the gradient norms of GPT-2's Conv1D by Gram matrices, for Opacus, which has no rule for them.
+
+    Parameters
+    ----------
+    layer : nn.Module
+        The layer.
+    activations : list of Tensor
+        Its input, as the only entry.
+    gradient : Tensor
+        The gradient of its output.
+    """
+    x, g = activations[0], gradient
+    squares = ((x @ x.mT) * (g @ g.mT)).sum(2).sum(1).clamp(min=0)
+    return {layer.weight: squares.sqrt(), layer.bias: g.sum(1).norm(dim=1)}
+
+
+def register_norms(model: nn.Module) -> None:
+    """Give Opacus the rule for the Conv1D layers of a model."""
+    for kind in {type(layer) for layer in model.modules() if type(layer).__name__ == "Conv1D"}:
+        register_norm_sampler(kind)(conv1d_norms)
+
+
 def make_private(name: str, mode: str, parts: dict[str, Any]) -> tuple[nn.Module, Any, Callable[..., Tensor]]:
     """Make a model private by Opacus or by one of our rules.
 
@@ -170,6 +194,7 @@ def make_step(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[
     """
     model = make()
     register_conv1d(model)
+    register_norms(model)
     loader = DataLoader(TensorDataset(*batch), batch_size=len(batch[0]))
     parts = {"module": model, "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3), "data_loader": loader}
     private, optimizer, criterion = make_private(name, mode, parts)

@@ -5,8 +5,8 @@ From a PyTorch batch to a step:
 1. `PrivateBatchSampler` draws the records of a batch and reports their number: `draw`. Opacus's `BatchMemoryManager`
    may split the batch into pieces and announces, for each, whether others follow: `announce`.
 2. The private model's forward pass keeps the input of every layer. Nothing changes here.
-3. The backward pass leaves each record's gradient (hooks) or its norm (ghost clipping) on the parameters. Clipped
-   gradients are then added to the sums of the batch, by the optimiser's `step` (hooks) or by the second backward pass
+3. The backward pass leaves each record's gradient (hooks) or a bound on it (ghost clipping) on the parameters. Clipped
+   gradients are then added to the sums of the batch, by the optimiser's `step` (hooks) or by `backward`
    of the criterion's loss (ghost clipping): `adding`, which leads to `SUMMED`.
 4. `optimizer.step()` ends the piece: `end_piece`, which leads to `PARTIAL`. If other pieces follow, go back to 2.
 5. Otherwise the step is compared with the batch that was drawn, and counted: `count_step`. Then the sums become the
@@ -249,7 +249,13 @@ class BatchState:
         is_foreign : bool
             Whether a step was made without a batch of the private loader.
         """
-        self.require_between_steps()
-        self.steps, self.passes, self.is_foreign = steps, passes, is_foreign
+        self.leave_pass()
+        self.steps, self.passes = steps, passes
+        self.is_foreign |= is_foreign
         self.current = Pass(taken, taken, is_counted=taken > 0)
+
+    def leave_pass(self) -> None:
+        """End the pass that is under way, of which no step can be made any more."""
+        self.require_between_steps()
+        self.current = Pass()
         self._sizes.clear()

@@ -41,10 +41,6 @@ _LOW_BITS = (
     "PyTorch may compute a record's gradient with other low bits when other records are in the batch: this is not "
     "covered."
 )
-_GHOST = (
-    "Nothing can be certified: ghost mode sums in the precision of the parameters, and no proof bounds the rounding of "
-    "its norms and sums; use grad_sample_mode='hooks'."
-)
 _GUESSABLE = (
     "The loader's generator was given: whoever knows its seed knows which records were drawn, which must stay secret."
 )
@@ -85,9 +81,23 @@ class _Training:
     is_seeded: bool  # whether the noise can be drawn again
     is_guessable: bool  # whether the batches can be drawn again
     parameters: int  # entries of all parameters that are trained
-    is_ghost: bool  # whether sums are rounded by PyTorch
+    is_ghost: bool  # whether the rounding of sums is charged
     guard: Guard | None = None
     inherited: list[str] = field(default_factory=list)  # checks that were not possible before a checkpoint
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether noise and batches come from seeds, so that going back to a checkpoint repeats the same releases."""
+        return self.is_seeded and self.is_guessable
+
+    def resume(self, content: dict[str, Any], lineage: dict[str, Any]) -> None:
+        """Go on where a checkpoint of a certain lineage was made; what was said of steps taken before stays true."""
+        is_used = self.state.steps > 0
+        self.lineage.resume(content["steps"], **lineage)
+        self.batches.load_state_dict(content["batches"], content["steps"])
+        self.is_seeded = content["seeded"] or (is_used and self.is_seeded)
+        self.is_guessable = content["guessable"] or (is_used and self.is_guessable)
+        self.inherited = list(content.get("unchecked", []))
 
     def faults(self) -> list[str]:
         """Return why nothing can be certified of this training."""
@@ -190,7 +200,8 @@ class PrivacyEngine:
             Whether batches are drawn by Poisson sampling. Otherwise they are disjoint and shuffled anew in each pass;
             training for one pass is a single pass.
         grad_sample_mode : str, default "hooks"
-            "hooks" to compute each record's gradient, "ghost" to compute its norm only, by two backward passes.
+            "hooks" to compute each record's gradient, "ghost" to bound its norm only, where layers are linear or
+            embeddings.
         loss_reduction : str, default "mean"
             How the loss is reduced over records in hooks mode, "mean" or "sum".
         noise_generator : torch.Generator, optional
@@ -214,7 +225,7 @@ class PrivacyEngine:
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
-        noise = ExactNoise(plan_grid(rule), make_stream(noise_generator))
+        noise = ExactNoise(plan_grid(rule, grad_sample_mode == "ghost"), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
         batches = PrivateBatchSampler(
             sampling_of(rule), records, make_batch_stream(data_loader, processes), state, processes
@@ -296,8 +307,8 @@ class PrivacyEngine:
         Returns
         -------
         Statement
-            With `certified` infinite, and the reasons first, in ghost mode, if a generator was given for the noise or
-            to the loader, steps were made of batches that the private loader did not draw, a check of the model or of
+            With `certified` infinite, and the reasons first, if a generator was given for the noise or to the loader,
+            steps were made of batches that the private loader did not draw, a check of the model or of
             the loss failed or was not possible, fewer than 32 bits were used, the model was resumed from a training
             with other settings, or another engine has trained on the data set; `nominal` is what would be certified
             otherwise.
@@ -306,15 +317,13 @@ class PrivacyEngine:
         if steps is None and self.steps == 0:
             raise ValueError("steps must be given before any step has been taken.")
         counted = _accountable_steps(training) if steps is None else checks.count("steps", steps)
-        rule = charged_rule(training.rule, training.parameters, counted)
+        rule = charged_rule(training.rule, training.parameters, counted, training.is_ghost)
         stated = account(rule, training.records, counted, self._delta if delta is None else delta, self.adjacency)
         stated = about_seed(stated, training.is_seeded)
         faults = training.faults() if steps is None else training.state.faults
         if faults:
             return close_statement(stated, faults)
         warn_about_delta(stated.delta, training.records, stacklevel=2)
-        if training.is_ghost:
-            stated = fail_closed(stated, _GHOST)
         if training.is_guessable:
             stated = fail_closed(stated, _GUESSABLE)
         for fault in training.unchecked() if steps is None else ():
@@ -378,7 +387,9 @@ class PrivacyEngine:
     ) -> dict[str, Any]:
         """Resume from a checkpoint of the same training, made private in the same way.
 
-        The noise resumes, too: of two trainings that continue from the same checkpoint, only one may be released.
+        The noise resumes, too: of two trainings that continue from the same checkpoint, only one may be released. An
+        engine that has itself gone on from the checkpoint draws new noise and new batches, and keeps the steps that it
+        took since counted; with a `residual_cap`, it certifies nothing any more.
 
         Parameters
         ----------
@@ -405,11 +416,12 @@ class PrivacyEngine:
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
         lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
-        training.lineage.resume(content["steps"], **lineage)
-        training.batches.load_state_dict(content["batches"], content["steps"])
-        optimizer.noise.stream.set_state(content["noise"])
-        training.is_seeded, training.is_guessable = content["seeded"], content["guessable"]
-        training.inherited = list(content.get("unchecked", []))
+        if training.lineage.has_left(lineage["run"], content["steps"]) and not training.is_replayed:
+            optimizer.noise.stream.renew()
+            training.batches.begin_anew()
+        else:
+            training.resume(content, lineage)
+            optimizer.noise.stream.set_state(content["noise"])
         return dict(content["more"])
 
 

@@ -31,6 +31,15 @@ SHRINK = 2.0**-44
 EXTRA_NOISE = 2.0**-10
 """By how much the noise of error feedback with a cap is enlarged, relatively, to cover the rounding of the error."""
 
+GHOST_NOISE = 2.0**-14
+"""By how much the noise of ghost mode is enlarged, relatively, to cover the rounding of sums, if there is no cap."""
+
+REACH = 2.0**9
+"""How long the absolute values of a clipped record's terms may be in ghost mode, in units of the clip."""
+
+SUM_TERMS = 2**12
+"""The most numbers that ghost mode adds up, one after the other, for an entry of a sum."""
+
 _UNIT_BITS = 32  # the noise is ⌊2^32·N⌋
 _SUM_BITS = 50  # sums of one batch are below 2^50, so that those of a step are below 2^53
 _MOST_EXTRA, _MOST_SHIFT = 40, 60
@@ -61,12 +70,12 @@ class Grid(NamedTuple):
     rows: int
 
 
-def plan_grid(rule: Rule) -> Grid:
+def plan_grid(rule: Rule, is_ghost: bool = False) -> Grid:
     """Return the grids of a training, which depend on its public settings alone."""
     batch = sampling_of(rule).batch
     rows = 128 + 8 * batch  # a Poisson batch of more has a probability below 1e-40
     largest = _largest_sum(rule, rows)
-    std = _noise_on_sum(rule)
+    std = _noise_on_sum(rule, is_ghost)
     if not 2.0**-300 <= largest <= 2.0**300 or (std and not 2.0**-60 <= std / largest <= 2.0**60):
         raise ValueError(
             f"clip must be a number of ordinary size, and noise_multiplier be 0 or of ordinary size, got a clip of "
@@ -94,12 +103,16 @@ def _largest_sum(rule: Rule, rows: int) -> float:
     return found
 
 
-def _noise_on_sum(rule: Rule) -> float:
-    std = std_of(rule.noise) * sampling_of(rule).batch * (1 + EXTRA_NOISE * is_capped(rule))
+def _noise_on_sum(rule: Rule, is_ghost: bool) -> float:
+    std = std_of(rule.noise) * sampling_of(rule).batch * (1 + _extra_noise(rule, is_ghost))
     return std * (1 + 2.0**-50)  # not less than the rule states, whatever was rounded
 
 
-def charged_rule(rule: Rule, parameters: int, steps: int) -> Rule:
+def _extra_noise(rule: Rule, is_ghost: bool) -> float:
+    return EXTRA_NOISE if is_capped(rule) else GHOST_NOISE * is_ghost
+
+
+def charged_rule(rule: Rule, parameters: int, steps: int, is_ghost: bool = False) -> Rule:
     """Return the rule to account for, whose noise is lower if that which runs does not cover all rounding.
 
     Parameters
@@ -108,24 +121,27 @@ def charged_rule(rule: Rule, parameters: int, steps: int) -> Rule:
         The rule that runs.
     parameters, steps : int
         Number of parameters that are trained, and length of the run.
+    is_ghost : bool, default False
+        Whether sums are those of ghost mode.
 
     Returns
     -------
     Rule
-        The rule itself, unless it has error feedback with a cap and very many parameters and steps.
+        The rule itself, unless it has error feedback with a cap and very many parameters and steps, or ghost mode has
+        very large batches.
 
     Notes
     -----
     Rounding adds at most `charge` to the sensitivity of a run, which is at least C1 if the record takes part.
     """
-    if not is_capped(rule) or not std_of(rule.noise):
+    if not (is_capped(rule) or is_ghost) or not std_of(rule.noise):
         return rule
-    part = (1 + EXTRA_NOISE) / (1 + charge(rule, parameters, steps) / bound_of(rule.clip))
+    part = (1 + _extra_noise(rule, is_ghost)) / (1 + charge(rule, parameters, steps, is_ghost) / bound_of(rule.clip))
     return rule if part >= 1 else replace(rule, noise=Gaussian(std_of(rule.noise) * part))
 
 
-def charge(rule: Rule, parameters: int, steps: int) -> float:
-    """Return what rounding adds to the sensitivity of the sums of all steps, with error feedback and a cap.
+def charge(rule: Rule, parameters: int, steps: int, is_ghost: bool = False) -> float:
+    """Return what rounding adds to the sensitivity of a sum or, with error feedback and a cap, of those of all steps.
 
     Parameters
     ----------
@@ -133,8 +149,25 @@ def charge(rule: Rule, parameters: int, steps: int) -> float:
         The rule.
     parameters, steps : int
         Number of parameters that are trained, and length of the run.
+    is_ghost : bool, default False
+        Whether sums are those of ghost mode; otherwise, only a cap adds anything.
     """
-    feedback, grid, root = rule.feedback, plan_grid(rule), math.sqrt(parameters)
+    found = _charge_of_sum(rule, parameters) if is_ghost else 0.0
+    if not is_capped(rule):
+        return found
+    return 3 * steps * found + _charge_of_error(rule, parameters, steps, is_ghost)
+
+
+def _charge_of_sum(rule: Rule, parameters: int) -> float:
+    """Return what rounding adds to the sensitivity of a sum of ghost mode, or of what is kept of gradients."""
+    grid, most = plan_grid(rule, is_ghost=True), bound_of(rule.clip)
+    if isinstance(rule.feedback, ErrorFeedback) and is_capped(rule):
+        most = max(most, bound_of(rule.feedback.cap))
+    return 2 * SUM_TERMS * 2.0**-52 * grid.rows * REACH * most + 2 * math.sqrt(parameters) * grid.unit
+
+
+def _charge_of_error(rule: Rule, parameters: int, steps: int, is_ghost: bool) -> float:
+    feedback, grid, root = rule.feedback, plan_grid(rule, is_ghost), math.sqrt(parameters)
     assert isinstance(feedback, ErrorFeedback)
     norms = bound_of(feedback.cap) + sampling_of(rule).batch * bound_of(feedback.clip)
     coarse = math.ldexp(grid.unit, grid.extra) if grid.extra else 0.0
@@ -229,9 +262,9 @@ def to_whole(total: Tensor, unit: float) -> Tensor:
 
 
 def limit_error(error: Tensor, capped: bool) -> None:
-    """Cut the entries of an error off where whole numbers would cease to be exact, in place."""
+    """Cut the entries of an error off where whole numbers would cease to be exact, in place; undefined ones are 0."""
     most = _LARGEST_ERROR[0 if capped else 1]
-    error.clamp_(-most, most)
+    error.nan_to_num_(nan=0.0, posinf=most, neginf=-most).clamp_(-most, most)
 
 
 def _rows(sample: Tensor) -> np.ndarray:

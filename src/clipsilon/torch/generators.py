@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from numpy.random import Generator
@@ -56,6 +56,22 @@ class RandomStream:
         if self._seed is None and _process() != self._process:
             self._begin()
         return self._streams.noise
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the numbers come from a seed, and not from a key of the operating system."""
+        return self._seed is not None
+
+    def renew(self) -> None:
+        """Go on with a new key; a stream from a seed begins again."""
+        self._begin()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse copies."""
+        raise TypeError(
+            "A private training cannot be copied or pickled: use optimizer.state_dict(), or save_checkpoint of the "
+            "engine; a copy of its random stream would draw the same numbers."
+        )
 
     def get_state(self) -> list[Any]:
         """Return the state as plain values."""

@@ -1,22 +1,20 @@
-"""Formulas of layers: gradient norms that rounding cannot shorten, gradient sums, and rules for GPT-2's Conv1D."""
+"""Formulas of layers: gradients per record, gradient sums, and rules for GPT-2's Conv1D."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from opacus.grad_sample import GradSampleModule, register_grad_sampler, register_norm_sampler
+from opacus.grad_sample import GradSampleModule, register_grad_sampler
 from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clipsilon.torch.tensors import accumulation_dtype
-
 Sums = dict[Tensor, Tensor]  # by parameter
 
 
-def gradient_sums(module: nn.Module, x: Tensor, gradient: Tensor, weights: Tensor | None = None) -> Sums:
-    """Return Σ weight_i·g_i for each trained parameter of a layer.
+def gradient_sums(module: nn.Module, x: Tensor, gradient: Tensor) -> Sums:
+    """Return Σ g_i for each trained parameter of a layer, in the precision of PyTorch.
 
     Parameters
     ----------
@@ -24,16 +22,12 @@ def gradient_sums(module: nn.Module, x: Tensor, gradient: Tensor, weights: Tenso
         The layer.
     x, gradient : Tensor
         Its input, and the gradient of its output; the first dimension of both is the record.
-    weights : Tensor, optional
-        One weight per record; all one unless given.
 
     Returns
     -------
     dict
         The sum for each parameter that requires gradients.
     """
-    if weights is not None:
-        gradient = gradient * weights.to(gradient.device, gradient.dtype).view(-1, *[1] * (gradient.dim() - 1))
     found = _CONTRACTIONS.get(type(module), _any_layer)(module, x, gradient)
     return {p: total for p, total in found.items() if p.requires_grad}
 
@@ -120,33 +114,12 @@ def register_conv1d(module: nn.Module) -> None:
         kind = type(layer)
         if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and kind not in _CONTRACTIONS:
             _CONTRACTIONS[kind] = _conv1d
-            register_norm_sampler(kind)(matrix_norms)
             register_grad_sampler(kind)(_conv1d_gradients)
 
 
-def matrix_norms(layer: nn.Module, activations: list[Tensor], gradient: Tensor) -> Sums:
-    """Return the gradient norms of a layer y = x·W + b, or x·Wᵀ + b, with any number of rows per record.
-
-    Parameters
-    ----------
-    layer : nn.Module
-        The layer, with a `weight` and a `bias`, which may be None.
-    activations : list of Tensor
-        Its input, as the only entry.
-    gradient : Tensor
-        The gradient of its output.
-
-    Returns
-    -------
-    dict
-        One norm per record for each parameter that requires gradients, enlarged by what rounding may hide.
-    """
-    dtype = accumulation_dtype(gradient.dtype)
-    x, g = _rows(activations[0], dtype), _rows(gradient, dtype)
-    norms = {layer.weight: _product_norms(x, g)}
-    if layer.bias is not None:
-        norms[layer.bias] = g.sum(1).norm(dim=1)
-    return {p: norm for p, norm in norms.items() if p.requires_grad}
+def is_contracted(layer: nn.Module) -> bool:
+    """Return whether ghost mode contracts a layer's sums, y = x·W + b or an embedding, without gradients per record."""
+    return type(layer) in (nn.Linear, nn.Embedding) or _CONTRACTIONS.get(type(layer)) is _conv1d
 
 
 def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -154,36 +127,21 @@ def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype).reshape(len(x), -1, x.shape[-1])
 
 
-def _product_norms(x: Tensor, g: Tensor) -> Tensor:
-    """Return ‖x_iᵀ·g_i‖ by ‖x_iᵀ·g_i‖² = Σ (x_i·x_iᵀ)∘(g_i·g_iᵀ), without the gradient itself.
-
-    Where rows cancel, rounding may hide all of the norm, and nothing would be clipped. So what rounding can hide is
-    added: in sums of n terms about √n·ε of the terms' size (Higham and Mary, A new approach to probabilistic rounding
-    error analysis, 2019), here four times that.
-    """
-    lengths = x.norm(dim=2) * g.norm(dim=2)
-    if x.shape[1] == 1:
-        return lengths.squeeze(1)
-    squares = ((x @ x.mT) * (g @ g.mT)).sum(2).sum(1).clamp(min=0)
-    terms = x.shape[2] + g.shape[2] + 2 * x.shape[1]
-    return (squares + 4 * terms**0.5 * torch.finfo(x.dtype).eps * lengths.sum(1).square()).sqrt()
-
-
 def norm_allowance(layer: nn.Module, x: Tensor, gradient: Tensor) -> float:
-    """Return by how much `matrix_norms` may enlarge a norm, relative to ‖x_i‖·‖g_i‖.
+    """Return by how much `LayerRows.sizes` may enlarge a norm, relative to ‖x_i‖·‖g_i‖.
 
     Parameters
     ----------
     layer : nn.Module
-        The layer; others than those y = x·W + b measure without an allowance.
+        The layer; those that are not contracted are measured without an allowance.
     x, gradient : Tensor
         Its input, and the gradient of its output.
     """
-    if type(layer) is not nn.Linear and _CONTRACTIONS.get(type(layer)) is not _conv1d:
+    if not is_contracted(layer):
         return 0.0
-    rows = x.numel() / max(x.shape[0] * x.shape[-1], 1)
-    terms = x.shape[-1] + gradient.shape[-1] + 2 * rows
-    return float(2 * (2 * terms**0.5 * torch.finfo(gradient.dtype).eps) ** 0.5)
+    rows = gradient.numel() / max(gradient.shape[0] * gradient.shape[-1], 1)
+    terms = x.shape[-1] + gradient.shape[-1] + 2 * rows + 8
+    return float(2 * (2.0**-52 * terms) ** 0.5)
 
 
 def is_measured_by_functorch(layer: nn.Module) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 import numpy as np
 from torch import Tensor, nn
@@ -24,7 +24,16 @@ Runs = dict[str, dict[str, Any]]  # for each training: its settings, steps, pass
 
 _trained: WeakIdKeyDictionary = WeakIdKeyDictionary()  # for each data set, or table of one: the trainings on it
 _plain_lists: dict[int, _Plain] = {}  # the same for lists of numbers and strings, which have no weak references
-_lineages: WeakSet[Lineage] = WeakSet()
+_branches: list[_Branch] = []  # of all trainings in this process, also of those that were deleted
+
+
+@dataclass(eq=False)
+class _Branch:
+    """How far a training has come since it was begun or resumed; few numbers, which are kept."""
+
+    run: str
+    state: BatchState
+    resumed_at: int = 0
 
 
 class Lineage:
@@ -39,23 +48,25 @@ class Lineage:
 
     Attributes
     ----------
-    run : str
-        A random name of this training.
+    branch : _Branch
+        Its name, and the steps after which it was resumed from a checkpoint.
     earlier : dict
         What the trainings before it have spent, by name.
-    resumed_at : int
-        The steps after which it was resumed from a checkpoint.
     unchecked : callable
         Returns sentences about checks that were not possible.
     """
 
     def __init__(self, settings: str, state: BatchState):
         self.settings, self.state = settings, state
-        self.run = secrets.token_hex(8)
+        self.branch = _Branch(secrets.token_hex(8), state)
         self.earlier: Runs = {}
-        self.resumed_at = 0
         self.unchecked: Callable[[], list[str]] = list
-        _lineages.add(self)
+        _branches.append(self.branch)
+
+    @property
+    def run(self) -> str:
+        """A random name of this training."""
+        return self.branch.run
 
     def runs(self) -> Runs:
         """Return what this training and those before it have spent, as plain values."""
@@ -87,7 +98,11 @@ class Lineage:
         earlier : dict
             What the trainings before it have spent.
         """
-        self.resumed_at, self.run, self.earlier = steps, run, dict(earlier)
+        own = self.runs()
+        if run == self.run and self.branch.resumed_at < self.state.steps < steps:
+            self.state.add_fault(_FORKED)  # another engine has gone on as well, and further
+        self.branch.run, self.branch.resumed_at, self.earlier = run, steps, dict(earlier)
+        self.add(own)
 
     @property
     def steps(self) -> int:
@@ -99,16 +114,20 @@ class Lineage:
         """All passes over the data that were begun."""
         return self.state.passes + sum(int(spent["passes"]) for spent in self.earlier.values())
 
+    def has_left(self, run: str, steps: int) -> bool:
+        """Return whether this training has gone on from a checkpoint that was made after `steps`."""
+        return run == self.run and self.state.steps > steps
+
     def faults(self) -> list[str]:
         """Return why the steps before this training cannot be accounted for with its own."""
         found = [fault for spent in self.earlier.values() for fault in spent["faults"]]
-        found += [_FORKED] * any(self._is_forked_from(other) for other in _lineages)
+        found += [_FORKED] * any(self._is_forked_from(other) for other in _branches)
         return found + [_OTHER_SETTINGS for spent in self.earlier.values() if spent["settings"] != self.settings][:1]
 
-    def _is_forked_from(self, other: Lineage) -> bool:
+    def _is_forked_from(self, other: _Branch) -> bool:
         """Return whether both are the same training, of which each went on from the same checkpoint."""
-        branch = max(self.resumed_at, other.resumed_at)
-        return other is not self and other.run == self.run and min(self.state.steps, other.state.steps) > branch
+        start = max(self.branch.resumed_at, other.resumed_at)
+        return other is not self.branch and other.run == self.run and min(self.state.steps, other.state.steps) > start
 
 
 FOREIGN = "Nothing can be certified: steps were made of batches that the loader of make_private did not draw."
@@ -196,8 +215,15 @@ def register(dataset: Any, lineage: Lineage) -> None:
 
 def has_other_training(dataset: Any, lineage: Lineage) -> bool:
     """Return whether another engine in this process has taken steps on the data set, or on a part of it."""
-    known = {lineage.run, *lineage.earlier}
-    return any(other.state.steps and other.run not in known for key in _keys(dataset) for other in _trainings_on(key))
+    return any(_is_uncounted(other, lineage) for key in _keys(dataset) for other in _trainings_on(key))
+
+
+def _is_uncounted(other: Lineage, lineage: Lineage) -> bool:
+    """Return whether a training has taken steps that another one, which may be resumed from it, does not count."""
+    if other.run == lineage.run:
+        return False
+    counted = lineage.earlier.get(other.run, {"steps": 0})["steps"]
+    return other.state.steps > int(counted)
 
 
 def _trainings_on(key: Any) -> list[Lineage]:

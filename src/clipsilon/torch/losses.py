@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from clipsilon.torch.exact_sums import lower
 from clipsilon.torch.loss_check import Scores, plain
 from clipsilon.torch.models import GhostModel
 from clipsilon.torch.optimizer import GhostOptimizer
-from clipsilon.torch.rules import error_feedback_of
-from clipsilon.torch.tensors import clip_factor, require_finite
+from clipsilon.torch.tensors import clip_factor
 
 
 class RecordLosses:
@@ -57,19 +57,17 @@ class RecordLosses:
         return self * (1 / number)
 
     def backward(self) -> None:
-        """Compute Σ g_i and the norms of the g_i in one pass, and Σ clip(g_i) in another."""
-        rule, optimizer = self.optimizer.rule, self.optimizer
+        """Bound the norms of the g_i in one backward pass, and add Σ clip(g_i) to the sums of the batch."""
+        optimizer = self.optimizer
         optimizer.before_first_pass()
         self.model.check_uses(self.losses)
         self.model.first_pass(self.losses.sum())
-        norms = require_finite(self.model.norms(len(self.losses)))
-        clipped = clip_factor(rule.clip, norms)
-        capped = clip_factor(error_feedback_of(rule).cap, norms) / clipped if optimizer.keeps_capped_gradients else None
+        norms = optimizer.finite_norms(self.model.norms(len(self.losses)))
+        clipped = clip_factor(lower(optimizer.rule.clip), norms)
         with optimizer.batch_state.adding(len(norms)) as is_first:
-            optimizer.between_passes(is_first)
-            self.model.second_pass((clipped.to(self.losses) * self.losses).sum(), capped)
-            self.model.check_sums(clipped * norms)
-            optimizer.after_second_pass()
+            optimizer.begin_piece(is_first)
+            self.model.check_layers((clipped.to(self.losses) * self.losses).sum(), clipped * norms)
+            optimizer.add_piece(self.model.take_calls(), norms)
 
 
 class RecordCriterion:

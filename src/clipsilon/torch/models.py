@@ -17,15 +17,15 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.hooks import RemovableHandle
 
+from clipsilon.torch.exact_sums import measure
+from clipsilon.torch.ghost_sums import LayerRows, Size, joint_norms
 from clipsilon.torch.guard import Guard
 from clipsilon.torch.layer_check import LayerCheck
-from clipsilon.torch.layers import GRADIENT_RULES, gradient_sums, is_measured_by_functorch, mask_padding, matrix_norms
+from clipsilon.torch.layers import GRADIENT_RULES, is_contracted, is_measured_by_functorch, mask_padding
 from clipsilon.torch.leftovers import Unsaved, UnsavedFunction, leave_unsaved
 from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
 from clipsilon.torch.probe import LayerCall
-from clipsilon.torch.tensors import joint_norm
 
 _ONE_CALL = "The private model must be called once, and only once, before each backward pass."
 
@@ -191,10 +191,11 @@ class HooksModel(_Hooked, GradSampleModule):
 
 
 class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
-    """A model whose backward passes leave the norm of each record's gradient in `p._norm_sample`, and then the sums.
+    """A model whose backward pass leaves bounds on each record's gradient, and what the clipped sums are made of.
 
-    In the first batch that has records, `LayerCheck` sees to it that all of a parameter's gradient comes from its
-    layer.
+    For layers y = x·W + b and embeddings these are the layer's input and the gradient of its output, and the bounds are
+    in `p._norm_sample`. For other layers it is the gradient of each record, in `p.grad_sample`. In the first batch that
+    has records, `LayerCheck` sees to it that all of a parameter's gradient comes from its layer.
 
     Parameters
     ----------
@@ -205,21 +206,18 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     """
 
     is_ghost = True
-    NOT_COPIED = ("guard", "optimizer", "layer_check", "_ends", "_cap_weights", "_numbers")
-    NORM_SAMPLERS: ClassVar[Any] = ChainMap(
-        {nn.Linear: matrix_norms}, GradSampleModuleFastGradientClipping.NORM_SAMPLERS
-    )
+    NOT_COPIED = ("guard", "optimizer", "layer_check", "_ends", "_calls", "_sizes")
 
     def __init__(self, module: nn.Module, optimizer: GhostOptimizer):
         super().__init__(module, loss_reduction="sum")
         self.optimizer = optimizer
         self.layer_check: LayerCheck | None = LayerCheck(module)  # None once the first batch has passed
         self._ends: list[GradientEdge] = []  # outputs of the layers beyond which no gradient is needed
-        self._cap_weights: Tensor | None = None  # factors of the gradients that the second pass adds to the error
-        self._numbers = {p: number for number, p in enumerate(optimizer.trained)}
+        self._calls: list[LayerRows] = []  # of layers whose sums are contracted
+        self._sizes: list[Size] = []  # of the parameters of these layers
 
     def on_layer_call(self, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep a layer's input where the second pass needs it, and note the layers where the first pass can end.
+        """Keep a layer's input where the check of layers needs it, and note the layers where the pass can end.
 
         Parameters
         ----------
@@ -236,15 +234,12 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             )
         if not forward_input[0].requires_grad and not self.optimizer.keeps_full_gradients:
             self._ends.append(get_gradient_edge(output))  # now, before an in-place operation changes the output
-        inputs = module.__dict__.setdefault("ghost_inputs", Unsaved())
-        if self.optimizer.keeps_capped_gradients and inputs:
-            raise ValueError(f"residual_cap needs hooks mode where a layer is used twice, got {type(module).__name__}.")
-        if self.optimizer.keeps_capped_gradients or self.layer_check is not None:
-            inputs.append(module.activations[-1][0])
+        if self.layer_check is not None:
+            module.__dict__.setdefault("ghost_inputs", Unsaved()).append(module.activations[-1][0])
 
     def _clear_activations(self) -> None:
         super()._clear_activations()
-        self._ends = []
+        self._ends, self._calls, self._sizes = [], [], []
         for module in self.iterate_submodules(self._module):
             module.__dict__.pop("ghost_inputs", None)
 
@@ -255,19 +250,31 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def first_pass(self, total: Tensor) -> None:
         """Backpropagate for the norms; sum full gradients only where the error keeps them."""
+        is_checked = self.layer_check is not None
         if self.optimizer.keeps_full_gradients:
-            total.backward(retain_graph=True)
+            total.backward(retain_graph=is_checked)
         elif self._ends:
-            torch.autograd.grad(total, self._ends, retain_graph=True, allow_unused=True)
+            torch.autograd.grad(total, self._ends, retain_graph=is_checked, allow_unused=True)
         self._ends = []
 
-    def second_pass(self, total: Tensor, cap_weights: Tensor | None) -> None:
-        """Backpropagate for the clipped sums; with weights, add capped gradients to the error as well."""
-        self._cap_weights = cap_weights
-        comparisons: list[RemovableHandle] = []
-        if self.layer_check is not None:
-            compare = self.layer_check.compare
-            comparisons = [p.register_post_accumulate_grad_hook(compare) for p in self.optimizer.trained]
+    def check_layers(self, total: Tensor, clipped_norms: Tensor) -> None:
+        """Refuse parameters to whose clipped sums more is added than their layers have; only in the first batch.
+
+        Parameters
+        ----------
+        total : Tensor
+            The sum of the losses, each times the factor of its record.
+        clipped_norms : Tensor
+            The norms of the clipped gradients.
+        """
+        if self.layer_check is None:
+            return
+        self._backpropagate_again(total, self.layer_check)
+        if self.layer_check.check_sums(clipped_norms):
+            self.layer_check = None
+
+    def _backpropagate_again(self, total: Tensor, check: LayerCheck) -> None:
+        comparisons = [p.register_post_accumulate_grad_hook(check.compare) for p in self.optimizer.trained]
         self.disable_hooks()
         try:
             total.backward()
@@ -277,7 +284,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
                 comparison.remove()
 
     def on_output_gradient(self, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
-        """Take the gradient of a layer's output: for its norms in the first pass, for sums in the second.
+        """Take the gradient of a layer's output: for norms and sums or, in the second pass, for the check of layers.
 
         Parameters
         ----------
@@ -292,33 +299,65 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             super().on_output_gradient(module, activation, gradient)
             return
         inputs = getattr(module, "ghost_inputs", ())
-        if inputs:  # the gradients of several calls arrive in reverse order
-            self._add_sums(module, inputs.pop(), gradient.detach())
+        if inputs and self.layer_check is not None:  # the gradients of several calls arrive in reverse order
+            self.layer_check.add(module, inputs.pop(), gradient.detach())
 
-    def _add_sums(self, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        if self.layer_check is not None:
-            self.layer_check.add(module, x, gradient)
-        if self._cap_weights is not None:
-            for p, total in gradient_sums(module, x, gradient, self._cap_weights).items():
-                self.optimizer.add_to_error(self._numbers[p], total)
+    def capture_backprops_hook(
+        self, module: nn.Module, _: Any, forward_output: tuple[Tensor], loss_reduction: str, batch_first: bool
+    ) -> None:
+        """Measure a layer from its input and the gradient of its output, or compute the gradient of each record.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer.
+        forward_output : tuple of Tensor
+            The gradient of its output.
+        loss_reduction : str
+            "sum".
+        batch_first : bool
+            Whether the records are the first dimension.
+        """
+        if not is_contracted(module):
+            GradSampleModule.capture_backprops_hook(self, module, None, forward_output, loss_reduction, batch_first)
+            return
+        (x, *_), gradient = self.rearrange_grad_samples(
+            module=module, backprops=forward_output[0], loss_reduction=loss_reduction, batch_first=batch_first
+        )
+        module.__dict__.pop("max_batch_len", None)
+        self._add_call(LayerRows.of(module, x, gradient))
+
+    def _add_call(self, call: LayerRows) -> None:
+        if any(call.layer is other.layer for other in self._calls):
+            raise NotImplementedError("ghost mode needs layers that are called once")  # norms of calls do not add up
+        self._calls.append(call)
+        for p, size in call.sizes().items():
+            self._sizes.append(size)
+            p._norm_sample = size.norms
+            p._forward_counter -= 1
 
     def norms(self, records: int) -> Tensor:
-        """Return the norm of each record's gradient."""
+        """Return the lengths by which records are clipped, which bound the norms of their gradients."""
         for p in self.optimizer.trained:
-            if p._norm_sample is None or len(p._norm_sample) != max(records, 1):
-                raise RuntimeError(self._norm_complaint(p, records))
-        norms = joint_norm(p._norm_sample for p in self.optimizer.trained)
-        for p in self.optimizer.trained:
+            measured = _measured(p)
+            if measured is None or len(measured) != max(records, 1):
+                raise RuntimeError(self._norm_complaint(p, measured, records))
             p._norm_sample = None  # they are the records', and may not stay with the model
-        return norms
+        samples = [p.grad_sample for p in self.optimizer.trained if p.grad_sample is not None]
+        return joint_norms(self._sizes, measure(samples) if samples else None)
 
-    def _norm_complaint(self, p: Tensor, records: int) -> str:
+    def _norm_complaint(self, p: Tensor, measured: Tensor | None, records: int) -> str:
         name = next(str(name) for name, other in self._module.named_parameters() if other is p)
-        if p._norm_sample is None:
+        if measured is None:
             return f"{name}: {NO_GRADIENT}"
-        return f"{name} saw a batch of {len(p._norm_sample)} where there are {records} records: {ONE_ROW}"
+        return f"{name} saw a batch of {len(measured)} where there are {records} records: {ONE_ROW}"
 
-    def check_sums(self, clipped_norms: Tensor) -> None:
-        """Refuse sums to which more was added than the layers have; only in the first batch with records."""
-        if self.layer_check is not None and self.layer_check.check_sums(clipped_norms):
-            self.layer_check = None
+    def take_calls(self) -> list[LayerRows]:
+        """Return what the layers' sums are made of, and forget it."""
+        calls, self._calls, self._sizes = self._calls, [], []
+        return calls
+
+
+def _measured(p: Tensor) -> Tensor | None:
+    """Return a tensor with one row per record that was measured for a parameter, if there is one."""
+    return p._norm_sample if p.grad_sample is None else p.grad_sample

@@ -37,6 +37,7 @@ from clipsilon.torch.exact_sums import (
     measure,
     to_whole,
 )
+from clipsilon.torch.ghost_sums import LayerRows, has_too_many_terms
 from clipsilon.torch.lineage import Lineage, take_spent, write_spent
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
@@ -52,6 +53,17 @@ _BY_HAND = (
 )
 _TOO_MANY = (
     "Nothing can be certified: a step was made of more than 128 + 8·batch_size rows, for which sums are not exact."
+)
+_ERROR_REPLACED = (
+    "Nothing can be certified: steps were taken, and then an earlier error was loaded, so that what records left in it "
+    "is fed back twice; with residual_cap, load states before the first step only."
+)
+_NOT_FINITE = (
+    "Nothing can be certified: a record's gradient was not finite, and that its batch was left out reveals the record."
+)
+_TOO_LONG = (
+    "Nothing can be certified: a layer saw more than four million rows at once, for which the rounding of ghost mode's "
+    "sums is not bounded; split batches with BatchMemoryManager of Opacus."
 )
 ONE_ROW = "every layer's input must have one row per record (give position ids, for instance)."
 
@@ -232,8 +244,21 @@ class PrivateOptimizer(DPOptimizer):
         self.original_optimizer.load_state_dict(state_dict)
         self.lineage.add(take_spent(self.param_groups))
         units = state_dict.get("error_unit", 1.0) / (self.noise.grid.unit / self.batch)  # 1 for the same settings
-        for whole, other in zip(self.residual, saved, strict=True):
-            whole.copy_((other.to("cpu", torch.float64) * units).round_())
+        self._replace_error([(other.to("cpu", torch.float64) * units).round_() for other in saved])
+
+    def _replace_error(self, error: list[Tensor]) -> None:
+        """Load an error. With a cap, what records leave in it is counted once: it may not go back after a step."""
+        is_same = all(map(torch.equal, self.residual, error))
+        if self.batch_state.steps and is_capped(self.rule) and not is_same:
+            self.batch_state.add_fault(_ERROR_REPLACED)
+        for whole, other in zip(self.residual, error, strict=True):
+            whole.copy_(other)
+
+    def finite_norms(self, norms: Tensor) -> Tensor:
+        """Return the norms of a piece's records; raise RuntimeError, and certify nothing, if any is not finite."""
+        if not bool(norms.isfinite().all()):
+            self.batch_state.add_fault(_NOT_FINITE)
+        return require_finite(norms)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse copies, which would share the noise, and whose making would break torch's optimisers of this class."""
@@ -251,7 +276,7 @@ class HooksOptimizer(PrivateOptimizer):
         samples = [_grad_sample(p) for p in self.trained]
         if len({len(sample) for sample in samples}) > 1:
             raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
-        norms, unit = require_finite(measure(samples)), self.noise.grid.unit
+        norms, unit = self.finite_norms(measure(samples)), self.noise.grid.unit
         clipped = clip_factor(lower(self.rule.clip), norms) / unit
         capped = clip_factor(lower(error_feedback_of(self.rule).cap), norms) / unit if self.residual else None
         with self.batch_state.adding(len(norms)) as is_first:
@@ -291,43 +316,57 @@ def _zeros_like(p: Tensor) -> Tensor:
 
 
 class GhostOptimizer(PrivateOptimizer):
-    """Takes the sums that the two backward passes of `RecordLosses` make."""
+    """Contracts the sums of layers from what the backward pass of `RecordLosses` leaves."""
 
     @property
     def keeps_full_gradients(self) -> bool:
-        """Whether the error keeps gradients without a cap, which the first pass can sum."""
+        """Whether the error keeps gradients without a cap, which autograd can sum: no certificate depends on it."""
         return bool(self.residual) and type(error_feedback_of(self.rule).cap) is Unclipped
 
-    @property
-    def keeps_capped_gradients(self) -> bool:
-        """Whether the error keeps capped gradients, which the second pass has to sum."""
-        return bool(self.residual) and not self.keeps_full_gradients
-
     def before_first_pass(self) -> None:
-        """Clear the gradients and norms that the first pass writes."""
+        """Clear the gradients and norms that the backward pass writes."""
         self.batch_state.require_backward_allowed()
         self.require_same_parameters()
         for p in self.trained:
-            p.grad = p._norm_sample = None
+            p.grad = p.grad_sample = p._norm_sample = None
 
-    def between_passes(self, is_first: bool) -> None:
-        """Add the full gradients to the error, and let the second pass sum into an empty `p.grad`."""
+    def begin_piece(self, is_first: bool) -> None:
+        """Add the full gradients to the error, if it keeps them, and clear them."""
         if self.residual and is_first:
             self.begin_sums()
         for number, p in enumerate(self.trained):
-            full, p.grad = p.grad, None
             if self.keeps_full_gradients:
-                self.add_to_error(number, full)
-
-    def add_to_error(self, number: int, total: Tensor) -> None:
-        """Add a sum of gradients to the error of one parameter."""
-        self.residual[number].add_(to_whole(total, self.noise.grid.unit))
-
-    def after_second_pass(self) -> None:
-        """Move the sums out of `p.grad`, where they could be taken for gradients."""
-        for number, p in enumerate(self.trained):
-            self.sum_of(number).add_(to_whole(p.grad, self.noise.grid.unit))
+                self.residual[number].add_(to_whole(p.grad, self.noise.grid.unit))
             p.grad = None
 
+    def add_piece(self, calls: list[LayerRows], norms: Tensor) -> None:
+        """Add the clipped gradients of a piece to the sums of its batch, and capped ones to the error.
+
+        Parameters
+        ----------
+        calls : list of LayerRows
+            What the sums of layers are contracted from; those of other layers are in `p.grad_sample`.
+        norms : Tensor
+            The lengths by which records are clipped.
+        """
+        if any(map(has_too_many_terms, calls)):
+            self.batch_state.add_fault(_TOO_LONG)
+        sums = [self.sum_of(number) for number in range(len(self.trained))]
+        self._add_clipped(calls, clip_factor(lower(self.rule.clip), norms), sums)
+        if self.residual and not self.keeps_full_gradients:
+            self._add_clipped(calls, clip_factor(lower(error_feedback_of(self.rule).cap), norms), self.residual)
+        for p in self.trained:
+            p.grad = p.grad_sample = None  # `p.grad` is of the check of layers, and could be taken for a gradient
+
+    def _add_clipped(self, calls: list[LayerRows], factors: Tensor, totals: list[Tensor]) -> None:
+        factors = factors / self.noise.grid.unit
+        numbers = {p: number for number, p in enumerate(self.trained)}
+        for call in calls:
+            for p, total in call.sums(factors).items():
+                totals[numbers[p]].add_(total.cpu().round_())
+        for p, whole in zip(self.trained, totals, strict=True):
+            if p.grad_sample is not None:
+                add_whole(p.grad_sample, factors, whole)
+
     def clip_and_accumulate(self) -> None:
-        """Do nothing: the backward passes have added to the sums, and `BatchState.end_piece` refuses a step if not."""
+        """Do nothing: the backward pass has added to the sums, and `BatchState.end_piece` refuses a step if not."""

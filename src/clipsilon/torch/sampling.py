@@ -99,6 +99,13 @@ class PrivateBatchSampler(Sampler[list[int]]):
         self._start, self._skip = saved["start"], saved["skip"]
         self.stream.set_state(self._start)
 
+    def begin_anew(self) -> None:
+        """Go on with a new pass and a new key: batches that steps were made of must not be drawn again."""
+        self.state.leave_pass()
+        self.stream.renew()
+        self.stream.set_state(self.processes.broadcast(self.stream.get_state()))
+        self._start, self._skip = self.stream.get_state(), 0
+
 
 class CollateWithEmpty:
     """Collate records into a batch, and no records into an empty batch of the same form.

@@ -1,8 +1,6 @@
-"""Tensor operations of the update: clip factors, and norms of vectors that are spread over several tensors."""
+"""Tensor operations of the update: clip factors, and the refusal of norms that are not finite."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -36,23 +34,4 @@ def _least_norm(dtype: torch.dtype) -> float:
     norm instead and stay shorter than the clip. A zero vector stays zero.
     """
     numbers = torch.finfo(dtype)
-    return float((numbers.tiny / numbers.eps) ** 0.5)
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which to sum numbers of this type: at least float32."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def joint_norm(norms: Iterable[Tensor]) -> Tensor:
-    """Return √Σ norm² over the parts of a vector, on the first part's device; parts may hold one norm per record."""
-    parts = list(norms)
-    squares = [part.to(parts[0].device, accumulation_dtype(part.dtype)).square() for part in parts]
-    return torch.stack([square.to(_widest_dtype(squares)) for square in squares]).sum(0).sqrt()
-
-
-def _widest_dtype(parts: list[Tensor]) -> torch.dtype:
-    widest = parts[0].dtype
-    for part in parts:
-        widest = torch.promote_types(widest, part.dtype)
-    return widest
+    return float(numbers.tiny**0.5 / numbers.eps)  # so that it holds where numbers below `tiny` are set to zero, too
