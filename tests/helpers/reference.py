@@ -180,15 +180,15 @@ def grid(problem, rule, t, steps):
     clip_t, root = clip_at(rule, t), problem.dimension**0.5
     std = deviation(rule.noise, t)
     bound = np.inf if isinstance(clip_t, Unclipped) else clip_t.bound()
-    if not (1e-90 <= std <= 1e90 and 1e-90 <= bound <= 1e90):
-        return None
     batch = getattr(rule.sampling, "batch", problem.records)
+    if not (1e-90 <= std <= 1e90 and 1e-90 <= bound <= 1e90 and bound / batch / std <= 2**21):
+        return None
     most = batch if isinstance(rule.sampling, Uniform | SinglePass | Epochs) else problem.records
     if isinstance(rule.sampling, Poisson) and rule.sampling.rate is not None:
         most = 2**31
     most, has_error, longest, error = float(most), not isinstance(rule.feedback, NoFeedback), bound, 0.0
     if getattr(problem.loss, "l2", 0.0) > 0:
-        most *= 2**10
+        most *= 2**6
     if has_error:
         most, error = 8 * most, 8 * rule.feedback.clip.bound()
         cap = rule.feedback.cap.bound()
@@ -197,9 +197,20 @@ def grid(problem, rule, t, steps):
     shift = max(0, int(np.ceil(np.log2(share))) - 18)  # share·2^(32 − shift) is at most 2^50
     per_std = 2.0 ** (32 - shift)
     if has_error:
-        per_std /= 1 + min(64 * steps * root / (bound / batch / std * per_std), 2**-6)
-    limit = bound / batch / std * per_std * (1 - (problem.dimension + 64) * 2**-52) - (5 * root + 4)
+        per_std /= 1 + _growth(problem.dimension, steps, bound / batch / std * per_std, cap / bound)
+    slack = 16 * root + 16 if has_error else 5 * root + 4
+    limit = bound / batch / std * per_std * (1 - (problem.dimension + 64) * 2**-52) - slack
     return Grid(max(limit, 0) / bound, std / per_std, shift)
+
+
+def _growth(d, steps, record, cap):
+    """How much more noise makes up for rounding; `record` is one record's bound in units, `cap` C3/C1."""
+    drift = steps**0.5 * (2 * d**0.5 + (d + 24) / 64)
+    if cap < np.inf:
+        of_error = steps * d**0.5 / 2
+        drift += steps * (d + 24) / 64 + of_error * min(max(2**-11 * record / of_error, 1), 2**64)
+        drift += steps * (6 * d**0.5 + 4) * (cap < 1.5)
+    return min(2 * drift / record, 2**-6)
 
 
 def deviation(part, t):
