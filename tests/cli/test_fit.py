@@ -246,8 +246,12 @@ def test_the_budget_is_never_exceeded(data, epsilon, words):
     assert json.loads(path.read_text("utf-8"))["privacy"] == found
     assert any("classes were learnt" in fault for fault in found["faults"])
     assert found["epsilon"] is None
-    with pytest.warns(cs.PrivacyWarning, match="classes were learnt"):
+    is_gamma = "gamma-dpsgd" in words
+    assert any("drawn in floating point" in fault for fault in found["faults"]) == is_gamma
+    with pytest.warns(cs.PrivacyWarning) as warned:
         again = total_privacy(cs.load_model(path), 1e-6)
+    assert any("classes were learnt" in str(w.message) for w in warned)
+    assert any("drawn in floating point" in str(w.message) for w in warned) == is_gamma
     assert [list(again.notes), list(again.faults)] == [found["notes"], found["faults"]]
     # A file keeps one point of a curve that is not Gaussian; then ε and δ add up.
     assert found["nominal"] * (1 - 1e-12) <= again.nominal <= epsilon
