@@ -95,3 +95,13 @@ def test_a_delta_of_one_in_the_records_is_warned_about():
     cs.calibrate(rule, 1.0, 0.0099, 100, 20)  # no warning, which would be an error
     assert not any("at least 1 in" in reason for reason in cs.account(found, 100, 20, 0.0099).reasons)
     cs.calibrate(rule, 1.0, 0.01, 100, 20, how="paper")  # promises nothing anyway
+
+
+@pytest.mark.parametrize("clip", [1e-30, 1e30, 1e80])
+def test_clips_of_any_size_are_calibrated(clip):
+    """Noise is first tried at the scale of the clip: noise of 1 would be too little for the largest."""
+    found = [
+        cs.calibrate(cs.DPSGD(cs.schedules.Constant(0.1), c, 1.0, batch=10), 1.0, 1e-5, 100, 20).noise.std
+        for c in (1.0, clip)
+    ]
+    assert found[1] == pytest.approx(clip * found[0], rel=1e-3)

@@ -160,14 +160,15 @@ def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str
 
 
 def _certified_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
-    _require_certificate(released, adjacency)
+    unit = released.noise_std if released.radial is None else 1.0
+    guess = float(np.log(2.0 * released.bound / (released.batch * unit)))
+    # Noise of size 1 may be too little to count with, if the clip is large.
+    _require_certificate(_resized(released, np.exp(guess)) if np.isfinite(guess) else released, adjacency)
     _rest(epsilon, selection_epsilon(released, adjacency))
 
     def certified(log_size: float) -> float:
         return certify(_resized(released, float(np.exp(log_size))), adjacency).epsilon(delta)
 
-    unit = released.noise_std if released.radial is None else 1.0
-    guess = float(np.log(2.0 * released.bound / (released.batch * unit)))
     most = certified(guess - _FAINT)
     if np.exp(_FAINT / 2) < most <= epsilon:
         raise ValueError(f"epsilon must be below {most:.3g} here, where noise all but vanishes, got {epsilon!r}.")

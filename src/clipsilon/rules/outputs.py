@@ -140,6 +140,13 @@ class Selected(NamedTuple):
 
         It is larger by a factor of 1 + 2⁻²⁰ + 2⁻²⁰/ε, which covers the rounding of norms and of the grid; more if
         n·(d + 16) exceeds 2³³ (docs/proofs.md, "Exact sums in the engine").
+
+        Parameters
+        ----------
+        bound : float
+            L, the bound on one record's gradient.
+        records, dimension : int
+            n and d.
         """
         more = 1.0 + max(2.0**-20, records * (dimension + 16) * 2.0**-53) + 2.0**-20 / self.epsilon
         return self._replace(scale=more * 4.0 * bound / (records * self.epsilon))
