@@ -20,10 +20,10 @@ from clipsilon._core.exact_normal import integer_normal
 from clipsilon.privacy.auditing import bits
 from clipsilon.rules.clipping import Norm, Normalise
 from clipsilon.torch import exact_sums, kernels
-from clipsilon.torch.exact_sums import ExactNoise, add_whole, charge, charged_rule, lower, measure, plan_grid
+from clipsilon.torch.clipping import clip_factor, lower
+from clipsilon.torch.exact_sums import ExactNoise, add_whole, charge, charged_rule, measure, plan_grid
 from clipsilon.torch.generators import RandomStream
 from clipsilon.torch.rules import UpdateSettings, build_rule
-from clipsilon.torch.tensors import clip_factor
 from private_training import Training
 
 DPSGD = UpdateSettings(1.3, clip=0.7)

@@ -15,10 +15,10 @@ from torch.utils.data import TensorDataset
 from clipsilon.privacy.auditing import bits
 from clipsilon.rules.clipping import Norm, Normalise
 from clipsilon.torch import ghost_sums
-from clipsilon.torch.exact_sums import GHOST_NOISE, REACH, SUM_TERMS, charge, charged_rule, lower, plan_grid
+from clipsilon.torch.clipping import clip_factor, lower
+from clipsilon.torch.exact_sums import GHOST_NOISE, REACH, SUM_TERMS, charge, charged_rule, plan_grid
 from clipsilon.torch.ghost_sums import LayerRows, joint_norms
 from clipsilon.torch.rules import UpdateSettings, build_rule
-from clipsilon.torch.tensors import clip_factor
 from private_training import Training, flat, records
 
 UNSEEDED = {"noise_generator": None, "generator": None}
@@ -91,7 +91,7 @@ def test_no_norm_is_too_small(data, name, dtype):
     call = rows_of(data, name, dtype)
     exact, absolute = exact_gradients(call)
     sizes = call.sizes()
-    for number, p in enumerate(call._trained()):
+    for number, p in enumerate(call.trained):
         for i, (size, reach) in enumerate(zip(sizes[p].norms.tolist(), sizes[p].reach.tolist(), strict=True)):
             assert square(exact[number][i]) <= Fraction(size) ** 2
             assert square(absolute[number][i]) <= Fraction(reach) ** 2 * (1 + Fraction(2) ** -40)
@@ -112,7 +112,7 @@ def test_clipped_sums_are_those_of_clipped_records_up_to_the_charge(data, name, 
     bound = Fraction(clip[0])
     weights = [Fraction(f) for f in factors.tolist()]
     off, shares = Fraction(0), [Fraction(0)] * len(weights)
-    for p, gradients in zip(call._trained(), exact, strict=False):
+    for p, gradients in zip(call.trained, exact, strict=False):
         shares = [s + f * f * square(x) for s, f, x in zip(shares, weights, gradients, strict=True)]
         total = sum(f * x for f, x in zip(weights, gradients, strict=True))
         off += square(FRACTION(sums[p].numpy()) - total)

@@ -22,6 +22,7 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs
 from clipsilon.torch import checkpoint, inputs
 from clipsilon.torch.batch_state import BatchState
+from clipsilon.torch.clipping import clip_groups
 from clipsilon.torch.exact_sums import ExactNoise, charged_rule, plan_grid
 from clipsilon.torch.generators import make_batch_stream, make_stream
 from clipsilon.torch.guard import COARSE, Guard
@@ -195,7 +196,8 @@ class PrivacyEngine:
             C3, the bound on what a record adds to the error, at least `clip`; infinite unless given. For "dice"
             only.
         clipping : str, default "flat"
-            "flat", or "automatic" to normalise gradients and error to `clip` and `error_clip` (Algorithm 4).
+            "flat"; "automatic" to normalise gradients and error to `clip` and `error_clip` (Algorithm 4); "per-layer"
+            to clip the gradient of each of L layers to `clip`/√L, for "dpsgd" only. All have the same certificate.
         poisson_sampling : bool, default True
             Whether batches are drawn by Poisson sampling. Otherwise they are disjoint and shuffled anew in each pass;
             training for one pass is a single pass.
@@ -227,6 +229,7 @@ class PrivacyEngine:
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
         noise = ExactNoise(plan_grid(rule, grad_sample_mode == "ghost"), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
+        private.groups = clip_groups(clipping, inner, private.trained)
         batches = PrivateBatchSampler(
             sampling_of(rule), records, make_batch_stream(data_loader, processes), state, processes
         )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clipsilon.rules.clipping import Clip, Norm, Normalise, bound_of
+from clipsilon.rules.clipping import bound_of
 from clipsilon.rules.feedback import ErrorFeedback
 from clipsilon.rules.noise import Gaussian, std_of
 from clipsilon.rules.rule import Rule
@@ -25,9 +25,6 @@ from clipsilon.torch.generators import RandomStream
 from clipsilon.torch.rules import is_uncapped, sampling_of
 
 MOST_PARAMETERS = 2**32
-SHRINK = 2.0**-44
-"""By how much clips are lowered, relatively: more than what rounding adds to norms, factors and products."""
-
 EXTRA_NOISE = 2.0**-10
 """By how much the noise of error feedback with a cap is enlarged, relatively, to cover the rounding of the error."""
 
@@ -232,13 +229,6 @@ def measure(samples: Sequence[Tensor]) -> Tensor:
     for sample in samples:
         kernels.add_squares(_rows(sample), squares)
     return torch.from_numpy(np.sqrt(squares[:, 0] + squares[:, 1]))
-
-
-def lower(clip: Clip, scale: float = 1.0) -> Clip:
-    """Return a clip, times a scale, that is lower by what rounding may add."""
-    if isinstance(clip, Norm):
-        return Norm(clip.threshold * scale * (1 - SHRINK))
-    return Normalise(clip.length * scale * (1 - SHRINK)) if isinstance(clip, Normalise) else clip
 
 
 def add_whole(sample: Tensor, factors: Tensor, total: Tensor) -> None:

@@ -112,7 +112,7 @@ class LayerRows(NamedTuple):
         """
         if self.versions != (self.x._version, self.g._version):
             raise RuntimeError(_CHANGED.format(type(self.layer).__name__))
-        found = {p: torch.zeros(p.shape, dtype=torch.float64, device=self.g.device) for p in self._trained()}
+        found = {p: torch.zeros(p.shape, dtype=torch.float64, device=self.g.device) for p in self.trained}
         weights = factors.to(self.g.device).repeat_interleave(self.g.shape[1]).unsqueeze(1)
         g, x = self.g.flatten(0, 1), self.x.flatten(0, 1)
         if isinstance(self.layer, nn.Embedding):
@@ -126,7 +126,9 @@ class LayerRows(NamedTuple):
         """Return numbers that identify both record and index."""
         return _owners(self.x).view_as(self.x) * self.layer.num_embeddings + self.x
 
-    def _trained(self) -> list[Tensor]:
+    @property
+    def trained(self) -> list[Tensor]:
+        """The layer's parameters that are trained."""
         weight = [self.layer.weight] if self.layer.weight.requires_grad else []
         return weight if self.bias is None else [*weight, self.bias]
 

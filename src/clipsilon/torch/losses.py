@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
-from clipsilon.torch.exact_sums import lower
+from clipsilon.torch.clipping import clip_factors
 from clipsilon.torch.loss_check import Scores, plain
 from clipsilon.torch.models import GhostModel
 from clipsilon.torch.optimizer import GhostOptimizer
-from clipsilon.torch.tensors import clip_factor
 
 
 class RecordLosses:
@@ -63,10 +63,10 @@ class RecordLosses:
         self.model.check_uses(self.losses)
         self.model.first_pass(self.losses.sum())
         norms = optimizer.finite_norms(self.model.norms(len(self.losses)))
-        clipped = clip_factor(lower(optimizer.rule.clip), norms)
-        with optimizer.batch_state.adding(len(norms)) as is_first:
+        least = torch.stack(clip_factors(optimizer.rule.clip, optimizer.groups, norms)).amin(0)
+        with optimizer.batch_state.adding(len(least)) as is_first:
             optimizer.begin_piece(is_first)
-            self.model.check_layers((clipped.to(self.losses) * self.losses).sum(), clipped * norms)
+            self.model.check_layers((least.to(self.losses) * self.losses).sum(), least * torch.stack(norms).norm(dim=0))
             optimizer.add_piece(self.model.take_calls(), norms)
 
 

@@ -214,7 +214,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self.layer_check: LayerCheck | None = LayerCheck(module)  # None once the first batch has passed
         self._ends: list[GradientEdge] = []  # outputs of the layers beyond which no gradient is needed
         self._calls: list[LayerRows] = []  # of layers whose sums are contracted
-        self._sizes: list[Size] = []  # of the parameters of these layers
+        self._sizes: list[tuple[Tensor, Size]] = []  # of the parameters of these layers
 
     def on_layer_call(self, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
         """Keep a layer's input where the check of layers needs it, and note the layers where the pass can end.
@@ -332,19 +332,25 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             raise NotImplementedError("ghost mode needs layers that are called once")  # norms of calls do not add up
         self._calls.append(call)
         for p, size in call.sizes().items():
-            self._sizes.append(size)
+            self._sizes.append((p, size))
             p._norm_sample = size.norms
             p._forward_counter -= 1
 
-    def norms(self, records: int) -> Tensor:
-        """Return the lengths by which records are clipped, which bound the norms of their gradients."""
+    def norms(self, records: int) -> list[Tensor]:
+        """Return the lengths by which records are clipped, which bound the norms of their gradients, by groups."""
         for p in self.optimizer.trained:
             measured = _measured(p)
             if measured is None or len(measured) != max(records, 1):
                 raise RuntimeError(self._norm_complaint(p, measured, records))
             p._norm_sample = None  # they are the records', and may not stay with the model
-        samples = [p.grad_sample for p in self.optimizer.trained if p.grad_sample is not None]
-        return joint_norms(self._sizes, measure(samples) if samples else None)
+        return [
+            self._group_norms([self.optimizer.trained[place] for place in group]) for group in self.optimizer.groups
+        ]
+
+    def _group_norms(self, group: list[Tensor]) -> Tensor:
+        samples = [p.grad_sample for p in group if p.grad_sample is not None]
+        sizes = [size for p, size in self._sizes if any(p is other for other in group)]
+        return joint_norms(sizes, measure(samples) if samples else None)
 
     def _norm_complaint(self, p: Tensor, measured: Tensor | None, records: int) -> str:
         name = next(str(name) for name, other in self._module.named_parameters() if other is p)

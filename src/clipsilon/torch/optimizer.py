@@ -23,17 +23,17 @@ import torch
 from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
-from clipsilon.rules.clipping import Unclipped, bound_of
+from clipsilon.rules.clipping import Clip, Unclipped, bound_of
 from clipsilon.rules.feedback import remembers
 from clipsilon.rules.rule import Rule
 from clipsilon.torch.batch_state import STEP_FIRST, BatchState
+from clipsilon.torch.clipping import Group, clip_factor, clip_factors, lower, require_finite
 from clipsilon.torch.exact_sums import (
     MOST_PARAMETERS,
     ExactNoise,
     add_whole,
     is_capped,
     limit_error,
-    lower,
     measure,
     to_whole,
 )
@@ -41,7 +41,6 @@ from clipsilon.torch.ghost_sums import LayerRows, has_too_many_terms
 from clipsilon.torch.lineage import Lineage, take_spent, write_spent
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
-from clipsilon.torch.tensors import clip_factor, require_finite
 
 NO_GRADIENT = (
     "no gradient per record was found; freeze what the loss does not depend on, freeze layers as a whole, or go back "
@@ -90,6 +89,8 @@ class PrivateOptimizer(DPOptimizer):
     ----------
     trained : list of Tensor
         The parameters that the update moves: those that required gradients at the start.
+    groups : list of tuple of int
+        Which of them are clipped together, as places in `trained`: all of them unless replaced.
     residual : list of Tensor
         B·e in units of the grid, hidden state: whole numbers, one tensor per parameter; empty without feedback.
     lineage : Lineage
@@ -113,6 +114,7 @@ class PrivateOptimizer(DPOptimizer):
         )
         self.rule, self.noise, self.processes, self.batch, self.batch_state = rule, noise, processes, batch, state
         self.trained = list(self.params)
+        self.groups: list[Group] = [tuple(range(len(self.trained)))]
         if self.parameters > MOST_PARAMETERS:
             raise ValueError(f"module must have at most 2**32 parameters to train, got {self.parameters}.")
         self.residual: list[Tensor] = [_zeros_like(p) for p in self.trained] if remembers(rule.feedback) else []
@@ -170,6 +172,10 @@ class PrivateOptimizer(DPOptimizer):
                 p.summed_grad = (factor.item() * whole).trunc_()
             else:
                 whole.zero_()
+
+    def factors(self, clip: Clip, norms: list[Tensor]) -> list[Tensor]:
+        """Return what gradients are multiplied by, for each parameter, from the norms of each group; in units."""
+        return [factors / self.noise.grid.unit for factors in clip_factors(clip, self.groups, norms)]
 
     def sum_of(self, number: int) -> Tensor:
         """Return the sum of one parameter, which begins with zero unless the error was put there."""
@@ -254,11 +260,11 @@ class PrivateOptimizer(DPOptimizer):
         for whole, other in zip(self.residual, error, strict=True):
             whole.copy_(other)
 
-    def finite_norms(self, norms: Tensor) -> Tensor:
-        """Return the norms of a piece's records; raise RuntimeError, and certify nothing, if any is not finite."""
-        if not bool(norms.isfinite().all()):
+    def finite_norms(self, norms: list[Tensor]) -> list[Tensor]:
+        """Return the norms of each group; raise RuntimeError, and certify nothing, if any is not finite."""
+        if not all(bool(group.isfinite().all()) for group in norms):
             self.batch_state.add_fault(_NOT_FINITE)
-        return require_finite(norms)
+        return [require_finite(group) for group in norms]
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse copies, which would share the noise, and whose making would break torch's optimisers of this class."""
@@ -276,16 +282,16 @@ class HooksOptimizer(PrivateOptimizer):
         samples = [_grad_sample(p) for p in self.trained]
         if len({len(sample) for sample in samples}) > 1:
             raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
-        norms, unit = self.finite_norms(measure(samples)), self.noise.grid.unit
-        clipped = clip_factor(lower(self.rule.clip), norms) / unit
-        capped = clip_factor(lower(error_feedback_of(self.rule).cap), norms) / unit if self.residual else None
-        with self.batch_state.adding(len(norms)) as is_first:
+        norms = self.finite_norms([measure([samples[place] for place in group]) for group in self.groups])
+        clipped = self.factors(self.rule.clip, norms)
+        capped = self.factors(error_feedback_of(self.rule).cap, norms) if self.residual else None
+        with self.batch_state.adding(len(samples[0])) as is_first:
             if self.residual and is_first:
                 self.begin_sums()
             for number, sample in enumerate(samples):
-                add_whole(sample, clipped, self.sum_of(number))
+                add_whole(sample, clipped[number], self.sum_of(number))
                 if capped is not None:
-                    self.add_to_error(number, sample, capped)
+                    self.add_to_error(number, sample, capped[number])
                 self.trained[number].grad_sample = None
 
     def add_to_error(self, number: int, sample: Tensor, factors: Tensor) -> None:
@@ -339,34 +345,33 @@ class GhostOptimizer(PrivateOptimizer):
                 self.residual[number].add_(to_whole(p.grad, self.noise.grid.unit))
             p.grad = None
 
-    def add_piece(self, calls: list[LayerRows], norms: Tensor) -> None:
+    def add_piece(self, calls: list[LayerRows], norms: list[Tensor]) -> None:
         """Add the clipped gradients of a piece to the sums of its batch, and capped ones to the error.
 
         Parameters
         ----------
         calls : list of LayerRows
             What the sums of layers are contracted from; those of other layers are in `p.grad_sample`.
-        norms : Tensor
-            The lengths by which records are clipped.
+        norms : list of Tensor
+            The lengths by which records are clipped, for each group.
         """
         if any(map(has_too_many_terms, calls)):
             self.batch_state.add_fault(_TOO_LONG)
         sums = [self.sum_of(number) for number in range(len(self.trained))]
-        self._add_clipped(calls, clip_factor(lower(self.rule.clip), norms), sums)
+        self._add_clipped(calls, self.factors(self.rule.clip, norms), sums)
         if self.residual and not self.keeps_full_gradients:
-            self._add_clipped(calls, clip_factor(lower(error_feedback_of(self.rule).cap), norms), self.residual)
+            self._add_clipped(calls, self.factors(error_feedback_of(self.rule).cap, norms), self.residual)
         for p in self.trained:
             p.grad = p.grad_sample = None  # `p.grad` is of the check of layers, and could be taken for a gradient
 
-    def _add_clipped(self, calls: list[LayerRows], factors: Tensor, totals: list[Tensor]) -> None:
-        factors = factors / self.noise.grid.unit
+    def _add_clipped(self, calls: list[LayerRows], factors: list[Tensor], totals: list[Tensor]) -> None:
         numbers = {p: number for number, p in enumerate(self.trained)}
         for call in calls:
-            for p, total in call.sums(factors).items():
+            for p, total in call.sums(factors[numbers[call.trained[0]]]).items():  # a layer is in one group
                 totals[numbers[p]].add_(total.cpu().round_())
-        for p, whole in zip(self.trained, totals, strict=True):
+        for p, its, whole in zip(self.trained, factors, totals, strict=True):
             if p.grad_sample is not None:
-                add_whole(p.grad_sample, factors, whole)
+                add_whole(p.grad_sample, its, whole)
 
     def clip_and_accumulate(self) -> None:
         """Do nothing: the backward pass has added to the sums, and `BatchState.end_piece` refuses a step if not."""

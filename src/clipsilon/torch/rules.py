@@ -13,7 +13,7 @@ from clipsilon.rules.sampling import Epochs, Poisson
 from clipsilon.rules.schedules import Constant
 
 ALGORITHMS = {"dpsgd": "DPSGD", "dice": "DiceSGD"}
-CLIPPINGS = {"flat": Norm, "automatic": Normalise}
+CLIPPINGS = {"flat": Norm, "automatic": Normalise, "per-layer": Norm}  # as clips of the whole gradient
 
 
 class UpdateSettings(NamedTuple):
@@ -30,7 +30,7 @@ class UpdateSettings(NamedTuple):
     error_clip, residual_cap : float, optional
         C2, which is `clip` unless given, and C3, which is infinite unless given; for "dice" only.
     clipping : str, default "flat"
-        "flat", or "automatic" to normalise gradients.
+        "flat", "automatic" to normalise gradients, or "per-layer" to clip the gradient of each layer.
     poisson_sampling : bool, default True
         Poisson batches, or else disjoint ones.
     """
@@ -67,13 +67,18 @@ def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
     if settings.algorithm == "dpsgd":
         _refuse_feedback(settings)
     return Rule(
-        f"{'Auto' if kind is Normalise else ''}{name} with {optimizer}",
+        f"{'Auto' if kind is Normalise else ''}{name} with {optimizer}{_clipped_how(settings)}",
         Constant(1.0),
         kind(clip),
         Poisson(batch) if checks.flag("poisson_sampling", settings.poisson_sampling) else Epochs(batch),
         Gaussian(checks.nonnegative("noise_multiplier", settings.noise_multiplier) * clip / batch),
         NoFeedback() if settings.algorithm == "dpsgd" else _build_feedback(settings, kind, clip),
     )
+
+
+def _clipped_how(settings: UpdateSettings) -> str:
+    """Return the part of a rule's name that says whether layers are clipped one by one, as its clip does not say it."""
+    return ", clipped per layer" if settings.clipping == "per-layer" else ""
 
 
 def noise_multiplier(rule: Rule) -> float:
@@ -110,6 +115,8 @@ def _refuse_feedback(settings: UpdateSettings) -> None:
 
 
 def _build_feedback(settings: UpdateSettings, kind: type[Norm] | type[Normalise], clip: float) -> ErrorFeedback:
+    if settings.clipping == "per-layer":
+        raise ValueError("clipping must be 'flat' or 'automatic' for algorithm='dice', got 'per-layer'.")
     error_clip = clip if settings.error_clip is None else checks.positive("error_clip", settings.error_clip)
     cap = settings.residual_cap
     if error_clip < clip:
