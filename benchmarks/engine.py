@@ -22,16 +22,20 @@ import numpy as np
 
 import clipsilon as cs
 from clipsilon.engine.arrays import problem_arrays
+from clipsilon.engine.exact_noise import draw as draw_exact
+from clipsilon.engine.grid import scaling
 from clipsilon.engine.loop import advance, empty_recording, initial_state
 from clipsilon.engine.streams import spawn
 from clipsilon.engine.threads import step_threads
 from clipsilon.rules.sampling import draw, expected_batch
+from float_noise import with_float_noise
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
 from timing import per_step, ratio, seconds, turns
 
 RECORDS, BATCH, REPLICATES = 15_776, 250, 64
 TOPIC = "Engine"
+Normal = Callable[[int], np.ndarray]  # from a size to standard normal numbers
 CLIP, NOISE = 1.0, 0.3
 CHECKED = 300  # number of steps after which all models must agree
 
@@ -74,9 +78,9 @@ def engine(case: cs.Problem, how: cs.Rule, steps: int) -> np.ndarray:
     """
     state = initial_state(case, how, np.zeros(case.dimension))
     records = empty_recording(case, how, np.array([0, steps]))
-    weight, shared = 1.0 / expected_batch(how.sampling, case.records), step_threads(case, how, 1)
+    public, shared = scaling(case, how, steps), step_threads(case, how, 1)
     order = np.arange(case.records)
-    advance(problem_arrays(case), how.update(), weight, shared, state, order, records, steps, *spawn(0, 1)[0])
+    advance(problem_arrays(case), how.update(), public, shared, state, order, records, steps, *spawn(0, 1)[0])
     return records.theta[-1]
 
 
@@ -85,7 +89,7 @@ def clipped(vector: np.ndarray) -> np.ndarray:
     return vector * min(1.0, CLIP / max(np.linalg.norm(vector), 1e-300))
 
 
-def numpy_single(case: cs.Problem, dice: bool, steps: int) -> np.ndarray:
+def numpy_single(case: cs.Problem, dice: bool, steps: int, normal: Normal | None = None) -> np.ndarray:
     """Run PCSGD or DiceSGD with one record per step, written plainly in NumPy, and return the last model.
 
     Parameters
@@ -96,6 +100,8 @@ def numpy_single(case: cs.Problem, dice: bool, steps: int) -> np.ndarray:
         Whether to feed the clipping error back.
     steps : int
         Number of steps.
+    normal : callable, optional
+        Draws the noise, for checking; NumPy's generator by default.
 
     Returns
     -------
@@ -103,6 +109,7 @@ def numpy_single(case: cs.Problem, dice: bool, steps: int) -> np.ndarray:
         θ.
     """
     draws = spawn(0, 1)[0]
+    normal = normal or draws.noise.standard_normal
     x_all, y_all, theta, error = case.features, case.labels, np.zeros(case.dimension), np.zeros(case.dimension)
     loss, beta = case.loss, case.response.beta
     for t in range(steps):
@@ -116,11 +123,13 @@ def numpy_single(case: cs.Problem, dice: bool, steps: int) -> np.ndarray:
         if dice:
             update = update + clipped(error)
             error = error + gradient - update
-        theta = theta - 50 / (5001 + t) * (update + NOISE * draws.noise.standard_normal(case.dimension))
+        theta = theta - 50 / (5001 + t) * (update + NOISE * normal(case.dimension))
     return theta
 
 
-def numpy_batch(case: cs.Problem, batch: int, steps: int, drawn: np.ndarray | None = None) -> np.ndarray:
+def numpy_batch(
+    case: cs.Problem, batch: int, steps: int, drawn: np.ndarray | None = None, normal: Normal | None = None
+) -> np.ndarray:
     """Run DPSGD in NumPy, vectorised over the minibatch, and return the last model.
 
     Parameters
@@ -133,13 +142,15 @@ def numpy_batch(case: cs.Problem, batch: int, steps: int, drawn: np.ndarray | No
         Number of steps.
     drawn : array of shape (steps, batch), optional
         The records of each step, for checking; by default they are drawn here.
+    normal : callable, optional
+        Draws the noise, for checking; NumPy's generator by default.
 
     Returns
     -------
     array
         θ.
     """
-    records, noise = np.random.default_rng(0), spawn(0, 1)[0].noise
+    records, normal = np.random.default_rng(0), normal or spawn(0, 1)[0].noise.standard_normal
     x_all, y_all, theta = case.features, case.labels, np.zeros(case.dimension)
     loss, beta = case.loss, case.response.beta
     for t in range(steps):
@@ -155,7 +166,7 @@ def numpy_batch(case: cs.Problem, batch: int, steps: int, drawn: np.ndarray | No
         gradients = (weight * (1 / (1 + np.exp(-x @ theta)) - y))[:, None] * x + loss.l2 * theta
         norms = np.linalg.norm(gradients, axis=1)
         scaled = gradients * np.minimum(1.0, CLIP / np.maximum(norms, 1e-300))[:, None]
-        theta = theta - 50 / (5001 + t) * (scaled.sum(axis=0) / batch + NOISE * noise.standard_normal(theta.size))
+        theta = theta - 50 / (5001 + t) * (scaled.sum(axis=0) / batch + NOISE * normal(theta.size))
     return theta
 
 
@@ -210,6 +221,12 @@ def engine_draws(how: cs.Rule) -> np.ndarray:
     return drawn
 
 
+def engine_normal() -> Normal:
+    """Return a function that draws the normal numbers that the engine draws, from the beginning of its stream."""
+    noise = spawn(0, 1)[0].noise
+    return lambda size: (draw_exact(noise, size) + 0.5) * 2.0**-32
+
+
 def must_agree(name: str, found: np.ndarray, case: cs.Problem, how: cs.Rule) -> None:
     """Raise RuntimeError unless a peer's model equals the engine's: only the same algorithm may be timed.
 
@@ -224,7 +241,7 @@ def must_agree(name: str, found: np.ndarray, case: cs.Problem, how: cs.Rule) -> 
     how : Rule
         The rule.
     """
-    if not np.allclose(found, engine(case, how, CHECKED), rtol=0, atol=1e-9):
+    if not np.allclose(found, engine(case, how, CHECKED), rtol=0, atol=1e-7):  # sums and noise are on a grid
         raise RuntimeError(f"{name} must end at the engine's model when given the same draws, got {found}.")
 
 
@@ -244,7 +261,7 @@ def against_numpy(rows: list[Row], case: cs.Problem, quick: bool) -> None:
     for name, batch, steps in (("PCSGD", 1, 2_000), ("DiceSGD", 1, 2_000), ("DPSGD", BATCH, 200)):
         how, loops = rule(name), numpy_loops(case, name, batch)
         for loop, _ in loops.values():
-            must_agree("NumPy", loop(CHECKED, engine_draws(how)), case, how)
+            must_agree("NumPy", loop(CHECKED, engine_draws(how), engine_normal()), case, how)
         contenders = {other: per_step(loop, steps // fewer) for other, (loop, _) in loops.items()}
         ours = per_step(lambda steps, how=how: engine(case, how, steps), (100_000 if batch == 1 else 2_000) // fewer)
         found = turns({"ours": ours, **contenders}, repeats)
@@ -272,10 +289,16 @@ def numpy_loops(case: cs.Problem, name: str, batch: int) -> dict[str, tuple[Call
     """
     loops: dict[str, tuple[Callable[..., np.ndarray], float | None]] = {}
     if batch == 1:
-        loops["NumPy loop, plain vectors"] = lambda steps, _=None: numpy_single(case, name == "DiceSGD", steps), None
+        loops["NumPy loop, plain vectors"] = (
+            lambda steps, _=None, normal=None: numpy_single(case, name == "DiceSGD", steps, normal),
+            None,
+        )
     if name != "DiceSGD":
         least = 100.0 if batch == 1 else None
-        loops["NumPy loop, whole arrays"] = lambda steps, drawn=None: numpy_batch(case, batch, steps, drawn), least
+        loops["NumPy loop, whole arrays"] = (
+            lambda steps, drawn=None, normal=None: numpy_batch(case, batch, steps, drawn, normal),
+            least,
+        )
     return loops
 
 
@@ -299,7 +322,7 @@ def check_jax(peer: Peer, folder: Path, file: str, case: cs.Problem) -> None:
     """
     for name in ("PCSGD", "DiceSGD", "DPSGD"):
         drawn = engine_draws(rule(name))
-        noise = spawn(0, 1)[0].noise.standard_normal((CHECKED, case.dimension))
+        noise = engine_normal()(CHECKED * case.dimension).reshape(CHECKED, case.dimension)
         np.savez(folder / "draws.npz", drawn=drawn if name == "DPSGD" else drawn[:, 0], noise=noise)
         found = peer.ask({"file": file, "dice": name == "DiceSGD", "check": str(folder / "draws.npz")})
         must_agree("JAX", np.array(found), case, rule(name))
@@ -379,12 +402,14 @@ def costs(rows: list[Row], case: cs.Problem, quick: bool) -> None:
         {
             "engine": per_step(lambda steps: engine(case, rule(), steps), 100_000 // n),
             "draws": per_step(draws, 100_000 // n),
+            "float": per_step(lambda steps: engine(case, with_float_noise(rule()), steps), 100_000 // n),
             "long": per_step(lambda steps: engine(case, rule(), steps), 400_000 // n),
             **{str(d): per_step(lambda steps, d=d: engine(wide[d], rule(), steps), 2_000_000 // d // n) for d in wide},
         },
         repeats,
     )
     limits = [
+        ("a step of PCSGD, d = 10", "engine", "with floating-point noise", "float", 1.05),
         ("a step of PCSGD, d = 10", "engine", "drawing its random numbers", "draws", 3.5),
         ("a step in a run of 400,000", "long", "one in a run of 100,000", "engine", 1.1),
         ("a step, d = 100", "100", "d = 10", "10", 10.0),

@@ -22,6 +22,7 @@ import numpy as np
 
 import clipsilon as cs
 from clipsilon.estimators import PrivateLogisticRegression
+from float_noise import with_float_noise
 from peers.environment import Peer
 from results import Row, ahead, cost, main, unless_missing
 from timing import ratio, seconds, turns
@@ -131,6 +132,7 @@ def epochs_beside(
             "batches": lambda: peer.ask("batches"),
             "ours": lambda: epoch(problem, private(), threads),
             "plain": lambda: epoch(problem, plain(), threads),
+            "float": lambda: epoch(problem, with_float_noise(private()), threads),
             "floor": lambda: seconds(features.sum),
         },
         repeats,
@@ -142,6 +144,8 @@ def epochs_beside(
     most = 1.3 if threads == 1 else None
     rows.append(cost(TOPIC, about, "without clipping and noise", ratio(found, "ours", "plain"), how, most=most))
     if threads == 1:
+        exact = ratio(found, "ours", "float")
+        rows.append(cost(TOPIC, about, "with floating-point noise", exact, how, most=1.05))
         rows.append(cost(TOPIC, about, "a sum over the table", ratio(found, "ours", "floor"), how))
 
 

@@ -1,4 +1,4 @@
-"""The page of peers says what was measured, and nothing else: no benchmark is run here."""
+"""The page of peers says what was measured, and nothing else: no speed is measured here."""
 
 import importlib
 import math
@@ -42,6 +42,19 @@ def test_every_part_that_needs_opacus_is_there(table):
     assert set(table.PARTS) > WITH_OPACUS
     for part in WITH_OPACUS:
         importlib.import_module(part)
+
+
+@pytest.mark.parametrize("name", ["PCSGD", "DiceSGD", "DPSGD"])
+def test_the_loops_that_are_timed_are_the_engine(name):
+    """`must_agree` raises RuntimeError otherwise; benchmarks call the compiled loop itself, whose arguments may change."""
+    engine = importlib.import_module("engine")
+    case, how = engine.problem(), engine.rule(name)
+    batch = engine.BATCH if name == "DPSGD" else 1
+    for loop, _ in engine.numpy_loops(case, name, batch).values():
+        found = loop(engine.CHECKED, engine.engine_draws(how), engine.engine_normal())
+        engine.must_agree("NumPy", found, case, how)
+        with pytest.raises(RuntimeError, match="must end at the engine's model"):
+            engine.must_agree("NumPy", found + 1e-5, case, how)
 
 
 def test_only_what_is_between_the_marks_is_replaced(table):

@@ -22,6 +22,11 @@ from clipsilon.rules.sampling import Poisson, Sampling, Uniform
 _LEAST_MULTIPLIER = 2.0**-20  # with less noise the engine has no exact sums
 _MOST_EVENTS = 32  # kinds of steps that are composed separately
 
+_HIDDEN_SIZE = (
+    "Nothing can be certified: with a public rate, which hides the number of records, sums are too coarse for an error "
+    "that is fed back with a cap; leave out the rate, or the feedback."
+)
+
 ADJACENCIES = {
     "replace-one": "one record is replaced by another",
     "zero-out": "one record contributes to nothing: to no sum, no count and no histogram",
@@ -146,6 +151,8 @@ def _obstacle(released: Release) -> str | None:
         return "Nothing can be certified: error feedback is certified for a constant clip and constant noise only."
     if released.feedback is not None and not np.isfinite(released.feedback.bound):
         return "Nothing can be certified: nothing bounds what the fed-back error adds to a step."
+    if released.has_public_rate and released.feedback is not None and np.isfinite(released.feedback.residual):
+        return _HIDDEN_SIZE
     if released.feedback is not None and _is_out_of_proportion(released, released.feedback):
         return "Nothing can be certified: the noise is too small for the error's clip or cap for sums to be exact."
     return None
