@@ -16,7 +16,7 @@ SAMPLINGS = ["uniform", "poisson", "single-pass", "epochs", "full"]
 def test_calibrated_rules_certify_just_what_was_asked(preset, sampling):
     rule = registry.rules(sampling=sampling)[preset]
     rules = {"replace-one": rule, "zero-out": rule}
-    if sampling == "poisson":
+    if sampling == "poisson" and preset != "AdamDiceSGD":  # whose error has a cap, so that no public rate is certified
         rules["add-remove"] = registry.rules(sampling=sampling, rate=0.02)[preset]
     for adjacency, rule in rules.items():
         for target in TARGETS:
