@@ -32,7 +32,7 @@ from clipsilon.privacy.users import account_users
 from clipsilon.privacy.warning import PrivacyWarning
 from clipsilon.problems import losses, regions, responses
 from clipsilon.problems.problem import Problem
-from clipsilon.rules import clipping, feedback, noise, outputs, preconditioning, sampling, schedules
+from clipsilon.rules import clipping, correlation, feedback, noise, outputs, preconditioning, sampling, schedules
 from clipsilon.rules.presets import (
     DPGD,
     DPSGD,
@@ -43,6 +43,7 @@ from clipsilon.rules.presets import (
     AdamDiceSGD,
     AutoDiceSGD,
     ClippedDPGD,
+    CorrelatedSGD,
     DiceSGD,
     GammaDPSGD,
     NoisySelection,
@@ -63,6 +64,7 @@ __all__ = [
     "AutoDiceSGD",
     "CheckpointError",
     "ClippedDPGD",
+    "CorrelatedSGD",
     "DiceSGD",
     "DivergenceError",
     "GammaDPSGD",
@@ -89,6 +91,7 @@ __all__ = [
     "clipped_point",
     "clipping",
     "clipping_bias",
+    "correlation",
     "datasets",
     "feedback",
     "implements",

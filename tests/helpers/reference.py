@@ -18,11 +18,12 @@ from clipsilon._core.exact_normal import integer_normal
 from clipsilon.engine.streams import spawn
 from clipsilon.problems.losses.base import gradient_center_of
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, Scheduled, Unclipped
+from clipsilon.rules.correlation import coefficients, rounding, shift_norm
 from clipsilon.rules.feedback import NoFeedback
-from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
-from clipsilon.rules.outputs import Average, Selected
+from clipsilon.rules.noise import Correlated, Gaussian, Local, Radial, ScheduledGaussian
+from clipsilon.rules.outputs import Average, Selected, TailAverage
 from clipsilon.rules.preconditioning import Adam
-from clipsilon.rules.sampling import Epochs, Full, Poisson, SinglePass, Uniform
+from clipsilon.rules.sampling import Cyclic, Epochs, Full, Poisson, SinglePass, Uniform, participations, separation
 
 
 def gradient(loss, theta, x, y):
@@ -155,7 +156,7 @@ class Sampler:
                 return [rng.integers(0, m)]
             return self._shuffled(np.arange(m), sampling.batch)[: sampling.batch]
         batches = -(-m // sampling.batch)
-        if t % batches == 0:
+        if t == 0 or (t % batches == 0 and not isinstance(sampling, Cyclic)):
             self.order = self._shuffled(self.order, m - 1)
         first = (t % batches) * sampling.batch
         return self.order[first : first + sampling.batch]
@@ -183,7 +184,7 @@ def grid(problem, rule, t, steps):
     batch = getattr(rule.sampling, "batch", problem.records)
     if not (1e-90 <= std <= 1e90 and 1e-90 <= bound <= 1e90 and bound / batch / std <= 2**21):
         return None
-    most = batch if isinstance(rule.sampling, Uniform | SinglePass | Epochs) else problem.records
+    most = batch if isinstance(rule.sampling, Uniform | SinglePass | Epochs | Cyclic) else problem.records
     if isinstance(rule.sampling, Poisson) and rule.sampling.rate is not None:
         most = 2**31
     most, has_error, longest, error = float(most), not isinstance(rule.feedback, NoFeedback), bound, 0.0
@@ -196,6 +197,11 @@ def grid(problem, rule, t, steps):
     share = max(longest / batch / std * most, error / std)
     shift = max(0, int(np.ceil(np.log2(share))) - 18)  # share·2^(32 − shift) is at most 2^50
     per_std = 2.0 ** (32 - shift)
+    if isinstance(rule.noise, Correlated):  # covered by as much noise
+        times, apart = participations(rule.sampling, problem.records, steps), separation(rule.sampling, problem.records)
+        most_moved = shift_norm(rule.noise.buffers, steps, times, apart)
+        more = 2 * rounding(rule.noise.buffers) * (steps * problem.dimension) ** 0.5 / most_moved
+        per_std /= 1 + min(more / (bound / batch / std * per_std), 2**-6)
     if has_error:
         per_std /= 1 + _growth(problem.dimension, steps, bound / batch / std * per_std, cap / bound)
     slack = 16 * root + 16 if has_error else 5 * root + 4
@@ -215,7 +221,7 @@ def _growth(d, steps, record, cap):
 
 def deviation(part, t):
     match part:
-        case Gaussian():
+        case Gaussian() | Correlated():
             return part.std
         case ScheduledGaussian():
             return step_size(part.std, t)
@@ -250,7 +256,7 @@ def noise(part, t, problem, drawn, rng):
 
 def integers(size, rng):
     """Whole normal noise of deviation 2³²."""
-    return np.array([integer_normal(rng.bit_generator) for _ in range(size)])
+    return np.array([integer_normal(rng.bit_generator) for _ in range(size)], dtype=np.int64)
 
 
 def run(problem, rule, steps, start, seed):
@@ -267,6 +273,7 @@ def run(problem, rule, steps, start, seed):
     batch = getattr(rule.sampling, "batch", problem.records)
     thetas, errors, lengths = [theta], [e], []
     deployed = theta
+    taken, lags = [], coefficients(rule.noise.buffers, steps)[1:] if isinstance(rule.noise, Correlated) else ()
     for t in range(steps):
         if t % rule.deploy_every == 0:
             deployed = theta
@@ -302,7 +309,11 @@ def run(problem, rule, steps, start, seed):
         if cell is None:
             noisy = v + noise(rule.noise, t + 1, problem, drawn, streams.noise)
         else:
-            noisy = v + cell.unit * ((integers(theta.size, streams.noise) >> cell.shift) + 0.5)
+            fresh = integers(theta.size, streams.noise) >> cell.shift
+            if isinstance(rule.noise, Correlated):  # y = w − Σ c_k·y_{t−k}
+                fresh = fresh - np.rint(sum((c * y for c, y in zip(lags, taken[::-1], strict=False)), zero))
+                taken.append(fresh)
+            noisy = v + cell.unit * (fresh + 0.5)
         if isinstance(rule.preconditioner, Adam):  # paper 3, Algorithm 3, with t + 1 and β₂
             adam = rule.preconditioner
             m1 = adam.beta1 * m1 + (1 - adam.beta1) * noisy
@@ -310,10 +321,11 @@ def run(problem, rule, steps, start, seed):
             noisy = (m1 / (1 - adam.beta1 ** (t + 1))) / np.sqrt(m2 / (1 - adam.beta2 ** (t + 1)) + adam.stability)
         theta = project(problem.region, theta - step_size(rule.step, t + 1) * noisy)
         weight = poch(t + 1, rule.output.power) if isinstance(rule.output, Average) else 0.0  # of θ_{t+1}
+        weight = weight + (isinstance(rule.output, TailAverage) and t >= steps // 2)
         total, weights = total + weight * theta, weights + weight
         thetas.append(theta)
         errors.append(e)
-    output = total / weights if isinstance(rule.output, Average) else theta
+    output = total / weights if isinstance(rule.output, Average | TailAverage) else theta
     if isinstance(rule.output, Selected):
         output = thetas[int(np.argmin(lengths))]  # of θ_0, …, θ_{T−1}
     return np.array(thetas), np.array(errors), output

@@ -35,6 +35,7 @@ ARGUMENTS = {
     "Poisson": {"batch": 5},
     "Epochs": {"batch": 7},
     "SinglePass": {"batch": 7},
+    "Cyclic": {"batch": 7},
 }
 
 
@@ -71,6 +72,7 @@ def local_rules(budget, step=STEP, **more):
 def other_rules(step=STEP):
     """One rule of each preset that takes no Gaussian noise, or no sampling, of choice."""
     return {
+        "CorrelatedSGD": cs.CorrelatedSGD(step, clip=0.8, noise_std=0.5, batch=3, sampling="cyclic"),
         "DPGD": cs.DPGD(step, lipschitz=2.5, noise_std=0.2),
         "ClippedDPGD": cs.ClippedDPGD(step, clip=0.8, noise_std=0.2),
         "NoisySelection": cs.NoisySelection(step, lipschitz=2.5, noise_std=0.2, selection_epsilon=3.0),

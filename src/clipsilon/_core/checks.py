@@ -137,6 +137,18 @@ def budgets(name: str, value: object) -> Array:
     return frozen(result.copy())  # a copy, so that the budgets accounted for are those of the run
 
 
+def buffers(name: str, value: object) -> Array:
+    """Return pairs of a decay between 0 and 1 and a positive weight, of a sum of at most 1, as a read-only array."""
+    result = floats(name, value)
+    is_pairs = result.ndim == 2 and result.shape[1] == 2 and bool(((result > 0) & (result < 1)).all())
+    if not is_pairs or result[:, 1].sum() > 1:
+        raise ValueError(
+            f"{name} must be pairs of a decay and a weight between 0 and 1, with weights of at most 1 in total, got "
+            f"{short_repr(value)}."
+        )
+    return frozen(result.copy())
+
+
 def columns(name: str, value: object) -> NDArray[np.int64]:
     """Return distinct column numbers as a read-only array."""
     result = integers(value)

@@ -23,10 +23,11 @@ from clipsilon._core.vectors import is_moderate
 from clipsilon.problems.losses.base import penalty
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.clipping import at_step, bound_of, largest_norm
+from clipsilon.rules.correlation import rounding, shift_norm
 from clipsilon.rules.feedback import ErrorFeedback, remembers
-from clipsilon.rules.noise import ScheduledGaussian, deviation
+from clipsilon.rules.noise import Correlated, Noise, ScheduledGaussian, correlate, deviation
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import expected_batch, most_drawn, public_rate
+from clipsilon.rules.sampling import Sampling, expected_batch, most_drawn, participations, public_rate, separation
 
 Array = NDArray[np.float64]
 
@@ -62,7 +63,8 @@ class Scaling(NamedTuple):
     slack : float
         What rounding may add to the length of one record's contribution, in units.
     drift : float
-        What rounding the fed-back error may add to the shift between neighbouring data sets in a run, in units.
+        What rounding the fed-back error, or correlated noise, may add to the shift between neighbouring data sets in a
+        run, in units.
     error_drift : float
         What the rounding of e itself adds to that, if its entries are cut off at 2^48 units.
     is_constant : bool
@@ -125,7 +127,7 @@ def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
         room *= _FEEDBACK_ROOM
     if isinstance(rule.feedback, ErrorFeedback):
         error_bound, kept_bound = _FEEDBACK_ROOM * bound_of(rule.feedback.clip), _cap_of(rule.feedback)
-    drift, error_drift = _drift(rule, problem.dimension, steps)
+    drift, error_drift = _drift(rule, problem, steps)
     return Scaling(
         weight=1.0 / expected_batch(rule.sampling, records),
         most=room * most,
@@ -143,8 +145,11 @@ def _cap_of(feedback: ErrorFeedback) -> float:
     return bound_of(feedback.cap) if type(feedback.cap) in implemented(largest_norm) else np.inf
 
 
-def _drift(rule: Rule, dimension: int, steps: int) -> tuple[float, float]:
+def _drift(rule: Rule, problem: Problem, steps: int) -> tuple[float, float]:
     """Return `drift` and `error_drift` of `Scaling`."""
+    dimension = problem.dimension
+    if isinstance(rule.noise, Correlated):
+        return _correlated_drift(rule.noise, rule.sampling, problem, steps), 0.0
     if not isinstance(rule.feedback, ErrorFeedback):
         return 0.0, 0.0
     root, clipping = float(np.sqrt(dimension)), (dimension + 24) / 64
@@ -157,8 +162,16 @@ def _drift(rule: Rule, dimension: int, steps: int) -> tuple[float, float]:
     return drift + clipping * steps, 0.5 * root * steps
 
 
+def _correlated_drift(noise: Correlated, sampling: Sampling, problem: Problem, steps: int) -> float:
+    """Return what rounding adds to the shift between neighbouring data sets; less if the shift itself is longer."""
+    steps = max(steps, 1)  # it is 0 where a run is only compiled
+    times, apart = participations(sampling, problem.records, steps), separation(sampling, problem.records)
+    shift = 1.0 if times is None or apart is None else shift_norm(noise.buffers, steps, times, apart)
+    return rounding(noise.buffers) * float(np.sqrt(steps * problem.dimension)) / shift
+
+
 def covers_rounding(problem: Problem, rule: Rule, steps: int) -> bool:
-    """Return whether the engine's noise makes up for the rounding of a fed-back error in a run of this length.
+    """Return whether the engine's noise makes up for rounding that adds up, of a fed-back error or correlated noise.
 
     Parameters
     ----------
@@ -167,7 +180,7 @@ def covers_rounding(problem: Problem, rule: Rule, steps: int) -> bool:
     steps : int
         T, the length of the run.
     """
-    if not isinstance(rule.feedback, ErrorFeedback):
+    if not isinstance(rule.feedback, ErrorFeedback) and not isinstance(rule.noise, Correlated):
         return not remembers(rule.feedback)
     public, bound, std = scaling(problem, rule, steps), bound_of(rule.clip), deviation(rule.noise, 1)
     grid = step_grid(public, bound, std, problem.dimension)
@@ -261,3 +274,29 @@ def add_normal(grid: Grid, update: Array, rng: Generator) -> None:
         units = (integer_normal(bits) >> grid.shift) + 0.5
         whole = np.rint(update[j] * inverse)
         update[j] = grid.unit * (whole + units) if grid.rounding != 0.0 else update[j] + grid.unit * units
+
+
+@register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
+def add_correlated(noise: Noise, grid: Grid, update: Array, state: Array, rng: Generator) -> None:
+    """Add exact normal noise that is correlated between steps to a vector, in place.
+
+    Parameters
+    ----------
+    noise : Noise
+        Gaussian noise with a memory.
+    grid : Grid
+        The grid of the step, with the spacing of the noise.
+    update : array of shape (d,)
+        The mean update, on the grid if it rounds.
+    state : array of shape (memory, d)
+        What the noise carries from step to step.
+    rng : Generator
+        The stream of the noise.
+    """
+    bits, inverse, last = rng.bit_generator, 1.0 / grid.unit, state.shape[0] - 1
+    for j in range(update.size):
+        state[last, j] = integer_normal(bits) >> grid.shift
+    correlate(noise, state)
+    for j in range(update.size if grid.unit > 0.0 else 0):
+        whole = np.rint(update[j] * inverse) if grid.rounding != 0.0 else update[j] * inverse
+        update[j] = grid.unit * (whole + (state[last, j] + 0.5))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from clipsilon._core.parts import implemented
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
-from clipsilon.engine.grid import Grid, Scaling, add_normal, round_fed_back, step_grid
+from clipsilon.engine.grid import Grid, Scaling, add_correlated, add_normal, round_fed_back, step_grid
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
 from clipsilon.engine.threads import StepThreads, announce, clear, span_start, span_sums, wait_for
@@ -25,7 +25,7 @@ from clipsilon.problems.regions import Region, project
 from clipsilon.rules import clipping, noise
 from clipsilon.rules.clipping import adapt, at_step, largest_norm
 from clipsilon.rules.feedback import recall, remembers, settle
-from clipsilon.rules.noise import add_noise, deviation
+from clipsilon.rules.noise import add_noise, correlate, deviation
 from clipsilon.rules.outputs import averages, begin, consider, summarise
 from clipsilon.rules.preconditioning import moments, precondition
 from clipsilon.rules.rule import Rule, Update
@@ -270,9 +270,14 @@ def _noise_of(noise, grid, t, drawn, v, state, rng):
     def gaussian(noise, grid, t, drawn, v, state, rng):
         add_normal(grid, v, rng)
 
+    def correlated(noise, grid, t, drawn, v, state, rng):
+        add_correlated(noise, grid, v, state, rng)
+
     def other(noise, grid, t, drawn, v, state, rng):
         add_noise(noise, t, drawn, v, state, rng)
 
+    if noise.instance_class in implemented(correlate):
+        return correlated
     return gaussian if noise.instance_class in implemented(deviation) else other
 
 

@@ -258,7 +258,7 @@ def run_chunked(
     """
     check_chunked(problem, rule)
     rule.check(problem, steps)
-    rule = rule.on(problem)
+    rule = rule.on(problem, steps)
     state = initial_state(problem, rule, start_of(start, problem))
     replicate = Replicate(state, empty_recording(problem, rule, np.array([steps])), spawn(seed, 1)[0])
     public = scaling(problem, rule, steps)

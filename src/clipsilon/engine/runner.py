@@ -125,7 +125,7 @@ def run(
     replicates = checks.count("replicates", replicates)
     threads = min(_processors(), replicates) if n_jobs is None else checks.count("n_jobs", n_jobs)
     rule.check(problem, steps)
-    rule = rule.on(problem)
+    rule = rule.on(problem, steps)
     theta = start_of(start, problem)
     iterations = recorded_iterations(record, steps)
     work = [

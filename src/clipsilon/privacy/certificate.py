@@ -17,9 +17,11 @@ from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import HiddenError, Release
+from clipsilon.rules.correlation import Array, shift_norm
 from clipsilon.rules.sampling import Poisson, Sampling, Uniform
 
 _LEAST_MULTIPLIER = 2.0**-20  # with less noise the engine has no exact sums
+_LEAST_SHIFT = 2.0**-10  # with more noise, the rounding of correlated noise is not covered in long runs
 _MOST_EVENTS = 32  # kinds of steps that are composed separately
 
 _HIDDEN_SIZE = (
@@ -78,6 +80,8 @@ def certify(released: Release, adjacency: str) -> Certificate:
         return Certificate(None, (obstacle,))
     if released.feedback is not None and released.feedback.residual > 0:  # else the error stays zero
         return _with_feedback(released, released.feedback, adjacency)
+    if released.buffers is not None:
+        return _correlated(released, released.buffers, adjacency)
     if released.participations is not None:
         return _fixed_participation(released, released.participations, adjacency)
     return _sampled(released, adjacency)
@@ -151,6 +155,13 @@ def _obstacle(released: Release) -> str | None:
         return "Nothing can be certified: error feedback is certified for a constant clip and constant noise only."
     if released.feedback is not None and not np.isfinite(released.feedback.bound):
         return "Nothing can be certified: nothing bounds what the fed-back error adds to a step."
+    if released.buffers is not None and (released.feedback is not None or not released.is_constant):
+        return "Nothing can be certified: correlated noise is for a constant clip without error feedback."
+    if released.buffers is not None and released.separation is None:
+        return (
+            "Nothing can be certified: correlated noise needs batches of which the next participation of a record is "
+            f"known, as in a single pass, in cyclic order or of all records, not {type(released.sampling).__name__}."
+        )
     if released.has_public_rate and released.feedback is not None and np.isfinite(released.feedback.residual):
         return _HIDDEN_SIZE
     if released.feedback is not None and _is_out_of_proportion(released, released.feedback):
@@ -169,6 +180,23 @@ def _fixed_participation(released: Release, k: int, adjacency: str) -> Certifica
     change = 2.0 if adjacency == "replace-one" else 1.0
     mu = change * _largest_shift(released, k) / released.batch
     reason = f"Each record takes part in at most {k} step(s): Gaussian differential privacy with μ = {mu:.4g}."
+    return Certificate(profiles.gaussian(mu), (reason,))
+
+
+def _correlated(released: Release, buffers: Array, adjacency: str) -> Certificate:
+    """Certify correlated noise: C·(v + C⁻¹w) = C·v + w is one Gaussian mechanism (docs/proofs.md)."""
+    k, apart = released.participations, released.separation
+    assert k is not None  # _obstacle has seen to it
+    assert apart is not None
+    change = 2.0 if adjacency == "replace-one" else 1.0
+    norm = shift_norm(buffers, released.steps, k, apart)
+    mu = change * norm * released.bound / (released.batch * released.noise_std)
+    if mu < change * _LEAST_SHIFT:
+        return Certificate(None, ("Nothing can be certified: there is too much noise for sums to be exact.",))
+    reason = (
+        f"Correlated noise: each record takes part in at most {k} step(s), {apart} apart, which moves C·v by up to "
+        f"{norm:.4g} times its bound: Gaussian differential privacy with μ = {mu:.4g}."
+    )
     return Certificate(profiles.gaussian(mu), (reason,))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clipsilon._core import checks
 from clipsilon._core.parts import all_ours
@@ -17,10 +18,11 @@ from clipsilon._core.vectors import LEAST, MOST
 from clipsilon.rules import clipping
 from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, counts_records
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
-from clipsilon.rules.noise import Local, Noise, Radial, stds
+from clipsilon.rules.noise import Correlated, Local, Noise, Radial, stds
 from clipsilon.rules.outputs import Output, Selected, considers
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import (
+    Cyclic,
     Epochs,
     Full,
     Poisson,
@@ -28,9 +30,13 @@ from clipsilon.rules.sampling import (
     SinglePass,
     Uniform,
     expected_batch,
+    participations,
     public_rate,
     sampling_rate,
+    separation,
 )
+
+Array = NDArray[np.float64]
 
 _MOST_EVENTS = 1000
 
@@ -99,6 +105,8 @@ class Release:
         The largest budget μ_i, if each user adds noise for a budget of their own.
     selection : float
         ε under replacement of what is released besides the updates: which iterate is selected.
+    buffers : array of shape (k, 2) or None
+        The matrix C, if noise is correlated between steps: `noise_std` is then the standard deviation of w.
     """
 
     records: int
@@ -109,6 +117,7 @@ class Release:
     radial: float | None = None
     personal: float | None = None
     selection: float = 0.0
+    buffers: Array | None = None
 
     @property
     def steps(self) -> int:
@@ -151,21 +160,18 @@ class Release:
 
     @property
     def participations(self) -> int | None:
-        """K, the number of steps in which one record takes part; None if it is random."""
-        match self.sampling:
-            case SinglePass():
-                return 1
-            case Epochs():
-                return -(-self.steps // -(-self.records // self.batch))
-            case Full():
-                return self.steps
-        everyone = self.rate == 1 if self.has_public_rate else self.batch == self.records
-        return self.steps if everyone else None
+        """K, the number of steps in which one record takes part at most; None if it is random."""
+        return participations(self.sampling, self.records, self.steps)
+
+    @property
+    def separation(self) -> int | None:
+        """The number of steps from one participation of a record to the next; None if it changes."""
+        return separation(self.sampling, self.records)
 
     @property
     def is_known(self) -> bool:
         """Whether the accountants know the sampler's law; a class derived from a known one may draw differently."""
-        return type(self.sampling) in (Uniform, Poisson, SinglePass, Epochs, Full)
+        return type(self.sampling) in (Uniform, Poisson, SinglePass, Cyclic, Epochs, Full)
 
 
 def release(rule: Rule, records: int, steps: int) -> Release:
@@ -196,6 +202,7 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule, records),
         _selection(rule.output),
+        rule.noise.buffers if type(rule.noise) is Correlated else None,
     )
 
 

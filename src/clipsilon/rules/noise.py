@@ -14,14 +14,15 @@ from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import budgets, frozen, nonnegative, positive
+from clipsilon._core.checks import budgets, buffers, frozen, nonnegative, positive
 from clipsilon._core.exact_normal import UNIT, integer_normal
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 from clipsilon._core.vectors import is_measurable, norm
 from clipsilon.problems.losses.base import gradient_center_of, sensitivity_of
+from clipsilon.rules.correlation import LARGEST
 from clipsilon.rules.schedules import Schedule, schedule, size, stretches
 
-__all__ = ["Gaussian", "Local", "Noise", "Radial", "ScheduledGaussian", "add_noise"]
+__all__ = ["Correlated", "Gaussian", "Local", "Noise", "Radial", "ScheduledGaussian", "add_noise", "correlate"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -60,6 +61,20 @@ def deviation(noise: Noise, t: int) -> float:
     """
 
 
+@operation
+def correlate(noise: Noise, state: Array) -> None:
+    """Turn fresh noise into that of a step, and remember it, in place; for Gaussian noise with a memory.
+
+    Parameters
+    ----------
+    noise : Noise
+        The part.
+    state : array of shape (memory, d)
+        What the noise carries from step to step. Its last row holds independent whole numbers, in units of the grid,
+        and is to hold the noise of the step, which are whole numbers as well.
+    """
+
+
 @fallback(deviation)
 def _unknown_deviation(noise: type) -> Callable[..., float]:
     return _no_deviation
@@ -75,10 +90,13 @@ def initial_state(noise: Noise, dimension: int) -> Array:
 
 
 def stds(noise: Noise, steps: int) -> list[tuple[int, float]]:
-    """Return the standard deviation per coordinate as stretches of constant steps; 0 unless noise is Gaussian."""
+    """Return the standard deviation per coordinate as stretches of constant steps; 0 unless noise is Gaussian.
+
+    That of correlated noise is the standard deviation of w.
+    """
     if type(noise) is ScheduledGaussian:
         return stretches(noise.std, steps)
-    return [(steps, float(noise.std) if type(noise) is Gaussian else 0.0)]
+    return [(steps, float(noise.std) if isinstance(noise, Gaussian | Correlated) else 0.0)]
 
 
 def std_of(noise: Noise) -> float:
@@ -131,6 +149,64 @@ def _(noise, t):
 @implements(add_noise, ScheduledGaussian)
 def _(noise, t, drawn, update, state, rng):
     _add_normal(size(noise.std, t), update, rng)
+
+
+@traits(exact=True)
+@checked(std=nonnegative, buffers=buffers)
+class Correlated(NamedTuple):
+    """Gaussian noise that later steps take back in part: C⁻¹w with w ~ N(0, std²) on every coordinate of every step.
+
+    C is lower triangular, with 1 on the diagonal and c_k = Σ_i ω_i·θ_i^(k−1) k steps below it. The certificate is that
+    of Gaussian noise w on C·v. `clipsilon.correlation` has functions that choose the buffers.
+
+    Parameters
+    ----------
+    std : float
+        Standard deviation of w, at least 0.
+    buffers : array of shape (k, 2)
+        Pairs of a decay θ_i and a weight ω_i, both between 0 and 1; the weights add up to at most 1.
+    """
+
+    std: float
+    buffers: Array
+
+    @property
+    def memory(self) -> int:
+        """How many vectors the noise carries from step to step: the buffers, what they take back, and the noise."""
+        return len(self.buffers) + 2
+
+
+@implements(deviation, Correlated)
+def _(noise, t):
+    return noise.std
+
+
+@implements(correlate, Correlated)
+def _(noise, state):
+    # Row by row, so that the loops are compiled to vector instructions.
+    count, d = noise.buffers.shape[0], state.shape[1]
+    for j in range(d):
+        state[count, j] = 0.0
+    for i in range(count):
+        weight = noise.buffers[i, 1]
+        for j in range(d):
+            state[count, j] += weight * state[i, j]
+    for j in range(d):
+        state[count + 1, j] -= np.rint(state[count, j])
+    for i in range(count):
+        decay = noise.buffers[i, 0]
+        for j in range(d):
+            state[i, j] = min(max(decay * state[i, j] + state[count + 1, j], -LARGEST), LARGEST)
+
+
+@implements(add_noise, Correlated)
+def _(noise, t, drawn, update, state, rng):
+    bits, last = rng.bit_generator, state.shape[0] - 1
+    for j in range(update.size):
+        state[last, j] = integer_normal(bits)
+    correlate(noise, state)
+    for j in range(update.size):
+        update[j] += noise.std * ((state[last, j] + 0.5) / UNIT)
 
 
 @checked(scale=positive)

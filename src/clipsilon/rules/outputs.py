@@ -15,7 +15,7 @@ from clipsilon._core.exact_normal import UNIT
 from clipsilon._core.parts import Part, checked, fallback, implemented, implements, operation, traits
 from clipsilon._core.vectors import norm
 
-__all__ = ["Average", "Last", "Output", "Selected", "consider", "summarise"]
+__all__ = ["Average", "Last", "Output", "Selected", "TailAverage", "consider", "summarise"]
 
 Array = NDArray[np.float64]
 
@@ -118,6 +118,28 @@ class Average(NamedTuple):
 @implements(summarise, Average)
 def _(output, t, theta, summary):
     weight = (1.0 + output.power) / (t + output.power)
+    for j in range(theta.size):
+        summary[j] += weight * (theta[j] - summary[j])
+
+
+@traits(averages=True)
+class TailAverage(NamedTuple):
+    """Release the mean of the last half of the iterates, θ_{⌊T/2⌋+1}, …, θ_T; before them, the last iterate.
+
+    `begin`, the number of iterates that are left out, follows from the length of the run, so it is filled in when a run
+    begins and is −1 until then.
+    """
+
+    begin: int = -1
+
+    def on(self, steps: int) -> TailAverage:
+        """Return the output for a run of T steps."""
+        return TailAverage(steps // 2)
+
+
+@implements(summarise, TailAverage)
+def _(output, t, theta, summary):
+    weight = 1.0 / max(1, t - output.begin)
     for j in range(theta.size):
         summary[j] += weight * (theta[j] - summary[j])
 

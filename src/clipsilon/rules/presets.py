@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
 from clipsilon._core.other_names import explain_other_names
+from clipsilon.rules import correlation
 from clipsilon.rules.clipping import Norm, Normalise, Unclipped
 from clipsilon.rules.feedback import ErrorFeedback
-from clipsilon.rules.noise import Gaussian, Local, Radial
-from clipsilon.rules.outputs import Average, Selected
+from clipsilon.rules.noise import Correlated, Gaussian, Local, Radial
+from clipsilon.rules.outputs import Average, Selected, TailAverage
 from clipsilon.rules.preconditioning import Adam
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import Epochs, Full, Poisson, Sampling, SinglePass, Uniform
+from clipsilon.rules.sampling import Cyclic, Epochs, Full, Poisson, Sampling, SinglePass, Uniform
 from clipsilon.rules.schedules import Schedule
 
 SAMPLERS: dict[str, Callable[..., Sampling]] = {
@@ -28,6 +29,7 @@ SAMPLERS: dict[str, Callable[..., Sampling]] = {
     "poisson": Poisson,
     "single-pass": SinglePass,
     "epochs": Epochs,
+    "cyclic": Cyclic,
     "full": Full,
 }
 
@@ -385,6 +387,58 @@ def LDPASGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
 
 
 @explain_other_names
+def CorrelatedSGD(
+    step: Schedule,
+    clip: float,
+    noise_std: float,
+    batch: int = 1,
+    sampling: str = "single-pass",
+    deploy_every: int = 1,
+    *,
+    buffers: ArrayLike | None = None,
+) -> Rule:
+    """Build clipped SGD with correlated noise, which releases the mean of the last half of its iterates.
+
+    θ_{t+1} = project(θ_t − γ_{t+1}·((1/B) Σ clip_c(g_i) + (C⁻¹w)_{t+1})), w_t ~ N(0, noise_std²·I): later steps take
+    noise of earlier ones back, so that little of it remains in the sum of all steps (matrix mechanism, DP-FTRL).
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        The norm to which each record's gradient is clipped, above 0.
+    noise_std : float
+        Standard deviation of w on each coordinate, at least 0; `calibrate` sets it.
+    batch : int, default 1
+        The public batch size B; must be 1 with sampling "full", which uses all records.
+    sampling : {"single-pass", "cyclic", "full"}, default "single-pass"
+        How the records of a step are drawn: nothing is certified where a record may take part at any time.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+    buffers : array of shape (k, 2), optional
+        The matrix C, as for `noise.Correlated`; by default close to the square root of the matrix of prefix sums, for
+        up to a million steps. `clipsilon.correlation` has functions that choose others.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
+    """
+    checks.choice("sampling", sampling, dict.fromkeys(("single-pass", "cyclic", "full")))
+    pairs = correlation.square_root(10**6, 6) if buffers is None else buffers
+    return Rule(
+        "CorrelatedSGD",
+        step,
+        _norm("clip", clip),
+        _sampler(sampling, batch, None),
+        Correlated(checks.nonnegative("noise_std", noise_std), pairs),  # type: ignore[arg-type]
+        output=TailAverage(),
+        deploy_every=deploy_every,
+    )
+
+
+@explain_other_names
 def DPGD(step: Schedule, lipschitz: float, noise_std: float, deploy_every: int = 1) -> Rule:
     """Build private gradient descent on all records that releases the mean of its iterates (paper 5, Algorithm 1).
 
@@ -521,7 +575,7 @@ def GammaDPSGD(
 
 
 _DICE = (DiceSGD, AdamDiceSGD, AutoDiceSGD)
-_ALL = (SGD, PCSGD, DPSGD, *_DICE, LDPSGD, LDPASGD, DPGD, ClippedDPGD, NoisySelection, GammaDPSGD)
+_ALL = (SGD, PCSGD, DPSGD, *_DICE, LDPSGD, LDPASGD, CorrelatedSGD, DPGD, ClippedDPGD, NoisySelection, GammaDPSGD)
 PRESETS = {preset.__name__: preset for preset in _ALL}
 
 

@@ -27,7 +27,7 @@ from clipsilon.problems.problem import Problem
 from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of, count_width, counts_records
 from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
 from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
-from clipsilon.rules.outputs import Last, Output, Selected, summarise
+from clipsilon.rules.outputs import Last, Output, Selected, TailAverage, summarise
 from clipsilon.rules.preconditioning import Plain, Preconditioner, precondition
 from clipsilon.rules.sampling import (
     Full,
@@ -161,12 +161,14 @@ class Rule:
         if steps > most:
             raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
 
-    def on(self, problem: Problem) -> Rule:
-        """Return the rule with the numbers that its noise takes from the problem: sensitivity or number of records."""
+    def on(self, problem: Problem, steps: int) -> Rule:
+        """Return the rule with the numbers that its parts take from a problem and from the length of a run."""
         if isinstance(self.noise, Local):
             return replace(self, noise=self.noise.on(problem))
         if isinstance(self.output, Selected):
             return replace(self, output=self.output.on(bound_of(self.clip), problem.records, problem.dimension))
+        if isinstance(self.output, TailAverage):
+            return replace(self, output=self.output.on(steps))
         return self
 
     def check(self, problem: Problem, steps: int) -> None:

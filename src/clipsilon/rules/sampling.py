@@ -20,6 +20,7 @@ from clipsilon._core.exact_coins import draw_run, run_scale
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 
 __all__ = [
+    "Cyclic",
     "Epochs",
     "Full",
     "Poisson",
@@ -184,6 +185,36 @@ def longest_run(sampling: Sampling, records: int) -> float:
     return -(-records // sampling.batch) if isinstance(sampling, SinglePass) else np.inf
 
 
+def participations(sampling: Sampling, records: int, steps: int) -> int | None:
+    """Return the number of steps in which one record takes part at most; None if it is random.
+
+    Parameters
+    ----------
+    sampling : Sampling
+        The sampler.
+    records, steps : int
+        m and T.
+    """
+    match sampling:
+        case SinglePass():
+            return 1
+        case Epochs() | Cyclic():
+            return -(-steps // -(-records // sampling.batch))
+        case Full():
+            return steps
+    return steps if sampling_rate(sampling, records) == 1 else None
+
+
+def separation(sampling: Sampling, records: int) -> int | None:
+    """Return the number of steps from one participation of a record to the next; None if it changes."""
+    match sampling:
+        case SinglePass() | Cyclic():
+            return -(-records // sampling.batch)
+        case Full():
+            return 1
+    return None
+
+
 @traits(fixed=True)  # never more than `batch` records per step
 @checked(batch=count)
 class Uniform(NamedTuple):
@@ -317,23 +348,57 @@ class Epochs(NamedTuple):
         return True
 
 
-@implements(draw, SinglePass)
-@implements(draw, Epochs)
-def _(sampling, t, m, order, rng, drawn):
-    batches = -(-m // sampling.batch)
-    if t % batches == 0:
-        for k in range(m - 1):
-            other = rng.integers(k, m)
-            order[k], order[other] = order[other], order[k]
-    first = (t % batches) * sampling.batch
+@traits(fixed=True)  # never more than `batch` records per step
+@checked(batch=count)
+class Cyclic(NamedTuple):
+    """Draw disjoint batches of B in an order shuffled before the run and the same in every pass.
+
+    From one participation of a record to the next there are always as many steps as a pass has, ⌈m/B⌉; correlated
+    noise makes use of it.
+    """
+
+    batch: int = 1
+
+    def permutes(self) -> bool:
+        """Return whether `draw` needs a permutation of the records."""
+        return True
+
+
+@register_jitable
+def _shuffle(m, order, rng):
+    for k in range(m - 1):
+        other = rng.integers(k, m)
+        order[k], order[other] = order[other], order[k]
+
+
+@register_jitable
+def _draw_place(sampling, t, m, order, drawn):
+    """Write the batch of step t of passes in a given order into `drawn`, and return its size."""
+    first = (t % -(-m // sampling.batch)) * sampling.batch
     last = min(first + sampling.batch, m)
     for k in range(first, last):
         drawn[k - first] = order[k]
     return last - first
 
 
+@implements(draw, SinglePass)
+@implements(draw, Cyclic)
+def _(sampling, t, m, order, rng, drawn):
+    if t == 0:
+        _shuffle(m, order, rng)
+    return _draw_place(sampling, t, m, order, drawn)
+
+
+@implements(draw, Epochs)
+def _(sampling, t, m, order, rng, drawn):
+    if t % -(-m // sampling.batch) == 0:
+        _shuffle(m, order, rng)
+    return _draw_place(sampling, t, m, order, drawn)
+
+
 @implements(foresee, SinglePass)
 @implements(foresee, Epochs)
+@implements(foresee, Cyclic)
 def _(sampling, t, m, order):
     # The order is shuffled again before the next pass, so a prediction beyond the end of this pass may be wrong.
     return order[t % m] if sampling.batch == 1 else -1

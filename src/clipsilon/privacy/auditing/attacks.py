@@ -18,6 +18,7 @@ from clipsilon.engine import Trace, run
 from clipsilon.privacy.auditing.canaries import Pair, canary_pair
 from clipsilon.privacy.release import Release
 from clipsilon.problems.problem import Problem
+from clipsilon.rules.correlation import coefficients
 from clipsilon.rules.outputs import Last
 from clipsilon.rules.preconditioning import Plain
 from clipsilon.rules.rule import Rule
@@ -127,6 +128,16 @@ def attacks(rule: Rule, released: Release, adjacency: str) -> list[Attack]:
     plain, steps = watched(rule), released.steps
     ends = np.array([0, steps // 2, steps])
     at_clip = canary_pair(released.records, released.bound, adjacency)
+    if released.buffers is not None:
+        return [
+            Attack(
+                "likelihood of the whole run",
+                at_clip,
+                plain,
+                np.arange(steps + 1),
+                _whitened(released, released.buffers),
+            )
+        ]
     if released.feedback is None:
         found = [Attack("whole run", at_clip, plain, ends, _whole_run)]
         if released.participations != steps:
@@ -167,6 +178,26 @@ def _likelihood(released: Release, adjacency: str) -> Statistic:
             return _one_in_each_pass(up, released) - _one_in_each_pass(down, released)
         without = 0.0 if low == 0.0 else _sometimes(released.rate, down)
         return _sometimes(released.rate, up) - without
+
+    return statistic
+
+
+def _whitened(released: Release, buffers: Array) -> Statistic:
+    """Return the log-likelihood ratio under correlated noise, of C·x, whose noise is independent."""
+    c = coefficients(buffers, released.steps)
+    shift = released.bound / released.batch
+    apart = released.separation or 1
+    places = np.arange(min(apart, released.steps))
+    shifts = np.zeros((len(places), released.steps))
+    for place in places:
+        for t in range(place, released.steps, apart):
+            shifts[place, t:] += shift * c[: released.steps - t]
+
+    def statistic(trace: Trace) -> Array:
+        updates = -np.diff(trace.theta[:, :, 0], axis=1)
+        white = np.stack([np.convolve(row, c)[: released.steps] for row in updates])
+        gains = (white @ shifts.T - 0.5 * (shifts**2).sum(axis=1)) / released.noise_std**2
+        return np.asarray(logsumexp(gains, axis=1))
 
     return statistic
 
