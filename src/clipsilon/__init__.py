@@ -46,6 +46,7 @@ from clipsilon.rules.presets import (
     DiceSGD,
     GammaDPSGD,
     NoisySelection,
+    TrackedSGD,
 )
 from clipsilon.rules.rule import Rule
 from clipsilon.theory.tuning import Proposal, tune
@@ -76,6 +77,7 @@ __all__ = [
     "Run",
     "Statement",
     "Trace",
+    "TrackedSGD",
     "TrainingAudit",
     "TrainingError",
     "account",
