@@ -65,6 +65,8 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     Claim or None
         What the paper claims. It is not a guarantee.
     """
+    if released.tracks:
+        return None
     if released.personal is not None:
         return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
     if not (np.isfinite(released.bound) and released.noise_std > 0 and released.has_constant_multiplier):

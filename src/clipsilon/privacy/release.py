@@ -16,7 +16,7 @@ from clipsilon._core.parts import all_ours
 from clipsilon._core.vectors import LEAST, MOST
 from clipsilon.rules import clipping
 from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, counts_records
-from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, Tracked
 from clipsilon.rules.noise import Local, Noise, Radial, stds
 from clipsilon.rules.outputs import Output, Selected, considers
 from clipsilon.rules.rule import Rule
@@ -99,6 +99,8 @@ class Release:
         The largest budget μ_i, if each user adds noise for a budget of their own.
     selection : float
         ε under replacement of what is released besides the updates: which iterate is selected.
+    tracks : bool
+        Whether what is clipped and summed is the change of each record's gradient since it last took part.
     """
 
     records: int
@@ -109,6 +111,7 @@ class Release:
     radial: float | None = None
     personal: float | None = None
     selection: float = 0.0
+    tracks: bool = False
 
     @property
     def steps(self) -> int:
@@ -192,10 +195,11 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         expected_batch(rule.sampling, records),
         rule.sampling,
         _events(rule, steps),
-        None if type(rule.feedback) is NoFeedback else _feedback(rule),
+        None if type(rule.feedback) in (NoFeedback, Tracked) else _feedback(rule),
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule, records),
         _selection(rule.output),
+        type(rule.feedback) is Tracked,
     )
 
 

@@ -533,9 +533,10 @@ def TrackedSGD(
 
     For the records of the batch, Δ_i = clip_c(g_i − h_i) and h_i ← h_i + Δ_i, with a hidden h_i that is 0 at first;
     G ← G + (B/m)·((1/B) Σ Δ_i + ζ), ζ ~ N(0, noise_std²·I), and θ ← project(θ − γ·G). Noise of standard deviation σ on
-    Σ Δ_i is a `noise_std` of σ/B, as in `DPSGD`, and the certificate is that of `DPSGD` with the same arguments. This is
-    error feedback per record (EF21 of Richtárik et al., Clip21 of Khirirat et al.) with sampled batches and central
-    noise; no paper of docs/notation.md has it.
+    Σ Δ_i is a `noise_std` of σ/B, as in `DPSGD`, and the certificate is that of `DPSGD` with the same arguments: no
+    record's memory depends on another record (docs/proofs.md, "Tracked gradients"). None of the papers has this rule.
+    It is EF21 (Richtárik, Sokolov and Fatkhullin, 2021) with clipping, Clip21 (Khirirat et al., 2023), for sampled
+    batches and central noise.
 
     Once a record has taken part ‖g_i‖/c times, h_i follows g_i, and the mean of G is the mean gradient whatever the
     clip. G keeps the noise of all steps. The memories take 8·m·d bytes per replicate; `clipsilon.run` refuses more
