@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from clipsilon._core.parts import Part, checked, implements, operation, require, traits
 from clipsilon.rules.clipping import Clip, add_clipped, scale
 
-__all__ = ["ErrorFeedback", "Feedback", "NoFeedback", "Tracked", "keep", "kept_amount", "recall", "settle", "tracks"]
+__all__ = ["ErrorFeedback", "Feedback", "NoFeedback", "Tracked", "keep", "kept_amount", "recall", "settle"]
 
 Array = NDArray[np.float64]
 
