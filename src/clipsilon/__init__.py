@@ -47,6 +47,7 @@ from clipsilon.rules.presets import (
     DiceSGD,
     GammaDPSGD,
     NoisySelection,
+    TrackedSGD,
 )
 from clipsilon.rules.rule import Rule
 from clipsilon.theory.tuning import Proposal, tune
@@ -78,6 +79,7 @@ __all__ = [
     "Run",
     "Statement",
     "Trace",
+    "TrackedSGD",
     "TrainingAudit",
     "TrainingError",
     "account",

@@ -128,7 +128,9 @@ def test_a_run_with_threads_can_be_interrupted_and_resumed(tmp_path):
 def one_record(table, parts, theta, into, rng):
     space = workspace(table.features, theta)
     grid = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf)
-    add_batch(table, parts, Models(theta, theta), Span(np.zeros(1, np.int64), 0, 1), grid, into, space, rng)
+    add_batch(
+        table, parts, Models(theta, theta), Span(np.zeros(1, np.int64), 0, 1), grid, into, np.empty((0, 0)), space, rng
+    )
     add_penalties(parts.loss, theta, grid, into)
 
 

@@ -62,6 +62,15 @@ def test_resumed_runs_are_bit_identical(monkeypatch, tmp_path, preset, sampling)
         np.testing.assert_array_equal(getattr(pieces, name), getattr(whole, name))
 
 
+def test_a_resumed_run_with_memories_is_bit_identical(monkeypatch, tmp_path):
+    rule = cs.TrackedSGD(registry.STEP, 0.1, 0.05, batch=5, deploy_every=3)
+    settings = {**SETTINGS, "steps": 100_000}
+    whole = cs.run(PROBLEM, rule, **settings)
+    pieces = run_in_pieces(monkeypatch, rule, tmp_path / "run", **settings)
+    np.testing.assert_array_equal(pieces.theta, whole.theta)
+    assert np.unique(whole.theta[:, -1, 0]).size == 3  # each replicate has a memory of its own
+
+
 def test_a_resumed_selection_is_bit_identical(monkeypatch, tmp_path):
     """The smallest noisy norm so far is stored beside the model."""
     rule = cs.NoisySelection(registry.STEP, 2.0, 0.2, selection_epsilon=5.0)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy import sparse
 from scipy.special import poch
 
 import clipsilon as cs
@@ -49,8 +50,8 @@ PRESETS = registry.rules() | registry.other_rules()
 # output in each region.
 QUICK = {
     "savage": {"SGD", "DiceSGD", "AdamDiceSGD", "AutoDiceSGD"},
-    "logistic": {"SGD", "PCSGD", "DiceSGD", "AdamDiceSGD", "NoisySelection"},
-    "quadratic": {"DPSGD", "AutoDiceSGD", "DPGD", "ClippedDPGD", "NoisySelection"},
+    "logistic": {"SGD", "PCSGD", "DiceSGD", "AdamDiceSGD", "NoisySelection", "TrackedSGD"},
+    "quadratic": {"DPSGD", "AutoDiceSGD", "DPGD", "ClippedDPGD", "NoisySelection", "TrackedSGD"},
     "huber": {"GammaDPSGD", "DiceSGD", "DPGD", "ClippedDPGD", "NoisySelection"},
 }
 PAIRS = [
@@ -100,6 +101,20 @@ def test_every_sampling(sampling):
 def test_every_loss(loss):
     """Use all records in every step, as estimators do by default: they need the same kernels."""
     assert_same(reference.problem(loss), cs.ClippedDPGD(cs.schedules.Constant(0.1), clip=0.8, noise_std=0.2), steps=40)
+
+
+@pytest.mark.parametrize("more", [{"sampling": "full", "batch": 1}, {"batch": 20, "deploy_every": 3}], ids=str)
+def test_tracked_gradients_of_full_batches_and_lazy_deployment_are_the_reference(more):
+    assert_same(PROBLEMS["logistic"], cs.TrackedSGD(cs.schedules.Constant(0.05), 0.3, 0.05, **more))
+
+
+@pytest.mark.parametrize("noise_std", [0.0, 0.05])
+def test_tracked_gradients_of_weighted_and_sparse_records_are_the_reference(noise_std):
+    x, y = reference.data()
+    x[np.abs(x) < 0.5] = 0.0
+    weights = np.where(np.arange(60) % 7 == 0, 0.0, np.linspace(0.3, 2, 60))
+    problem = cs.Problem(sparse.csr_array(x), y, loss=cs.losses.Logistic(0.1), weights=weights)
+    assert_same(problem, cs.TrackedSGD(cs.schedules.Constant(0.05), 0.2, noise_std, batch=25))
 
 
 def test_lazy_deployment():

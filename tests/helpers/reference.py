@@ -19,10 +19,10 @@ from clipsilon.engine.streams import spawn
 from clipsilon.problems.losses.base import gradient_center_of
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, Scheduled, Unclipped
 from clipsilon.rules.correlation import coefficients, rounding, shift_norm
-from clipsilon.rules.feedback import NoFeedback
+from clipsilon.rules.feedback import ErrorFeedback, Tracked
 from clipsilon.rules.noise import Correlated, Gaussian, Local, Radial, ScheduledGaussian
 from clipsilon.rules.outputs import Average, Selected, TailAverage
-from clipsilon.rules.preconditioning import Adam
+from clipsilon.rules.preconditioning import Accumulated, Adam
 from clipsilon.rules.sampling import Cyclic, Epochs, Full, Poisson, SinglePass, Uniform, participations, separation
 
 
@@ -187,7 +187,7 @@ def grid(problem, rule, t, steps):
     most = batch if isinstance(rule.sampling, Uniform | SinglePass | Epochs | Cyclic) else problem.records
     if isinstance(rule.sampling, Poisson) and rule.sampling.rate is not None:
         most = 2**31
-    most, has_error, longest, error = float(most), not isinstance(rule.feedback, NoFeedback), bound, 0.0
+    most, has_error, longest, error = float(most), isinstance(rule.feedback, ErrorFeedback), bound, 0.0
     if getattr(problem.loss, "l2", 0.0) > 0:
         most *= 2**6
     if has_error:
@@ -268,7 +268,8 @@ def run(problem, rule, steps, start, seed):
     theta = np.full(problem.dimension, float(start))
     e = np.zeros_like(theta)
     m1, m2, total = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
-    weights = 0.0
+    weights, direction = 0.0, np.zeros_like(theta)
+    memory = np.zeros((problem.records, theta.size))
     sampler = Sampler(rule.sampling, problem.records, streams.records)
     batch = getattr(rule.sampling, "batch", problem.records)
     thetas, errors, lengths = [theta], [e], []
@@ -292,12 +293,14 @@ def run(problem, rule, steps, start, seed):
             return cell.unit * sum((np.rint(cell.weight * clip(clip_part, g)) for g in gradients), zero)
 
         v = mean(part)
+        if isinstance(rule.feedback, Tracked):
+            v, memory = track(part, cell, drawn, gradients, memory, batch)
         if isinstance(rule.noise, Local):
             user = np.broadcast_to(rule.noise.budgets, problem.records)[drawn[0]]
             spacing = problem.loss.sensitivity() / user * 2.0**-32
             middle = gradient_center_of(problem.loss, theta.size)
             v = middle + spacing * np.trunc((v - middle) / spacing)
-        if not isinstance(rule.feedback, NoFeedback):
+        if isinstance(rule.feedback, ErrorFeedback):
             v = v + clip(rule.feedback.clip, e)
             e = e + mean(rule.feedback.cap) - v
             if cell is not None:
@@ -319,6 +322,9 @@ def run(problem, rule, steps, start, seed):
             m1 = adam.beta1 * m1 + (1 - adam.beta1) * noisy
             m2 = adam.beta2 * m2 + (1 - adam.beta2) * noisy**2
             noisy = (m1 / (1 - adam.beta1 ** (t + 1))) / np.sqrt(m2 / (1 - adam.beta2 ** (t + 1)) + adam.stability)
+        if isinstance(rule.preconditioner, Accumulated):
+            direction = direction + batch / problem.records * noisy
+            noisy = direction
         theta = project(problem.region, theta - step_size(rule.step, t + 1) * noisy)
         weight = poch(t + 1, rule.output.power) if isinstance(rule.output, Average) else 0.0  # of θ_{t+1}
         weight = weight + (isinstance(rule.output, TailAverage) and t >= steps // 2)
@@ -329,6 +335,22 @@ def run(problem, rule, steps, start, seed):
     if isinstance(rule.output, Selected):
         output = thetas[int(np.argmin(lengths))]  # of θ_0, …, θ_{T−1}
     return np.array(thetas), np.array(errors), output
+
+
+def track(part, cell, drawn, gradients, memory, batch):
+    """(1/B) Σ Δ_i and the new memories, Δ_i = clip(g_i − h_i): docs/proofs.md, "Tracked gradients".
+
+    On a grid, h_i is whole numbers of units over the factor of gradients.
+    """
+    v, memory = np.zeros(memory.shape[1]), memory.copy()
+    for i, g in zip(drawn, gradients, strict=True):
+        change = clip(part, g - memory[i])
+        if cell is None:
+            v, memory[i] = v + change / batch, memory[i] + change
+        else:
+            whole = np.rint(cell.weight * change)
+            v, memory[i] = v + cell.unit * whole, memory[i] + whole / cell.weight
+    return v, memory
 
 
 def data(kind="binary", records=60, features=4, seed=3):

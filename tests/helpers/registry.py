@@ -77,6 +77,7 @@ def other_rules(step=STEP):
         "ClippedDPGD": cs.ClippedDPGD(step, clip=0.8, noise_std=0.2),
         "NoisySelection": cs.NoisySelection(step, lipschitz=2.5, noise_std=0.2, selection_epsilon=3.0),
         "GammaDPSGD": cs.GammaDPSGD(step, clip=0.8, scale=0.6, batch=5),
+        "TrackedSGD": cs.TrackedSGD(step, clip=0.4, noise_std=0.2, batch=5),
     }
 
 

@@ -80,7 +80,7 @@ def test_the_bound_holds_for_the_preset():
     rule = cs.NoisySelection(cs.schedules.Constant(1 / place.smoothness), lipschitz, noise_std, epsilon)
     scale = stationary.selection_scale(lipschitz, problem.records, epsilon)
     assert scale == pytest.approx(4 * lipschitz / (60 * epsilon), rel=2e-6)  # a little larger, for rounding
-    assert rule.on(problem).output.scale == scale
+    assert rule.on(problem, 1).output.scale == scale
     selected = gradients(problem, cs.run(problem, rule, steps, replicates=runs, seed=0).output)
     limit = stationary.selected_gradient(place, noise_std, steps, scale, failure)
     assert (selected > limit).sum() <= binom.isf(1e-7, runs, failure)

@@ -6,7 +6,8 @@ one number, by which its row is multiplied on its way into the sum. Penalties ar
 `add_penalties` adds them once per step.
 
 On a grid (`grid.py`) a record's contribution is checked against its bound and rounded to whole units. It depends on the
-record and the model alone, not on the record's place in the batch.
+record and the model alone, not on the record's place in the batch; where gradients are tracked (`tracking.py`), also on
+the record's own memory.
 
 Tuples of arrays are unpacked in one assignment, once per function: the compiler then removes the reference counting,
 which it does not where a field is read by name.
@@ -45,10 +46,11 @@ from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums
 from clipsilon.engine.grid import CANCELLATION, Grid
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import fetch_start
+from clipsilon.engine.tracking import add_change
 from clipsilon.problems.losses.base import Loss, gradient, slope, slopes
 from clipsilon.problems.responses import Identity, respond
 from clipsilon.rules.clipping import add_clipped, largest_norm, scale, tally
-from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, keep, kept_amount
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, keep, kept_amount, tracks
 
 Array = NDArray[np.float64]
 
@@ -99,6 +101,7 @@ def add_batch(
     span: Span,
     grid: Grid,
     into: Sums,
+    memory: Array,
     space: Workspace,
     rng: Generator,
 ) -> None:
@@ -120,6 +123,8 @@ def add_batch(
         The units of the sums, and the weight of each record.
     into : Sums
         Updated in place.
+    memory : array of shape (m, d)
+        The memories of the records, updated in place; empty if the feedback does not track gradients.
     space : Workspace
         Overwritten.
     rng : Generator
@@ -128,7 +133,9 @@ def add_batch(
 
 
 @overload(add_batch, jit_options=INNER)
-def _add_batch(records, parts, models, span, grid, into, space, rng):
+def _add_batch(records, parts, models, span, grid, into, memory, space, rng):
+    if tracks(parts[3].instance_class):
+        return _by_memory
     if not _only_multiplies(*parts):
         return _record_by_record
     return _by_margins if _has_margin(parts[0]) else _by_scores
@@ -155,7 +162,7 @@ def _has_margin(loss: Any) -> bool:
     return implementation(slope, kind) is not None and kind not in implemented(gradient)
 
 
-def _record_by_record(records, parts, models, span, grid, into, space, rng):
+def _record_by_record(records, parts, models, span, grid, into, memory, space, rng):
     features, labels, weights = records
     loss, response, clip, feedback = parts
     theta, deployed = models
@@ -170,6 +177,21 @@ def _record_by_record(records, parts, models, span, grid, into, space, rng):
         _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept)
         if weight_of(weights, i) != 0.0:  # a record of weight 0 is zeroed out, and counted nowhere
             _tally_gradient(clip, gradient_i, counts)
+
+
+def _by_memory(records, parts, models, span, grid, into, memory, space, rng):
+    features, labels, weights = records
+    loss, response, clip, _ = parts
+    theta, deployed = models
+    v, _, _, _ = into
+    moved, dense_row, gradient_i, change, _, _ = space
+    drawn, first, last = span
+    for k in range(first, last):
+        i = drawn[k]
+        label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
+        gradient(loss, theta, moved, label, gradient_i)
+        weigh(weights, i, gradient_i)
+        add_change(clip, gradient_i, grid, memory, i, change, v)
 
 
 def _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
@@ -207,7 +229,7 @@ def _record_of(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
     return scaled if _only_scales(clip, feedback) else measured
 
 
-def _by_margins(records, parts, models, span, grid, into, space, rng):
+def _by_margins(records, parts, models, span, grid, into, memory, space, rng):
     features, labels, weights = records
     loss, _, clip, feedback = parts
     theta, _ = models
@@ -239,7 +261,7 @@ def _by_margins(records, parts, models, span, grid, into, space, rng):
             add_rows(features, drawn, (begin, end), scratch, KEPT_FACTOR, grid.rounding, kept)
 
 
-def _by_scores(records, parts, models, span, grid, into, space, rng):
+def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
     features, labels, weights = records
     loss, _, clip, feedback = parts
     theta, _ = models

@@ -1,7 +1,7 @@
 """Checkpoints: the complete state of a run in one file. It is written atomically, and resumes only the run it is of.
 
-A checkpoint holds the hidden error e and the state of the noise generators. Anyone who can read it can remove the
-noise: keep it as private as the data. (The file is readable by its owner only.)
+A checkpoint holds the hidden error e, the records' memories and the state of the noise generators. Anyone who can read
+it can remove the noise: keep it as private as the data. (The file is readable by its owner only.)
 """
 
 from __future__ import annotations

@@ -20,14 +20,15 @@ from clipsilon.engine.grid import Grid, Scaling, add_correlated, add_normal, rou
 from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
 from clipsilon.engine.threads import StepThreads, announce, clear, span_start, span_sums, wait_for
+from clipsilon.engine.tracking import initial_memory
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region, project
-from clipsilon.rules import clipping, noise
+from clipsilon.rules import clipping, noise, preconditioning
 from clipsilon.rules.clipping import adapt, at_step, largest_norm
 from clipsilon.rules.feedback import recall, remembers, settle
 from clipsilon.rules.noise import add_noise, correlate, deviation
 from clipsilon.rules.outputs import averages, begin, consider, summarise
-from clipsilon.rules.preconditioning import moments, precondition
+from clipsilon.rules.preconditioning import precondition
 from clipsilon.rules.rule import Rule, Update
 from clipsilon.rules.sampling import draw, foresee
 from clipsilon.rules.schedules import size
@@ -48,6 +49,8 @@ class State(NamedTuple):
         The model that records react to: θ itself, the same array, under greedy deployment.
     error : array
         e of the feedback; empty without feedback.
+    memory : array of shape (m, d)
+        What each record remembers, in units; empty unless the feedback tracks gradients.
     clip : array
         The state of the clip.
     noise, moments : array of shape (k, d)
@@ -60,6 +63,7 @@ class State(NamedTuple):
     theta: Array
     deployed: Array
     error: Array
+    memory: Array
     clip: Array
     noise: Array
     moments: Array
@@ -107,9 +111,10 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
         theta=theta,
         deployed=theta if rule.deploy_every == 1 else start.copy(),
         error=np.zeros(d if remembers(rule.feedback) else 0),
+        memory=initial_memory(problem, rule),
         clip=clipping.initial_state(rule.clip),
         noise=noise.initial_state(rule.noise, d),
-        moments=np.zeros((moments(rule.preconditioner), d)),
+        moments=np.zeros((preconditioning.moments(rule.preconditioner), d)),
         summary=begin(rule.output, theta),
     )
 
@@ -176,7 +181,7 @@ def advance(
     # Arrays are unpacked from their tuples here: inside the loop this would cost reference counting.
     records, loss, response, region = arrays
     features, labels, _ = records
-    clock, theta, deployed, _, clip_state, _, _, _ = state
+    clock, theta, deployed, _, memory, clip_state, _, _, _ = state
     post, drawn = shared.post, shared.drawn
     models, space, total = Models(theta, deployed), workspace(features, theta), span_sums(shared, 0)
     spans, members = shared.v.shape[0], shared.members
@@ -199,7 +204,7 @@ def advance(
             into = total if span == 0 else span_sums(shared, span)
             clear(into)
             some = Span(drawn, span_start(span, spans, batch), span_start(span + 1, spans, batch))
-            add_batch(records, parts, models, some, grid, into, space, response_rng)
+            add_batch(records, parts, models, some, grid, into, memory, space, response_rng)
         for member in range(1, members):
             wait_for(post, member, t + 1)
         for span in range(1, spans):
@@ -240,7 +245,7 @@ def finish_step(
     """
     # Loops may be empty, but none is in a branch, which would keep the compiler from removing reference counts.
     v, kept, _, counts = total
-    clock, theta, _, error, clip_state, noise_state, memory, summary = state
+    clock, theta, _, error, _, clip_state, noise_state, moments, summary = state
     t, is_exact = clock[0] + 1, grid.rounding != 0.0
     _multiply(grid.unit if is_exact else 1.0, v)
     _multiply(grid.unit if is_exact else 1.0, kept)
@@ -250,7 +255,7 @@ def finish_step(
     consider(update.output, theta, v, summary, rng)
     adapt(update.clip, t, counts, clip_state, rng)
     _add_noise(update.noise, grid, t, drawn, v, noise_state, rng)
-    precondition(update.preconditioner, t, v, memory)
+    precondition(update.preconditioner, t, v, moments)
     checksum = _move(theta, size(update.step, t), v)
     clock[0] = t
     # Checked before the projection, which could hide it. A non-finite e makes θ non-finite in the next step.

@@ -31,7 +31,7 @@ from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region
 from clipsilon.problems.responses import Response, is_random, respond
 from clipsilon.rules.clipping import Clip, add_clipped, at_step, count_width, largest_norm
-from clipsilon.rules.feedback import Feedback, keep, remembers
+from clipsilon.rules.feedback import Feedback, keep, remembers, tracks
 from clipsilon.rules.noise import deviation
 from clipsilon.rules.rule import Rule, Update
 from clipsilon.rules.sampling import Sampling, draw_span, pass_span
@@ -210,7 +210,8 @@ def _draw(sampling: Sampling, m: int, position: int, first: int, last: int, rng:
 def _sum(table: Records, parts: RecordParts, models: Models, grid: Grid, into: Sums, rng: Generator) -> None:
     rows = table.labels.size
     space = workspace(table.features, models.theta)
-    add_batch(table, parts, models, Span(np.arange(rows), 0, rows), grid, into, space, rng)
+    memory = np.empty((0, 0))  # rules that track gradients cannot be run in chunks
+    add_batch(table, parts, models, Span(np.arange(rows), 0, rows), grid, into, memory, space, rng)
 
 
 # -- where the model is -----------------------------------------------------------------------------------------------
@@ -279,6 +280,10 @@ def check_chunked(problem: Problem, rule: Rule) -> None:
     """Raise ValueError for a rule or a problem that needs all records in one place."""
     if implementation(draw_span, type(rule.sampling)) is None:
         raise ValueError(f"sampling must be Poisson or Full for records in chunks, got {rule.sampling}.")
+    if tracks(rule.feedback):
+        raise ValueError(
+            f"feedback must not track gradients for records in chunks, which keep no memory, got {rule.feedback}."
+        )
     if is_random(problem.response):
         raise ValueError(f"response must not draw at random for records in chunks, got {problem.response}.")
 

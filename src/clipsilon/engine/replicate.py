@@ -159,7 +159,8 @@ class Replicate:
     def _common(self, fixed: Fixed) -> tuple[Any, ...]:
         """Return the arguments that all worker threads share."""
         models = Models(self.state.theta, self.state.deployed)
-        return fixed.arrays, fixed.update, models, self.state.clip, fixed.public, self.streams.response
+        state = self.state
+        return fixed.arrays, fixed.update, models, state.memory, state.clip, fixed.public, self.streams.response
 
     def _advance(self, fixed: Fixed, steps: int, pace: Pace, stop: threading.Event) -> None:
         while self.done < steps and not stop.is_set():

@@ -22,6 +22,7 @@ from clipsilon.engine.progress import Progress
 from clipsilon.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
 from clipsilon.engine.streams import spawn
 from clipsilon.engine.trace import Trace
+from clipsilon.engine.tracking import check_memory
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import project
 from clipsilon.rules.feedback import remembers
@@ -125,6 +126,7 @@ def run(
     replicates = checks.count("replicates", replicates)
     threads = min(_processors(), replicates) if n_jobs is None else checks.count("n_jobs", n_jobs)
     rule.check(problem, steps)
+    check_memory(problem, rule, replicates)
     rule = rule.on(problem, steps)
     theta = start_of(start, problem)
     iterations = recorded_iterations(record, steps)

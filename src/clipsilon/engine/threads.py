@@ -143,6 +143,7 @@ def _assist(
     arrays: ProblemArrays,
     update: Update,
     models: Models,
+    memory: Array,
     clip_state: Array,
     public: Scaling,
     rng: Generator,
@@ -168,7 +169,7 @@ def _assist(
             into = span_sums(shared, span)
             clear(into)
             some = Span(shared.drawn, span_start(span, spans, post[1]), span_start(span + 1, spans, post[1]))
-            add_batch(arrays.records, parts, models, some, grid, into, space, rng)
+            add_batch(arrays.records, parts, models, some, grid, into, memory, space, rng)
         seen, looks = ticket, 0
         announce(post, (member + 1) * _LINE, ticket)
 

@@ -41,6 +41,10 @@ class Settings(NamedTuple):
         Step sizes, a part of `clipsilon.schedules`.
     output : Output
         Which iterate is released, a part of `clipsilon.outputs`.
+    reach : float
+        Total length that a rule which tracks gradients lets each record contribute.
+    stable_step : float
+        A step at which descent along unclipped gradients is stable.
     """
 
     clip: float
@@ -48,6 +52,8 @@ class Settings(NamedTuple):
     steps: int
     step: Schedule
     output: Output
+    reach: float
+    stable_step: float
 
 
 class _Scale(NamedTuple):
@@ -57,15 +63,17 @@ class _Scale(NamedTuple):
     reacting_clip: float  # the same where records react to the model
     noise: float  # approximate effect of noise on a margin
     enough: float  # n·μ from which on noise no longer limits accuracy
+    curvature: float  # largest second derivative of the loss of a margin
 
 
 # A classifier's margin may be wrong by a factor, a regression's may not; but a regression has a shorter way to go, to
 # targets of unit order. Its clip is of the size of the residuals: a smaller one would find medians.
-_CLASSES = _Scale(0.05, 1.0, 2.5, 10_000.0)
-_NUMBERS = _Scale(0.5, 0.5, 0.5, 1_000.0)
+_CLASSES = _Scale(0.05, 1.0, 2.5, 10_000.0, 0.25)
+_NUMBERS = _Scale(0.5, 0.5, 0.5, 1_000.0, 1.0)
 _SCALES = {"binary": _CLASSES, "class": _CLASSES, "real": _NUMBERS, "none": _NUMBERS}  # by `label_kind` of the loss
 
 _WEIGHTED_CLIP = 0.5  # times the largest weight: if all gradients were clipped to one norm, weights would do nothing
+_REACH = 2.0  # in units of √d: a few times the length of the first gradients
 _LEAST_NOISE = 1.0  # effect on a margin where there is less than one effective record per column
 _STEPS = 1000
 _EPOCHS = 40  # for data too large to use all records at every step
@@ -111,7 +119,9 @@ def defaults(
     noise = min(scale.noise, max(_LEAST_NOISE, effective / columns))
     travel = noise * min(effective, scale.enough) / sqrt(columns)
     step = Constant(travel / (clip * _STEPS))
-    return Settings(clip, _batch(records, columns), _STEPS, step, Average(3.0))
+    size = 1.0 if weight is None else weight
+    reach, stable_step = _REACH * size * sqrt(columns), 1.0 / (scale.curvature * size * columns)
+    return Settings(clip, _batch(records, columns), _STEPS, step, Average(3.0), reach, stable_step)
 
 
 def _clip(scale: _Scale, weight: float | None, reacts: bool) -> float:

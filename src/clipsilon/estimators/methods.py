@@ -59,10 +59,21 @@ class Budget(NamedTuple):
 
 
 class Move(NamedTuple):
-    """How far one step of the default rule moves θ, and the clip in use."""
+    """What default steps follow from.
+
+    Parameters
+    ----------
+    distance : float
+        How far one step of the default rule moves θ.
+    clip : float
+        The clip in use.
+    stable_step : float
+        A step at which descent along unclipped gradients is stable.
+    """
 
     distance: float
     clip: float
+    stable_step: float
 
 
 def _clipped_step(move: Move) -> Schedule:
@@ -78,6 +89,11 @@ def _normalised_step(move: Move) -> Schedule:
 def _adam_step(move: Move) -> Schedule:
     """Return a fixed step: Adam moves each entry by about the step, whatever the norm of the gradients."""
     return Constant(0.05)
+
+
+def _stable_step(move: Move) -> Schedule:
+    """Return the step for gradients that clipping does not shorten in the end."""
+    return Constant(move.stable_step)
 
 
 def _local_step(move: Move) -> Schedule:
@@ -106,6 +122,8 @@ class Method:
         Whether it can be accounted for with Poisson batches only, so that a full batch is drawn as one of these.
     is_local : bool, default False
         Whether it is for local privacy: one pass, and a loss that knows its sensitivity.
+    tracks : bool, default False
+        Whether records track their gradients, so that the default clip is a small part of a gradient.
     rescales : bool, default False
         Whether the last steps of a default fit set the length of the slopes and the intercept.
     """
@@ -116,6 +134,7 @@ class Method:
     averages: bool = True
     poisson_only: bool = False
     is_local: bool = False
+    tracks: bool = False
     rescales: bool = False
 
 
@@ -128,6 +147,7 @@ METHODS: dict[str, Method] = {
     "dice": Method(preset=presets.DiceSGD),
     "adam-dice": Method(preset=presets.AdamDiceSGD, default_step=_adam_step),
     "auto-dice": Method(preset=presets.AutoDiceSGD, choices=("batch", "epochs", "step"), default_step=_normalised_step),
+    "tracked": Method(preset=presets.TrackedSGD, default_step=_stable_step, tracks=True),
     "dpgd": Method(preset=presets.DPGD, choices=_FULL_BATCH, averages=False),
     "clipped-dpgd": Method(preset=presets.ClippedDPGD, choices=_FULL_BATCH, averages=False),
     "noisy-selection": Method(preset=presets.NoisySelection, choices=_FULL_BATCH, averages=False),
@@ -165,14 +185,16 @@ def apply_choices(method: Method, settings: Settings, choices: Choices, epochs: 
     Returns
     -------
     Settings
-        The settings to use. Unless the user chose a step, all steps together move θ no farther than the default ones.
+        The settings to use. Unless the user chose a step or records track their gradients, all steps together move θ no
+        farther than the default ones.
     """
-    clip = settings.clip if choices.clip is None else checks.positive("clip", choices.clip)
+    usual = settings.reach / max(1.0, epochs) if method.tracks else settings.clip
+    clip = usual if choices.clip is None else checks.positive("clip", choices.clip)
     batch = settings.batch if choices.batch is None else checks.count("batch", choices.batch)
     if choices.step is None:
         steps = epochs * records / (batch or records)
         distance = settings.clip * size(settings.step, 1) * min(1.0, settings.steps / steps)
-        step = method.default_step(Move(distance, clip))
+        step = method.default_step(Move(distance, clip, settings.stable_step))
     else:
         step = choices.step if isinstance(choices.step, tuple) else Constant(checks.positive("step", choices.step))
     return settings._replace(clip=clip, batch=batch, step=step)

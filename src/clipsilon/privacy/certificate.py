@@ -18,7 +18,7 @@ from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import HiddenError, Release
 from clipsilon.rules.correlation import Array, shift_norm
-from clipsilon.rules.sampling import Poisson, Sampling, Uniform
+from clipsilon.rules.sampling import Full, Poisson, Uniform
 
 _LEAST_MULTIPLIER = 2.0**-20  # with less noise the engine has no exact sums
 _LEAST_SHIFT = 2.0**-10  # with more noise, the rounding of correlated noise is not covered in long runs
@@ -27,6 +27,11 @@ _MOST_EVENTS = 32  # kinds of steps that are composed separately
 _HIDDEN_SIZE = (
     "Nothing can be certified: with a public rate, which hides the number of records, sums are too coarse for an error "
     "that is fed back with a cap; leave out the rate, or the feedback."
+)
+
+_TRACKED = (
+    "Each record clips the change of its own gradient; given the noisy updates, its memory does not depend on the "
+    "coins of other records (docs/proofs.md)."
 )
 
 ADJACENCIES = {
@@ -65,8 +70,8 @@ def certify(released: Release, adjacency: str) -> Certificate:
     Raises ValueError for an adjacency that the release does not admit.
     """
     checks.choice("adjacency", adjacency, ADJACENCIES)
-    if adjacency == "add-remove" and not released.has_public_rate:
-        raise ValueError(_refused_removal(released.sampling))
+    if adjacency == "add-remove" and (released.tracks or not released.has_public_rate):
+        raise ValueError(_refused_removal(released))
     if released.selection == np.inf:
         return Certificate(None, ("Nothing can be certified: the output looks at updates before noise.",))
     if released.selection > 0:
@@ -83,12 +88,20 @@ def certify(released: Release, adjacency: str) -> Certificate:
     if released.buffers is not None:
         return _correlated(released, released.buffers, adjacency)
     if released.participations is not None:
-        return _fixed_participation(released, released.participations, adjacency)
-    return _sampled(released, adjacency)
+        found = _fixed_participation(released, released.participations, adjacency)
+    else:
+        found = _sampled(released, adjacency)
+    return replace(found, reasons=(*found.reasons, _TRACKED)) if released.tracks else found
 
 
-def _refused_removal(sampling: Sampling) -> str:
-    """Return why add-remove is not certified for a sampler, and what to do instead."""
+def _refused_removal(released: Release) -> str:
+    """Return why add-remove is not certified for a release, and what to do instead."""
+    if released.tracks:
+        return (
+            "adjacency must be 'replace-one' or 'zero-out' for tracked gradients, whose sum is divided by the number "
+            "of records, got 'add-remove'."
+        )
+    sampling = released.sampling
     about = f"{type(sampling).__name__} sampling, whose batches depend on the number of records"
     if isinstance(sampling, Poisson):
         about = f"Poisson sampling with batch={sampling.batch} alone, whose rate changes when a record leaves"
@@ -113,6 +126,7 @@ def _personal(mu: float, adjacency: str) -> Certificate:
 def _radial(released: Release, scale: float, adjacency: str) -> Certificate:
     """Certify noise of Gamma length: a step is bound/(B·scale)-private for a record in it (docs/privacy.md)."""
     known = type(released.sampling) is Poisson and adjacency != "replace-one" and released.feedback is None
+    known = known and not released.tracks
     if not known or not released.is_constant or not np.isfinite(released.bound):
         reason = (
             "Nothing can be certified: Gamma noise is for Poisson batches of clipped gradients, not for replace-one."
@@ -145,6 +159,10 @@ def _obstacle(released: Release) -> str | None:
     """Return why nothing can be certified, or None."""
     if not released.is_known:
         return f"Nothing can be certified: the law of {type(released.sampling).__name__} sampling is not known."
+    if released.tracks and not (type(released.sampling) is Full or _has_own_coins(released)):
+        return (
+            "Nothing can be certified: tracked gradients are for Poisson batches without a public rate, or full ones."
+        )
     if not np.isfinite(released.bound):
         return "Nothing can be certified: nothing bounds what one record adds to a step."
     if any(event.noise_std * released.batch < _LEAST_MULTIPLIER * event.bound for event in released.events):
@@ -155,8 +173,9 @@ def _obstacle(released: Release) -> str | None:
         return "Nothing can be certified: error feedback is certified for a constant clip and constant noise only."
     if released.feedback is not None and not np.isfinite(released.feedback.bound):
         return "Nothing can be certified: nothing bounds what the fed-back error adds to a step."
-    if released.buffers is not None and (released.feedback is not None or not released.is_constant):
-        return "Nothing can be certified: correlated noise is for a constant clip without error feedback."
+    is_plain = released.feedback is None and not released.tracks and released.is_constant
+    if released.buffers is not None and not is_plain:
+        return "Nothing can be certified: correlated noise is for a constant clip without feedback."
     if released.buffers is not None and released.separation is None:
         return (
             "Nothing can be certified: correlated noise needs batches of which the next participation of a record is "
@@ -167,6 +186,11 @@ def _obstacle(released: Release) -> str | None:
     if released.feedback is not None and _is_out_of_proportion(released, released.feedback):
         return "Nothing can be certified: the noise is too small for the error's clip or cap for sums to be exact."
     return None
+
+
+def _has_own_coins(released: Release) -> bool:
+    """Return whether a record is drawn by a coin of its own in every step, with a rate that follows from m."""
+    return type(released.sampling) is Poisson and not released.has_public_rate
 
 
 def _is_out_of_proportion(released: Release, feedback: HiddenError) -> bool:

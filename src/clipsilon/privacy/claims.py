@@ -65,6 +65,8 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     Claim or None
         What the paper claims. It is not a guarantee.
     """
+    if released.tracks:
+        return None
     if released.personal is not None:
         return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
     if released.buffers is not None:  # no paper of the five has correlated noise

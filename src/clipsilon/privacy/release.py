@@ -17,7 +17,7 @@ from clipsilon._core.parts import all_ours
 from clipsilon._core.vectors import LEAST, MOST
 from clipsilon.rules import clipping
 from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, counts_records
-from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
+from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, Tracked
 from clipsilon.rules.noise import Correlated, Local, Noise, Radial, stds
 from clipsilon.rules.outputs import Output, Selected, considers
 from clipsilon.rules.rule import Rule
@@ -107,6 +107,8 @@ class Release:
         ε under replacement of what is released besides the updates: which iterate is selected.
     buffers : array of shape (k, 2) or None
         The matrix C, if noise is correlated between steps: `noise_std` is then the standard deviation of w.
+    tracks : bool
+        Whether what is clipped and summed is the change of each record's gradient since it last took part.
     """
 
     records: int
@@ -118,6 +120,7 @@ class Release:
     personal: float | None = None
     selection: float = 0.0
     buffers: Array | None = None
+    tracks: bool = False
 
     @property
     def steps(self) -> int:
@@ -198,11 +201,12 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         expected_batch(rule.sampling, records),
         rule.sampling,
         _events(rule, steps),
-        None if type(rule.feedback) is NoFeedback else _feedback(rule),
+        None if type(rule.feedback) in (NoFeedback, Tracked) else _feedback(rule),
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule, records),
         _selection(rule.output),
         rule.noise.buffers if type(rule.noise) is Correlated else None,
+        type(rule.feedback) is Tracked,
     )
 
 

@@ -1,12 +1,16 @@
-"""Error feedback: accumulate what clipping removes, and add it to later updates (DiceSGD).
+"""Feedback: what becomes of the part of a gradient that clipping removes.
 
-Two equations of the update, and the operations that compute them::
+Error feedback (DiceSGD) accumulates it over all records, and adds it to later updates. Two equations of the update, and
+the operations that compute them::
 
     v       = u + clip(e_t, C2)                       recall
     e_{t+1} = e_t + (1/B) Σ clip(g_i, C3) − v         keep for each record, then settle
 
 (paper 1, Algorithm 1, lines 5 and 7; paper 3, Algorithm 2). In the papers C3 = ∞. A finite cap bounds the contribution
 of one record to the hidden state e, which makes a useful privacy certificate possible.
+
+Tracking (`TrackedSGD`) keeps it with the record: h_i is the part of its gradient that record i has contributed so far,
+and what is clipped is g_i − h_i. No record's memory depends on another record.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 from clipsilon._core.parts import Part, checked, implements, operation, require, traits
 from clipsilon.rules.clipping import Clip, add_clipped, scale
 
-__all__ = ["ErrorFeedback", "Feedback", "NoFeedback", "keep", "kept_amount", "recall", "settle"]
+__all__ = ["ErrorFeedback", "Feedback", "NoFeedback", "Tracked", "keep", "kept_amount", "recall", "settle"]
 
 Array = NDArray[np.float64]
 
@@ -27,7 +31,8 @@ Array = NDArray[np.float64]
 class Feedback(Part, Protocol):
     """The treatment of what clipping removes from gradients: implements `keep`, `recall` and `settle`.
 
-    The class attribute `remembers` states whether there is an error e to carry from step to step (default True).
+    The class attribute `remembers` states whether there is an error e to carry from step to step (default True), and
+    `tracks` whether each record has a memory h_i of its own (default False; only `Tracked` has one).
     """
 
 
@@ -105,6 +110,11 @@ def remembers(feedback: Feedback) -> bool:
     return bool(getattr(feedback, "remembers", True))
 
 
+def tracks(feedback: Feedback) -> bool:
+    """Return whether each record has a memory of its own; False unless the class attribute `tracks` is True."""
+    return bool(getattr(feedback, "tracks", False))
+
+
 @traits(remembers=False)
 class NoFeedback(NamedTuple):
     """No feedback, v = u: what clipping removes is lost."""
@@ -163,3 +173,28 @@ def _(feedback, error, update):
 def _(feedback, error, kept, update):
     for j in range(error.size):
         error[j] += kept[j] - update[j]
+
+
+@traits(remembers=False, tracks=True)
+class Tracked(NamedTuple):
+    """Per-record memory: of each record in the batch Δ_i = clip(g_i − h_i) is summed, and h_i ← h_i + Δ_i.
+
+    h_i is 0 before the first step, and hidden. The sum of all Δ_i so far approaches the sum of all gradients, so add up
+    the updates with `preconditioning.Accumulated`. The memory takes 8·m·d bytes per replicate for m records and d
+    coordinates. Clip and noise must not change from step to step.
+    """
+
+
+@implements(keep, Tracked)
+def _(feedback, gradient, weight, kept):
+    pass
+
+
+@implements(recall, Tracked)
+def _(feedback, error, update):
+    pass
+
+
+@implements(settle, Tracked)
+def _(feedback, error, kept, update):
+    pass

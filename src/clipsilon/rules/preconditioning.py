@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from clipsilon._core.checks import fraction, positive
 from clipsilon._core.parts import Part, checked, implements, operation, traits
 
-__all__ = ["Adam", "Plain", "Preconditioner", "precondition"]
+__all__ = ["Accumulated", "Adam", "Plain", "Preconditioner", "precondition"]
 
 Array = NDArray[np.float64]
 
@@ -83,3 +83,28 @@ def _(preconditioner, t, update, moments):
         moments[0, j] += (1.0 - preconditioner.beta1) * (update[j] - moments[0, j])
         moments[1, j] += (1.0 - preconditioner.beta2) * (update[j] * update[j] - moments[1, j])
         update[j] = (moments[0, j] / first) / np.sqrt(moments[1, j] / second + preconditioner.stability)
+
+
+@traits(moments=1)
+class Accumulated(NamedTuple):
+    """The sum of all noisy updates so far, G ← G + share·(v + noise), where updates are changes of a gradient.
+
+    Parameters
+    ----------
+    share : float, optional
+        B/m, the expected share of the records in a batch, with which G is a sum over all records divided by m. A run
+        fills it in.
+    """
+
+    share: float = np.nan
+
+    def on(self, share: float) -> Accumulated:
+        """Return the part with the share of the records in a batch."""
+        return Accumulated(float(share))
+
+
+@implements(precondition, Accumulated)
+def _(preconditioner, t, update, moments):
+    for j in range(update.size):
+        moments[0, j] += preconditioner.share * update[j]
+        update[j] = moments[0, j]

@@ -16,10 +16,10 @@ from clipsilon._core import checks
 from clipsilon._core.other_names import explain_other_names
 from clipsilon.rules import correlation
 from clipsilon.rules.clipping import Norm, Normalise, Unclipped
-from clipsilon.rules.feedback import ErrorFeedback
+from clipsilon.rules.feedback import ErrorFeedback, Tracked
 from clipsilon.rules.noise import Correlated, Gaussian, Local, Radial
 from clipsilon.rules.outputs import Average, Selected, TailAverage
-from clipsilon.rules.preconditioning import Adam
+from clipsilon.rules.preconditioning import Accumulated, Adam
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Cyclic, Epochs, Full, Poisson, Sampling, SinglePass, Uniform
 from clipsilon.rules.schedules import Schedule
@@ -574,8 +574,71 @@ def GammaDPSGD(
     )
 
 
+@explain_other_names
+def TrackedSGD(
+    step: Schedule,
+    clip: float,
+    noise_std: float,
+    batch: int,
+    sampling: str = "poisson",
+    deploy_every: int = 1,
+) -> Rule:
+    """Build clipped SGD in which each record tracks its own gradient, so that clipping leaves no bias.
+
+    For the records of the batch, Δ_i = clip_c(g_i − h_i) and h_i ← h_i + Δ_i, with a hidden h_i that is 0 at first;
+    G ← G + (B/m)·((1/B) Σ Δ_i + ζ), ζ ~ N(0, noise_std²·I), and θ ← project(θ − γ·G). Noise of standard deviation σ on
+    Σ Δ_i is a `noise_std` of σ/B, as in `DPSGD`, and the certificate is that of `DPSGD` with the same arguments: no
+    record's memory depends on another record (docs/proofs.md, "Tracked gradients"). None of the papers has this rule.
+    It is EF21 (Richtárik, Sokolov and Fatkhullin, 2021) with clipping, Clip21 (Khirirat et al., 2023), for sampled
+    batches and central noise.
+
+    Once a record has taken part ‖g_i‖/c times, h_i follows g_i, and the mean of G is the mean gradient whatever the
+    clip. G keeps the noise of all steps. The memories take 8·m·d bytes per replicate; `clipsilon.run` refuses more
+    than 2 GiB.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        c, the norm to which the change of each record's gradient is clipped, above 0.
+    noise_std : float
+        Standard deviation of the noise on each coordinate of the *mean* update (1/B) Σ Δ_i, at least 0.
+    batch : int
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
+    sampling : {"poisson", "full"}, default "poisson"
+        How the records of a step are drawn; see `clipsilon.sampling`. The other samplers are refused, because nothing
+        is certified for them.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
+    """
+    checks.choice("sampling", sampling, SAMPLERS)
+    if sampling not in ("poisson", "full"):
+        raise ValueError(
+            f"sampling must be 'poisson' or 'full' for TrackedSGD, which is certified for no other, got {sampling!r}."
+        )
+    return Rule(
+        "TrackedSGD",
+        step,
+        _norm("clip", clip),
+        _sampler(sampling, batch, None),
+        _gaussian(noise_std),
+        Tracked(),
+        Accumulated(),
+        deploy_every=deploy_every,
+    )
+
+
 _DICE = (DiceSGD, AdamDiceSGD, AutoDiceSGD)
-_ALL = (SGD, PCSGD, DPSGD, *_DICE, LDPSGD, LDPASGD, CorrelatedSGD, DPGD, ClippedDPGD, NoisySelection, GammaDPSGD)
+_ALL = (
+    *(SGD, PCSGD, DPSGD, *_DICE, TrackedSGD, CorrelatedSGD, LDPSGD, LDPASGD),
+    *(DPGD, ClippedDPGD, NoisySelection, GammaDPSGD),
+)
 PRESETS = {preset.__name__: preset for preset in _ALL}
 
 

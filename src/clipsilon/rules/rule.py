@@ -6,7 +6,7 @@ At step t = 0, 1, …, with θ_t deployed:
 2. g_i = ∇ℓ(θ_t; z_i)
 3. u = (1/B) Σ clip_{t+1}(g_i)               `clip`, which may change; B is the expected batch size
 4. v = u + clip(e_t)                         `feedback`
-5. e_{t+1} = e_t + (1/B) Σ cap(g_i) − v      `feedback`
+5. e_{t+1} = e_t + (1/B) Σ cap(g_i) − v      `feedback`; with `Tracked`, 3. clips g_i − h_i and adds it to h_i
 6. θ_{t+1} = project(θ_t − γ_{t+1}·precondition(v + noise))    `step`, `preconditioner`, `noise`
 7. release the last iterate, an average, or the one whose v was shortest, up to noise    `output`
 
@@ -25,10 +25,10 @@ from clipsilon._core import checks
 from clipsilon._core.parts import fingerprint, implemented, require
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of, count_width, counts_records
-from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
+from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle, tracks
 from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
 from clipsilon.rules.outputs import Last, Output, Selected, TailAverage, summarise
-from clipsilon.rules.preconditioning import Plain, Preconditioner, precondition
+from clipsilon.rules.preconditioning import Accumulated, Plain, Preconditioner, precondition
 from clipsilon.rules.sampling import (
     Full,
     Poisson,
@@ -122,6 +122,8 @@ class Rule:
             )
         if isinstance(self.output, Selected):
             self._check_selection()
+        if tracks(self.feedback):
+            self._check_tracking()
 
     def _check_selection(self) -> None:
         """Raise ValueError unless v is a mean over all records that one record changes by a bounded amount."""
@@ -131,6 +133,13 @@ class Rule:
             raise ValueError(f"feedback must be NoFeedback() to select an iterate, got {self.feedback}.")
         if not bound_of(self.clip) < np.inf:
             raise ValueError(f"clip must have a bound (as Norm has) to select an iterate, got {self.clip}.")
+
+    def _check_tracking(self) -> None:
+        """Raise ValueError unless all steps have one clip and one noise, in whose units memories are kept."""
+        if type(self.clip) in implemented(at_step):
+            raise ValueError(f"clip must be the same in all steps with tracked gradients, got {self.clip}.")
+        if isinstance(self.noise, ScheduledGaussian):
+            raise ValueError(f"noise must be the same in all steps with tracked gradients, got {self.noise}.")
 
     def update(self) -> Update:
         """Return the parts alone, for the compiled loop."""
@@ -163,13 +172,17 @@ class Rule:
 
     def on(self, problem: Problem, steps: int) -> Rule:
         """Return the rule with the numbers that its parts take from a problem and from the length of a run."""
+        rule = self
+        if isinstance(self.preconditioner, Accumulated):
+            share = expected_batch(self.sampling, problem.records) / problem.records
+            rule = replace(rule, preconditioner=self.preconditioner.on(share))
         if isinstance(self.noise, Local):
-            return replace(self, noise=self.noise.on(problem))
+            rule = replace(rule, noise=self.noise.on(problem))
         if isinstance(self.output, Selected):
-            return replace(self, output=self.output.on(bound_of(self.clip), problem.records, problem.dimension))
+            rule = replace(rule, output=self.output.on(bound_of(self.clip), problem.records, problem.dimension))
         if isinstance(self.output, TailAverage):
-            return replace(self, output=self.output.on(steps))
-        return self
+            rule = replace(rule, output=self.output.on(steps))
+        return rule
 
     def check(self, problem: Problem, steps: int) -> None:
         """Raise ValueError if the rule cannot run on the problem for that many steps."""

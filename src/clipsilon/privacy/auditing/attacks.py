@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from clipsilon.engine import Trace, run
+from clipsilon.engine.tracking import MOST_BYTES, bytes_per_replicate
 from clipsilon.privacy.auditing.canaries import Pair, canary_pair
 from clipsilon.privacy.release import Release
 from clipsilon.problems.problem import Problem
@@ -87,6 +88,8 @@ class Attack:
             One score per run.
         """
         chunk = max(1, min(runs, _NUMBERS // self.iterations.size))
+        if memory := bytes_per_replicate(problem, self.rule):
+            chunk = max(1, min(chunk, MOST_BYTES // memory))
         found: list[Array] = []
         for first in range(0, runs, chunk):
             # Each chunk needs its own seed: replicates are numbered from zero in all of them.
@@ -101,6 +104,11 @@ class Attack:
                 )
             found.append(scores)
         return np.concatenate(found)
+
+
+def canary_size(released: Release) -> float:
+    """Return the size of a canary that adds the clip bound whenever it takes part; T times that with memories."""
+    return released.bound * (released.steps if released.tracks else 1)
 
 
 def watched(rule: Rule) -> Rule:
@@ -127,17 +135,10 @@ def attacks(rule: Rule, released: Release, adjacency: str) -> list[Attack]:
     """
     plain, steps = watched(rule), released.steps
     ends = np.array([0, steps // 2, steps])
-    at_clip = canary_pair(released.records, released.bound, adjacency)
+    at_clip = canary_pair(released.records, canary_size(released), adjacency)
     if released.buffers is not None:
-        return [
-            Attack(
-                "likelihood of the whole run",
-                at_clip,
-                plain,
-                np.arange(steps + 1),
-                _whitened(released, released.buffers),
-            )
-        ]
+        whitened = _whitened(released, released.buffers)
+        return [Attack("likelihood of the whole run", at_clip, plain, np.arange(steps + 1), whitened)]
     if released.feedback is None:
         found = [Attack("whole run", at_clip, plain, ends, _whole_run)]
         if released.participations != steps:

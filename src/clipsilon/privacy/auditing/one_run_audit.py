@@ -6,7 +6,7 @@ import numpy as np
 
 from clipsilon._core import checks
 from clipsilon.engine import run
-from clipsilon.privacy.auditing.attacks import watched
+from clipsilon.privacy.auditing.attacks import canary_size, watched
 from clipsilon.privacy.auditing.audit import seeds_from
 from clipsilon.privacy.auditing.canaries import Linear
 from clipsilon.privacy.auditing.one_run import OneRunBound, one_run_bound
@@ -74,5 +74,5 @@ def audit_one_run(
 def _size(released: Release) -> float:
     """Return the size of the canaries: the clip bound, plus, with feedback, as much as can drain until the end."""
     if released.feedback is None:
-        return released.bound
+        return canary_size(released)
     return released.bound + min(released.feedback.residual, released.steps * released.feedback.bound * released.batch)
