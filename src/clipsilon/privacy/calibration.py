@@ -14,7 +14,7 @@ from clipsilon.privacy.certificate import ADJACENCIES, certify, selection_epsilo
 from clipsilon.privacy.claims import claim
 from clipsilon.privacy.release import Release, release
 from clipsilon.privacy.warning import PrivacyWarning, large_delta
-from clipsilon.rules.noise import Gaussian, Local, Radial, ScheduledGaussian
+from clipsilon.rules.noise import Gaussian, Local, Proportional, Radial, ScheduledGaussian
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import scaled
 
@@ -34,7 +34,8 @@ def calibrate(
 ) -> Rule:
     """Return the rule with the least noise that certifies (ε, δ), or with the noise that its paper prescribes.
 
-    Noise that follows a schedule is multiplied by one factor. Under local privacy every user gets the largest budget μ
+    Noise that follows a schedule is multiplied by one factor. With an adaptive clip, `count_noise` stays as it is and
+    the noise on the sum is found. Under local privacy every user gets the largest budget μ
     that keeps to (ε, δ).
 
     Parameters
@@ -97,7 +98,7 @@ def calibrated(
     if type(rule.noise) is Local:
         _require_certificate(release(rule, records, steps), adjacency)
         return replace(rule, noise=Local(np.array(gaussian.largest_mu(target, delta))))
-    if type(rule.noise) not in (Gaussian, Radial, ScheduledGaussian):
+    if type(rule.noise) not in (Gaussian, Proportional, Radial, ScheduledGaussian):
         raise ValueError(f"rule must have noise of a known kind to be calibrated, got {type(rule.noise).__name__}.")
     return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))
 
@@ -148,6 +149,8 @@ def _with_noise(rule: Rule, size: float) -> Rule:
     """Return the rule with noise of this size; a schedule is multiplied by it."""
     if isinstance(rule.noise, ScheduledGaussian):
         return replace(rule, noise=ScheduledGaussian(scaled(rule.noise.std, size)))
+    if isinstance(rule.noise, Proportional):
+        return replace(rule, noise=Proportional(size))
     return replace(rule, noise=Radial(size) if isinstance(rule.noise, Radial) else Gaussian(size))
 
 

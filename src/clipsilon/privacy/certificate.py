@@ -78,9 +78,27 @@ def certify(released: Release, adjacency: str) -> Certificate:
         return Certificate(None, (obstacle,))
     if released.feedback is not None and released.feedback.residual > 0:  # else the error stays zero
         return _with_feedback(released, released.feedback, adjacency)
+    if released.counts:
+        return _with_counts(released, adjacency)
+    return _without_feedback(released, adjacency)
+
+
+def _without_feedback(released: Release, adjacency: str) -> Certificate:
     if released.participations is not None:
         return _fixed_participation(released, released.participations, adjacency)
     return _sampled(released, adjacency)
+
+
+def _with_counts(released: Release, adjacency: str) -> Certificate:
+    """Certify an adaptive clip: sum and count are one Gaussian vector (docs/proofs.md, "Adaptive clipping")."""
+    found = _without_feedback(released, adjacency)
+    event = released.events[0]
+    of_sum, together = event.noise_std * released.batch / event.bound, released.batch / event.ratio
+    reason = (
+        f"The threshold adapts to noisy counts of ±½ per record: sum (noise multiplier {of_sum:.4g}) and count (noise "
+        f"of {event.count_std:.4g}) are one Gaussian of noise multiplier {together:.4g}, whatever the thresholds are."
+    )
+    return Certificate(found.profile, (*found.reasons, reason))
 
 
 def _refused_removal(sampling: Sampling) -> str:
@@ -141,6 +159,10 @@ def _obstacle(released: Release) -> str | None:
     """Return why nothing can be certified, or None."""
     if not released.is_known:
         return f"Nothing can be certified: the law of {type(released.sampling).__name__} sampling is not known."
+    if released.counts and released.feedback is not None:
+        return (
+            "Nothing can be certified: error feedback is certified for a constant clip only, not for one that adapts."
+        )
     if not np.isfinite(released.bound):
         return "Nothing can be certified: nothing bounds what one record adds to a step."
     if any(event.noise_std * released.batch < _LEAST_MULTIPLIER * event.bound for event in released.events):

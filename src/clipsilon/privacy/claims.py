@@ -67,6 +67,8 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
     """
     if released.personal is not None:
         return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
+    if released.counts:
+        return None
     if not (np.isfinite(released.bound) and released.noise_std > 0 and released.has_constant_multiplier):
         return None
     size = _size(released)

@@ -17,16 +17,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clipsilon._core import checks
 from clipsilon._core.parts import fingerprint, implemented, require
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of, count_width, counts_records
+from clipsilon.rules.clipping import (
+    Adaptive,
+    Clip,
+    Norm,
+    Scheduled,
+    add_clipped,
+    at_step,
+    bound_of,
+    count_width,
+    counts_records,
+    initial_state,
+    largest_norm,
+)
 from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle
-from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
+from clipsilon.rules.noise import Gaussian, Local, Noise, Proportional, ScheduledGaussian, add_noise, deviation
 from clipsilon.rules.outputs import Last, Output, Selected, summarise
 from clipsilon.rules.preconditioning import Plain, Preconditioner, precondition
 from clipsilon.rules.sampling import (
@@ -109,7 +121,7 @@ class Rule:
         if counts_records(self.clip) and count_width(self.clip) == 0:
             raise TypeError(f"clip {type(self.clip).__name__} implements tally; its class must state `counts`.")
         require("sampling", self.sampling, [draw])
-        require("noise", self.noise, [add_noise])
+        require("noise", self.noise, [deviation if type(self.noise) in implemented(deviation) else add_noise])
         require("feedback", self.feedback, [keep, recall, settle])
         require("preconditioner", self.preconditioner, [precondition])
         require("output", self.output, [summarise])
@@ -120,8 +132,15 @@ class Rule:
             raise ValueError(
                 f"sampling must be SinglePass(1) with local noise, which is for one user per step, got {self.sampling}."
             )
+        if isinstance(self.noise, Proportional) and not largest_norm(self._first_clip()) < np.inf:
+            raise ValueError(f"clip must have a bound (as Norm has) with noise in proportion to it, got {self.clip}.")
         if isinstance(self.output, Selected):
             self._check_selection()
+
+    def _first_clip(self) -> Clip:
+        """Return the clip in force in the first step."""
+        clip: Clip = at_step(self.clip, 1, initial_state(self.clip))
+        return clip
 
     def _check_selection(self) -> None:
         """Raise ValueError unless v is a mean over all records that one record changes by a bounded amount."""
@@ -162,12 +181,15 @@ class Rule:
             raise ValueError(f"steps must be at most {most} for a single pass in batches of {batch}, got {steps}.")
 
     def on(self, problem: Problem) -> Rule:
-        """Return the rule with the numbers that its noise takes from the problem: sensitivity or number of records."""
+        """Return the rule with the numbers that its parts take from the problem: sensitivity, records or batch size."""
+        filled: dict[str, Any] = {}
+        if isinstance(self.clip, Adaptive):
+            filled["clip"] = self.clip.on(expected_batch(self.sampling, problem.records))
         if isinstance(self.noise, Local):
-            return replace(self, noise=self.noise.on(problem))
+            filled["noise"] = self.noise.on(problem)
         if isinstance(self.output, Selected):
-            return replace(self, output=self.output.on(bound_of(self.clip), problem.records, problem.dimension))
-        return self
+            filled["output"] = self.output.on(bound_of(self.clip), problem.records, problem.dimension)
+        return replace(self, **filled) if filled else self
 
     def check(self, problem: Problem, steps: int) -> None:
         """Raise ValueError if the rule cannot run on the problem for that many steps."""

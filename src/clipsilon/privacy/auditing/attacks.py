@@ -18,6 +18,7 @@ from clipsilon.engine import Trace, run
 from clipsilon.privacy.auditing.canaries import Pair, canary_pair
 from clipsilon.privacy.release import Release
 from clipsilon.problems.problem import Problem
+from clipsilon.rules.clipping import REACH
 from clipsilon.rules.outputs import Last
 from clipsilon.rules.preconditioning import Plain
 from clipsilon.rules.rule import Rule
@@ -126,6 +127,10 @@ def attacks(rule: Rule, released: Release, adjacency: str) -> list[Attack]:
     """
     plain, steps = watched(rule), released.steps
     ends = np.array([0, steps // 2, steps])
+    if released.counts:
+        # The canary is longer than any threshold. The likelihood of a step depends on thresholds, which are not known.
+        longest = canary_pair(released.records, released.bound * REACH, adjacency, counted=True)
+        return [Attack("whole run", longest, plain, ends, _whole_run)]
     at_clip = canary_pair(released.records, released.bound, adjacency)
     if released.feedback is None:
         found = [Attack("whole run", at_clip, plain, ends, _whole_run)]
