@@ -210,7 +210,7 @@ def _root_from_above(excess: Callable[[float], float], guess: float) -> float:
     while excess(high) > 0:
         if high > _LARGEST:
             raise ValueError("epsilon must be larger here: it is not certified, however large the noise is.")
-        low, high, width = high, high + width, 2 * width
+        low, high, width = high, min(high + width, _LARGEST + 1.0), 2 * width
     width = 1.0
     while low == high or excess(low) <= 0:
         high, low, width = min(low, high), low - width, 2 * width

@@ -16,7 +16,7 @@ from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import count, count_noise, nonnegative, open_fraction, positive
+from clipsilon._core.checks import count, count_noise, open_fraction, positive
 from clipsilon._core.exact_normal import integer_normal
 from clipsilon._core.parts import Part, checked, fallback, implementation, implemented, implements, operation, traits
 from clipsilon._core.vectors import norm
@@ -337,6 +337,8 @@ def _(clip, t, state):
 REACH = 2.0**30
 """An adaptive threshold stays within this factor of its start, so that its grids are those of ordinary numbers."""
 _LARGEST_COUNT = 2**61
+_FARTHEST = 50.0  # more than the logarithm of REACH², the longest way from one end to the other
+_LEAST_CLIPPED = 1e-9
 
 
 @traits(counts=1)
@@ -421,7 +423,8 @@ def _(clip, norm, counts):
 @implements(adapt, Adaptive)
 def _(clip, t, counts, state, rng):
     fraction = noisy_count(clip.count_noise, counts[0], rng) / clip.batch + 0.5
-    moved = state[0] * np.exp(-clip.rate * (fraction - clip.quantile))
+    farther = min(max(-clip.rate * (fraction - clip.quantile), -_FARTHEST), _FARTHEST)  # so that nothing overflows
+    moved = state[0] * np.exp(farther)
     state[0] = min(max(moved, clip.start / REACH), clip.start * REACH)
 
 
@@ -448,7 +451,7 @@ def noisy_count(std: float, doubled: float, rng: Generator) -> float:
 
 
 def suggest_quantile(dimension: int, noise_multiplier: float, batch: int, steps: int) -> float:
-    """Return a target quantile for `Adaptive`: 1 − √d·z/(B·√(T/2)), but at least ½ and at most 1 − 1/(2B).
+    """Return a target quantile for `Adaptive`: 1 − √d·z/(B·√(T/2)), but at least ½.
 
     Clipping biases the mean update by about c times the fraction of records that are clipped; noise has the length
     √d·z·c/B in one step, and averages out over the last T/2 steps. The suggestion makes both equal. It follows from
@@ -459,7 +462,7 @@ def suggest_quantile(dimension: int, noise_multiplier: float, batch: int, steps:
     dimension : int
         d, the number of parameters.
     noise_multiplier : float
-        z, the noise on the sum of a batch in units of the threshold, such as that of a calibrated rule.
+        z, the noise on the sum of a batch in units of the threshold, above 0, such as that of a calibrated rule.
     batch : int
         B, the expected batch size.
     steps : int
@@ -475,5 +478,5 @@ def suggest_quantile(dimension: int, noise_multiplier: float, batch: int, steps:
     0.9996
     """
     d, b, t = count("dimension", dimension), count("batch", batch), count("steps", steps)
-    clipped = np.sqrt(d) * nonnegative("noise_multiplier", noise_multiplier) / (b * np.sqrt(t / 2))
-    return float(1.0 - min(max(clipped, 0.5 / b), 0.5))
+    clipped = np.sqrt(d) * positive("noise_multiplier", noise_multiplier) / (b * np.sqrt(t / 2))
+    return float(1.0 - min(max(clipped, _LEAST_CLIPPED), 0.5))
