@@ -17,7 +17,7 @@ from clipsilon._core.exact_laplace import integer_laplace
 from clipsilon._core.exact_normal import integer_normal
 from clipsilon.engine.streams import spawn
 from clipsilon.problems.losses.base import gradient_center_of
-from clipsilon.rules.clipping import Adaptive, CountedNorm, Norm, Normalise, PerClass, Scheduled, Unclipped
+from clipsilon.rules.clipping import Adaptive, Norm, Normalise, PerClass, Scheduled, Unclipped, _CountedNorm
 from clipsilon.rules.feedback import NoFeedback
 from clipsilon.rules.noise import Gaussian, Local, Proportional, Radial, ScheduledGaussian
 from clipsilon.rules.outputs import Average, Selected
@@ -95,7 +95,7 @@ def clip(part, g):
     match part:
         case Unclipped():
             return g
-        case Norm() | CountedNorm():  # paper 1, eq. 1
+        case Norm() | _CountedNorm():  # paper 1, eq. 1
             return g * min(1.0, part.threshold / norm) if norm > 0 else g
         case Normalise():  # paper 3, App. C.4, corrected to C·x/‖x‖
             return part.length * g / norm if norm > 0 else g

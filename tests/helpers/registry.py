@@ -30,7 +30,7 @@ ARGUMENTS = {
     "Piecewise": {"starts": [1, 8, 20], "values": [0.1, 0.04, 0.02]},
     "Scheduled": {"threshold": cs.schedules.Power(0.9, 0.1)},
     "Norm": {"threshold": 0.9},
-    "CountedNorm": {"threshold": 0.9},
+    "_CountedNorm": {"threshold": 0.9},
     "Adaptive": {"start": 0.9, "quantile": 0.8, "rate": 0.3, "count_noise": 2.0},
     "PerClass": {"threshold": 0.6, "classes": 2},
     "Uniform": {"batch": 3},

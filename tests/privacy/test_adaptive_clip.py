@@ -169,11 +169,12 @@ def test_noise_in_proportion_is_certified_as_constant_noise_is():
 def test_the_preset_has_the_noise_multiplier_it_was_given():
     rule = cs.AdaptiveDPSGD(STEP, clip=2.0, noise_multiplier=0.9, batch=BATCH, quantile=0.9)
     plain = cs.DPSGD(STEP, clip=1.0, noise_std=0.9 / BATCH, batch=BATCH)
-    assert rule.clip.count_noise == BATCH / 20
+    assert rule.clip.count_noise == 5 * 0.9
+    assert 0.9 < rule.noise.multiplier < 0.9 * 1.0051
     found, expected = (cs.account(one, RECORDS, STEPS, 1e-5, "zero-out").certified for one in (rule, plain))
     assert found == pytest.approx(expected, rel=1e-9)
     with pytest.raises(ValueError, match=r"noise_multiplier must be below twice count_noise \(1\), got 2.0"):
-        cs.AdaptiveDPSGD(STEP, clip=2.0, noise_multiplier=2.0, batch=BATCH, quantile=0.9)
+        cs.AdaptiveDPSGD(STEP, clip=2.0, noise_multiplier=2.0, batch=BATCH, quantile=0.9, count_noise=1.0)
     with pytest.raises(ValueError, match="count_noise must be given for full batches"):
         cs.AdaptiveDPSGD(STEP, clip=2.0, noise_multiplier=0.9, batch=1, quantile=0.9, sampling="full")
 

@@ -49,9 +49,7 @@ _RULE: list[Decorator] = [
         "sum and count together.",
     ),
     click.option("--quantile", type=float, help="Fraction of records that are not clipped; for AdaptiveDPSGD."),
-    click.option(
-        "--count-noise", type=float, help="Noise on the count of AdaptiveDPSGD; default: a 20th of the batch."
-    ),
+    click.option("--count-noise", type=float, help="Noise on the count; for AdaptiveDPSGD, and chosen by it."),
     click.option("--budget", type=float, help="μ of every user; for LDPSGD and LDPASGD."),
     click.option("--scale", type=float, help="Scale of the noise on the sum, in units of the clip; for GammaDPSGD."),
     click.option("--selection-epsilon", type=float, help="ε for choosing an iterate; for NoisySelection."),

@@ -305,6 +305,10 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
             "The rounding of e is covered unless the run is very long, or the rate is public, where a few steps may be "
             "too many: estimators check this, `run` does not (docs/proofs.md)."
         )
+    if released.counts:
+        terms.append(
+            "The thresholds are covered, too. Their start, target quantile and rate must be chosen without the records."
+        )
     if released.selection > 0:
         terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
     return terms

@@ -208,7 +208,8 @@ def AdaptiveDPSGD(
     clip_rate : float, default 0.2
         How fast the logarithm of the threshold follows the counts, above 0.
     count_noise : float, optional
-        Standard deviation of the noise on the count, between 1/32 and 2³⁰; B/20 by default. It has no default with
+        Standard deviation of the noise on the count, between 1/32 and 2³⁰. The default is the larger of B/20, as in the
+        paper, and 5·noise_multiplier, so that the count adds at most 0.5 % to the noise on the sum; there is none with
         sampling "full".
     sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "poisson"
         How the records of a step are drawn; see `clipsilon.sampling`.
@@ -230,12 +231,11 @@ def AdaptiveDPSGD(
     >>> round(cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="zero-out").certified, 2)
     0.39
     """
-    sampler = _sampler(sampling, batch, rate)
+    sampler, z = _sampler(sampling, batch, rate), checks.nonnegative("noise_multiplier", noise_multiplier)
     if count_noise is None:
         if sampling == "full":
             raise ValueError("count_noise must be given for full batches, whose size is not known here, got None.")
-        count_noise = max(batch / 20, 2.0**-5)
-    z = checks.nonnegative("noise_multiplier", noise_multiplier)
+        count_noise = max(batch / 20, 5 * z)
     part = Adaptive(checks.positive("clip", clip), quantile, checks.positive("clip_rate", clip_rate), count_noise)
     if z >= 2 * part.count_noise:
         raise ValueError(
