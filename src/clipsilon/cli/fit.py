@@ -35,7 +35,18 @@ Array = NDArray[np.float64]
 Tell = Callable[[str], object]
 
 METHODS = (
-    *("dpsgd", "pcsgd", "dice", "adam-dice", "auto-dice", "dpgd", "clipped-dpgd", "noisy-selection", "gamma-dpsgd"),
+    *(
+        "dpsgd",
+        "adaptive-dpsgd",
+        "pcsgd",
+        "dice",
+        "adam-dice",
+        "auto-dice",
+        "dpgd",
+        "clipped-dpgd",
+        "noisy-selection",
+        "gamma-dpsgd",
+    ),
 )
 SCALE_FRACTION = 0.1  # of δ, and by default of ε, for learning the scales of the columns
 
