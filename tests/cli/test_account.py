@@ -196,3 +196,13 @@ def test_a_delta_of_one_in_the_records_is_named():
     words = ["DPSGD", "--noise-multiplier", "1", "--batch", "10", "--records", "1000", "--steps", "5", "--delta"]
     assert "δ = 0.001 is at least 1 in 1000 records" in run("account", *words, "0.001").output
     assert "is at least 1 in" not in run("account", *words, "0.0009").output
+
+
+def test_the_adaptive_clip_takes_its_own_noise_multiplier():
+    words = ["--records", "60000", "--steps", "240", "--batch", "250", "--delta", "1e-5", "--adjacency", "zero-out"]
+    adaptive = ["account", "AdaptiveDPSGD", "--noise-multiplier", "1", "--count-noise", "12.5", *words]
+    assert "--quantile must be given for AdaptiveDPSGD" in run(*adaptive).output
+    found = run(*adaptive, "--quantile", "0.95").output
+    assert "certified: ε = 0.3866 at δ = 1e-05" in found
+    assert "certified: ε = 0.3866 at δ = 1e-05" in run("account", "DPSGD", "--noise-multiplier", "1", *words).output
+    assert "--quantile does not apply to DPSGD" in run("account", "DPSGD", "--quantile", "0.5", *words).output

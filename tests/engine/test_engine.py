@@ -49,8 +49,8 @@ PRESETS = registry.rules() | registry.other_rules()
 # feedback matter (test_every_loss covers a clip without feedback). Every preset runs with records that react, and every
 # output in each region.
 QUICK = {
-    "savage": {"SGD", "DiceSGD", "AdamDiceSGD", "AutoDiceSGD"},
-    "logistic": {"SGD", "PCSGD", "DiceSGD", "AdamDiceSGD", "NoisySelection", "TrackedSGD"},
+    "savage": {"SGD", "DiceSGD", "AdamDiceSGD", "AutoDiceSGD", "AdaptiveDPSGD"},
+    "logistic": {"SGD", "PCSGD", "DiceSGD", "AdamDiceSGD", "NoisySelection", "AdaptiveDPSGD", "TrackedSGD"},
     "quadratic": {"DPSGD", "AutoDiceSGD", "DPGD", "ClippedDPGD", "NoisySelection", "TrackedSGD"},
     "huber": {"GammaDPSGD", "DiceSGD", "DPGD", "ClippedDPGD", "NoisySelection"},
 }

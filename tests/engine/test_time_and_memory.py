@@ -79,6 +79,9 @@ PHASES = [(0.1, 0.8, 0.2), (0.3, 0.3, 0.1), (0.05, 0.5, 0.3)]
 PHASED = cs.Rule("phased", STEP, Scheduled(SCHEDULE), Poisson(40), ScheduledGaussian(cs.schedules.Power(0.2, 0.5)))
 
 
+OURS = cs.AdaptiveDPSGD(STEP, clip=0.7, noise_multiplier=1.0, batch=40, quantile=0.6, count_noise=2.0)
+
+
 def plain_run(case, rule, steps, seed):
     """Run the two parts above in plain NumPy, and return θ and the threshold of every step."""
     streams = spawn(seed, 1)[0]
@@ -127,14 +130,14 @@ def test_a_record_that_is_zeroed_out_is_not_counted(loss, response):
     """A run with a record of weight 0 is the run without it: it is in no sum, and in no count."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((60, 3)), rng.integers(0, 2, 60).astype(float)
-    rule = cs.Rule("adaptive", STEP, Quantile(0.6, 0.3, 2.0), Poisson(40, 1.0), TwoSteps(0.05))
+    rule = cs.AdaptiveDPSGD(STEP, clip=0.7, noise_multiplier=1.0, batch=40, quantile=0.6, count_noise=2.0, rate=1.0)
     runs = [
         cs.run(cs.Problem(x[:rows], y[:rows], loss=loss, response=response, weights=own[:rows]), rule, 20, seed=1).theta
         for own in (np.append(np.ones(59), 0.0), np.ones(60))
         for rows in (59, 60)
     ]
     without, zeroed, _, counted = runs
-    np.testing.assert_allclose(zeroed, without, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(zeroed, without)
     assert abs(counted - without).max() > 1e-6  # the record does matter
 
 
@@ -146,7 +149,7 @@ def test_parts_that_change_with_the_step_are_the_reference(sampling):
     np.testing.assert_allclose(trace.theta[0], reference.run(case, rule, 25, 0.3, 5)[0], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("rule", [ADAPTIVE, PHASED], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [ADAPTIVE, OURS, PHASED], ids=lambda rule: rule.name)
 def test_threads_do_not_change_the_result(rule):
     x, y = reference.data("binary", records=2_000, features=5)
     case = cs.Problem(x, y, loss=cs.losses.Logistic())
@@ -156,7 +159,7 @@ def test_threads_do_not_change_the_result(rule):
     np.testing.assert_array_equal(runs[2], runs[0])
 
 
-@pytest.mark.parametrize("rule", [ADAPTIVE, PHASED], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [ADAPTIVE, OURS, PHASED], ids=lambda rule: rule.name)
 def test_a_run_resumes_to_the_bit(rule, tmp_path, monkeypatch):
     case = reference.problem(cs.losses.Logistic(), records=200)
     whole = cs.run(case, rule, 60, seed=1)
@@ -178,7 +181,7 @@ def test_a_run_resumes_to_the_bit(rule, tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.theta, whole.theta)
 
 
-@pytest.mark.parametrize("rule", [ADAPTIVE, PHASED], ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [ADAPTIVE, OURS, PHASED], ids=lambda rule: rule.name)
 def test_records_in_chunks_give_the_same_run(rule):
     x, y = reference.data("binary", records=200)
     loss, sizes = cs.losses.Logistic(), [70, 1, 129]
@@ -196,7 +199,10 @@ def test_records_in_chunks_give_the_same_run(rule):
 
     remotely = remote.run_chunked(problem, rule, 40, 0.0, seed=3, progress=False, sizes=sizes, sum_up=sum_up)
     here = cs.run(cs.Problem(x, y, loss=loss), rule, 40, seed=3)
-    np.testing.assert_allclose(remotely.output, here.output, rtol=1e-9, atol=1e-12)
+    if rule is ADAPTIVE:  # without a bound of the package, sums depend on their order
+        np.testing.assert_allclose(remotely.output, here.output, rtol=1e-9, atol=1e-12)
+    else:
+        np.testing.assert_array_equal(remotely.output, here.output)
 
 
 def test_joined_phases_run_one_after_the_other():

@@ -17,10 +17,10 @@ from clipsilon._core.exact_laplace import integer_laplace
 from clipsilon._core.exact_normal import integer_normal
 from clipsilon.engine.streams import spawn
 from clipsilon.problems.losses.base import gradient_center_of
-from clipsilon.rules.clipping import Norm, Normalise, PerClass, Scheduled, Unclipped
+from clipsilon.rules.clipping import Adaptive, Norm, Normalise, PerClass, Scheduled, Unclipped, _CountedNorm
 from clipsilon.rules.correlation import coefficients, rounding, shift_norm
 from clipsilon.rules.feedback import ErrorFeedback, Tracked
-from clipsilon.rules.noise import Correlated, Gaussian, Local, Radial, ScheduledGaussian
+from clipsilon.rules.noise import Correlated, Gaussian, Local, Proportional, Radial, ScheduledGaussian
 from clipsilon.rules.outputs import Average, Selected, TailAverage
 from clipsilon.rules.preconditioning import Accumulated, Adam
 from clipsilon.rules.sampling import Cyclic, Epochs, Full, Poisson, SinglePass, Uniform, participations, separation
@@ -96,7 +96,7 @@ def clip(part, g):
     match part:
         case Unclipped():
             return g
-        case Norm():  # paper 1, eq. 1
+        case Norm() | _CountedNorm():  # paper 1, eq. 1
             return g * min(1.0, part.threshold / norm) if norm > 0 else g
         case Normalise():  # paper 3, App. C.4, corrected to C·x/‖x‖
             return part.length * g / norm if norm > 0 else g
@@ -176,12 +176,12 @@ class Grid(NamedTuple):
     shift: int
 
 
-def grid(problem, rule, t, steps):
+def grid(problem, rule, t, steps, clip_t=None):
     """The grid of step t, or None without noise or without a bound (docs/proofs.md, "Exact sums in the engine")."""
-    clip_t, root = clip_at(rule, t), problem.dimension**0.5
-    std = deviation(rule.noise, t)
+    clip_t, root = clip_at(rule, t) if clip_t is None else clip_t, problem.dimension**0.5
     bound = np.inf if isinstance(clip_t, Unclipped) else clip_t.bound()
     batch = getattr(rule.sampling, "batch", problem.records)
+    std = deviation(rule.noise, t, bound / batch)
     if not (1e-90 <= std <= 1e90 and 1e-90 <= bound <= 1e90 and bound / batch / std <= 2**21):
         return None
     most = batch if isinstance(rule.sampling, Uniform | SinglePass | Epochs | Cyclic) else problem.records
@@ -219,8 +219,10 @@ def _growth(d, steps, record, cap):
     return min(2 * drift / record, 2**-6)
 
 
-def deviation(part, t):
+def deviation(part, t, contribution):
     match part:
+        case Proportional():
+            return part.multiplier * contribution
         case Gaussian() | Correlated():
             return part.std
         case ScheduledGaussian():
@@ -228,8 +230,20 @@ def deviation(part, t):
     return 0.0
 
 
-def clip_at(rule, t):
+def clip_at(rule, t, threshold=None):
+    """The clip of step t; an adaptive one with its present threshold, or with its first one."""
+    if isinstance(rule.clip, Adaptive):
+        return Norm(rule.clip.start if threshold is None else threshold)
     return Norm(step_size(rule.clip.threshold, t)) if isinstance(rule.clip, Scheduled) else rule.clip
+
+
+def adapted(clip, threshold, gradients, batch, rng):
+    """The threshold after a step whose records have these gradients (Andrew et al., 2021, Algorithm 1)."""
+    count = sum(0.5 if np.linalg.norm(g) <= threshold else -0.5 for g in gradients)
+    units = int((1 - 2**-50) * 2**31 / clip.count_noise)  # of the noise's grid per half
+    noisy = (int(2 * count) * units + int(integers(1, rng)[0]) + 0.5) / (2 * units)
+    moved = np.log(threshold) - clip.rate * (noisy / batch + 0.5 - clip.quantile)
+    return float(np.exp(np.clip(moved, np.log(clip.start) - 30 * np.log(2), np.log(clip.start) + 30 * np.log(2))))
 
 
 def allowance(problem, rule, steps):
@@ -243,7 +257,7 @@ def noise(part, t, problem, drawn, rng):
     d = problem.dimension
     match part:
         case Gaussian() | ScheduledGaussian():
-            std = deviation(part, t)
+            std = deviation(part, t, np.nan)
             return std * (integers(d, rng) + 0.5) * 2.0**-32 if std > 0 else np.zeros(d)
         case Local():  # paper 4, eq. 2
             budget = np.broadcast_to(part.budgets, problem.records)[drawn[0]]
@@ -273,7 +287,7 @@ def run(problem, rule, steps, start, seed):
     sampler = Sampler(rule.sampling, problem.records, streams.records)
     batch = getattr(rule.sampling, "batch", problem.records)
     thetas, errors, lengths = [theta], [e], []
-    deployed = theta
+    deployed, threshold = theta, None
     taken, lags = [], coefficients(rule.noise.buffers, steps)[1:] if isinstance(rule.noise, Correlated) else ()
     for t in range(steps):
         if t % rule.deploy_every == 0:
@@ -285,7 +299,8 @@ def run(problem, rule, steps, start, seed):
             for i in drawn
         ]  # fmt: skip
         zero = np.zeros_like(theta)
-        part, cell = clip_at(rule, t + 1), grid(problem, rule, t + 1, steps)
+        part = clip_at(rule, t + 1, threshold)
+        cell = grid(problem, rule, t + 1, steps, part)
 
         def mean(clip_part, cell=cell, gradients=gradients, zero=zero):
             if cell is None:
@@ -309,6 +324,9 @@ def run(problem, rule, steps, start, seed):
             more = 1 + 2**-20 * (1 + 1 / rule.output.epsilon)  # for rounding
             scale = more * 4 * rule.clip.bound() / (problem.records * rule.output.epsilon)
             lengths.append(np.rint(np.linalg.norm(v) / scale * 2**32) + integer_laplace(streams.noise.bit_generator))
+        if isinstance(rule.clip, Adaptive):
+            counted = [g for i, g in zip(drawn, gradients, strict=True) if own[i] != 0]
+            threshold = adapted(rule.clip, part.threshold, counted, batch, streams.noise)
         if cell is None:
             noisy = v + noise(rule.noise, t + 1, problem, drawn, streams.noise)
         else:

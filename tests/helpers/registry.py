@@ -30,6 +30,8 @@ ARGUMENTS = {
     "Piecewise": {"starts": [1, 8, 20], "values": [0.1, 0.04, 0.02]},
     "Scheduled": {"threshold": cs.schedules.Power(0.9, 0.1)},
     "Norm": {"threshold": 0.9},
+    "_CountedNorm": {"threshold": 0.9},
+    "Adaptive": {"start": 0.9, "quantile": 0.8, "rate": 0.3, "count_noise": 2.0},
     "PerClass": {"threshold": 0.6, "classes": 2},
     "Uniform": {"batch": 3},
     "Poisson": {"batch": 5},
@@ -76,6 +78,7 @@ def other_rules(step=STEP):
         "DPGD": cs.DPGD(step, lipschitz=2.5, noise_std=0.2),
         "ClippedDPGD": cs.ClippedDPGD(step, clip=0.8, noise_std=0.2),
         "NoisySelection": cs.NoisySelection(step, lipschitz=2.5, noise_std=0.2, selection_epsilon=3.0),
+        "AdaptiveDPSGD": cs.AdaptiveDPSGD(step, 0.8, 1.5, batch=5, quantile=0.7, count_noise=1.2),
         "GammaDPSGD": cs.GammaDPSGD(step, clip=0.8, scale=0.6, batch=5),
         "TrackedSGD": cs.TrackedSGD(step, clip=0.4, noise_std=0.2, batch=5),
     }

@@ -75,6 +75,14 @@ def rate(name: str, value: object) -> float:
     return result
 
 
+def count_noise(name: str, value: object) -> float:
+    """Return the deviation of noise on a count, from 1/32 to 2³⁰, for which 64-bit integers suffice."""
+    result = number(name, value)
+    if not 2.0**-5 <= result <= 2.0**30:
+        raise ValueError(f"{name} must be a number between 1/32 and 2**30, got {short_repr(value)}.")
+    return result
+
+
 def flag(name: str, value: object) -> bool:
     """Return True or False."""
     if not isinstance(value, bool | np.bool_):

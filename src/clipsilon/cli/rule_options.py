@@ -45,8 +45,11 @@ _RULE: list[Decorator] = [
     click.option(
         "--noise-multiplier",
         type=float,
-        help="The same noise on the sum of a batch, in units of the clip, as Opacus has it.",
+        help="The same noise on the sum of a batch, in units of the clip, as Opacus has it; for AdaptiveDPSGD, that of "
+        "sum and count together.",
     ),
+    click.option("--quantile", type=float, help="Fraction of records that are not clipped; for AdaptiveDPSGD."),
+    click.option("--count-noise", type=float, help="Noise on the count; for AdaptiveDPSGD, and chosen by it."),
     click.option("--budget", type=float, help="μ of every user; for LDPSGD and LDPASGD."),
     click.option("--scale", type=float, help="Scale of the noise on the sum, in units of the clip; for GammaDPSGD."),
     click.option("--selection-epsilon", type=float, help="ε for choosing an iterate; for NoisySelection."),
@@ -69,7 +72,7 @@ _RUN: list[Decorator] = [
     click.option("--delta", type=float, required=True, help="δ at which ε is stated."),
     adjacency_option("replace-one"),
 ]
-_NEEDED = ("budget", "scale", "noise_std", "selection_epsilon")
+_NEEDED = ("budget", "scale", "noise_std", "noise_multiplier", "quantile", "selection_epsilon")
 _BECOMES = {"noise_multiplier": "noise_std", "sample_rate": "rate"}  # arguments of presets that options turn into
 
 
@@ -103,7 +106,7 @@ def make_rule(preset: str, records: int, **options: float | str | None) -> Rule:
     arguments: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     known = inspect.signature(PRESETS[preset]).parameters
     for name in arguments:
-        if _BECOMES.get(name, name) not in known:
+        if name not in known and _BECOMES.get(name) not in known:
             raise click.UsageError(f"--{name.replace('_', '-')} does not apply to {preset}.")
     for bound in {"clip", "lipschitz"} & known.keys():
         arguments.setdefault(bound, 1.0)
@@ -113,7 +116,7 @@ def make_rule(preset: str, records: int, **options: float | str | None) -> Rule:
         _take_rate(arguments, records)
     if "batch" in known:
         arguments.setdefault("batch", 1)
-    if "noise_multiplier" in arguments:
+    if "noise_multiplier" in arguments and "noise_multiplier" not in known:
         _take_multiplier(arguments, records)
     for name in _NEEDED:
         if name in known and name not in arguments:

@@ -182,7 +182,8 @@ def covers_rounding(problem: Problem, rule: Rule, steps: int) -> bool:
     """
     if not isinstance(rule.feedback, ErrorFeedback) and not isinstance(rule.noise, Correlated):
         return not remembers(rule.feedback)
-    public, bound, std = scaling(problem, rule, steps), bound_of(rule.clip), deviation(rule.noise, 1)
+    public, bound = scaling(problem, rule, steps), bound_of(rule.clip)
+    std = deviation(rule.noise, 1, bound * public.weight)
     grid = step_grid(public, bound, std, problem.dimension)
     record = bound * public.weight / std * 2.0 ** (32 - grid.shift)
     return bool(grid.rounding != 0.0 and 2.0 * (public.drift + public.error_drift) <= _MOST_DRIFT * record)

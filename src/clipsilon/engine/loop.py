@@ -198,7 +198,9 @@ def advance(
         announce(post, 0, t + 1)
         clip = at_step(update.clip, t + 1, clip_state)
         if not (public.is_constant and t > begun):
-            grid = step_grid(public, largest_norm(clip), deviation(update.noise, t + 1), theta.size)
+            bound = largest_norm(clip)
+            std = deviation(update.noise, t + 1, bound * public.weight)
+            grid = step_grid(public, bound, std, theta.size)
         parts = RecordParts(loss, response, clip, update.feedback)
         for span in range(spans // members):
             into = total if span == 0 else span_sums(shared, span)

@@ -302,7 +302,9 @@ def _advance(
         state.deployed[:] = state.theta
     clip = at_step(rule.clip, replicate.done + 1, state.clip)
     starts = _chunk_starts(rule.sampling, problem.records, firsts, streams.records)
-    grid = step_grid(public, largest_norm(clip), deviation(rule.noise, replicate.done + 1), state.theta.size)
+    bound = largest_norm(clip)
+    std = deviation(rule.noise, replicate.done + 1, bound * public.weight)
+    grid = step_grid(public, bound, std, state.theta.size)
     total = sum_up(Step(Models(state.theta, state.deployed), clip, grid, count_width(rule.clip), starts))
     arrays = (problem.loss, problem.region)
     replicate.diverged = not _finish_step(rule.update(), *arrays, grid, total, state, streams.noise)

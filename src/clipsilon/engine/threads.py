@@ -163,7 +163,9 @@ def _assist(
                 _yield_processor()
             continue
         clip = at_step(update.clip, ticket, clip_state)
-        grid = step_grid(public, largest_norm(clip), deviation(update.noise, ticket), models.theta.size)
+        bound = largest_norm(clip)
+        std = deviation(update.noise, ticket, bound * public.weight)
+        grid = step_grid(public, bound, std, models.theta.size)
         parts = RecordParts(arrays.loss, arrays.response, clip, update.feedback)
         for span in range(member * spans // members, (member + 1) * spans // members):
             into = span_sums(shared, span)

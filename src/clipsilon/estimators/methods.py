@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from clipsilon._core import checks
 from clipsilon.estimators.defaults import Settings
 from clipsilon.rules import presets
+from clipsilon.rules.clipping import Adaptive, suggest_quantile
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Constant, Power, Schedule, size
 
@@ -143,6 +144,7 @@ _FULL_BATCH = ("clip", "epochs", "step")
 #: The methods by name.
 METHODS: dict[str, Method] = {
     "dpsgd": Method(preset=presets.DPSGD, rescales=True),
+    "adaptive-dpsgd": Method(preset=presets.AdaptiveDPSGD),
     "pcsgd": Method(preset=presets.PCSGD),
     "dice": Method(preset=presets.DiceSGD),
     "adam-dice": Method(preset=presets.AdamDiceSGD, default_step=_adam_step),
@@ -228,6 +230,9 @@ def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs
         "error_clip": settings.clip,
         "residual_cap": settings.clip * (1 + 1 / sqrt(max(1.0, epochs))),
         "noise_std": 1.0,
+        "noise_multiplier": 1.0,
+        "count_noise": 1.0,  # as the quantile, to be chosen when the noise is known (`aim_clip`)
+        "quantile": 0.9,
         "scale": 1.0,
         "budget": 1.0,
         "selection_epsilon": budget.epsilon / 2,  # costs half of this unless a record is replaced
@@ -236,6 +241,29 @@ def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs
     known = inspect.signature(method.preset).parameters
     rule = method.preset(**{name: arguments[name] for name in arguments.keys() & known.keys()})
     return replace(rule, output=settings.output) if method.averages else rule
+
+
+def aim_clip(clip: Adaptive, multiplier: float, dimension: int, batch: int, steps: int) -> Adaptive:
+    """Return an adaptive clip with the quantile and the noise on the count that suit a calibrated noise multiplier.
+
+    Parameters
+    ----------
+    clip : Adaptive
+        The clip.
+    multiplier : float
+        z, the noise multiplier that the budget requires.
+    dimension : int
+        The length of θ.
+    batch, steps : int
+        Expected batch size and number of steps.
+
+    Returns
+    -------
+    Adaptive
+        With noise of at least 5z on the count, which adds 0.5 % to the noise on the sum.
+    """
+    quantile = suggest_quantile(dimension, multiplier, batch, steps)
+    return clip._replace(quantile=quantile, count_noise=max(batch / 20, 5 * multiplier))
 
 
 def _sampling(batch: int | None, records: int, poisson: bool) -> dict[str, Any]:

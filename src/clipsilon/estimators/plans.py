@@ -9,12 +9,22 @@ from math import inf
 from clipsilon._core import checks
 from clipsilon.estimators import rescaling
 from clipsilon.estimators.defaults import Settings, defaults
-from clipsilon.estimators.methods import METHODS, Budget, Choices, apply_choices, build_method_rule, refuse_unused
+from clipsilon.estimators.methods import (
+    METHODS,
+    Budget,
+    Choices,
+    aim_clip,
+    apply_choices,
+    build_method_rule,
+    refuse_unused,
+)
 from clipsilon.privacy.accounting.gaussian import largest_mu
 from clipsilon.privacy.calibration import calibrated
 from clipsilon.privacy.certificate import require_public_size
 from clipsilon.privacy.statement import Statement, account
-from clipsilon.problems.losses.base import Loss, label_kind
+from clipsilon.problems.losses.base import Loss, dimension, label_kind
+from clipsilon.rules.clipping import Adaptive, Norm
+from clipsilon.rules.noise import Proportional
 from clipsilon.rules.rule import Rule, join_phases
 from clipsilon.rules.sampling import expected_batch, public_rate
 from clipsilon.rules.schedules import Constant, size
@@ -118,6 +128,8 @@ def make_plan(task: Task) -> TrainingPlan:
     epochs = _epochs(task, settings)
     rule = _rule(task, settings, epochs)
     steps = _steps(rule, epochs, task.records)
+    if isinstance(rule.clip, Adaptive) and not isinstance(task.method, Rule):
+        rule = _aimed(rule, rule.clip, task, steps)
     rule = _calibrated(rule, task, steps)
     if not _is_rescaled(task):
         return TrainingPlan(phases=(TrainingPhase(rule=rule, steps=steps),), has_intercept=task.has_intercept)
@@ -207,6 +219,14 @@ def _calibrated(rule: Rule, task: Task, steps: int) -> Rule:
         return calibrated(rule, epsilon, delta, task.records, steps, adjacency=adjacency)
     except ValueError as error:
         raise ValueError(re.sub("^rule must", "method must", str(error))) from None
+
+
+def _aimed(rule: Rule, clip: Adaptive, task: Task, steps: int) -> Rule:
+    """Choose what an adaptive clip aims at by the noise that a constant one would have."""
+    noise = _calibrated(replace(rule, clip=Norm(clip.start)), task, steps).noise
+    multiplier = noise.multiplier if isinstance(noise, Proportional) else 1.0
+    batch = expected_batch(rule.sampling, task.records)
+    return replace(rule, clip=aim_clip(clip, multiplier, dimension(task.loss, task.columns), batch, steps))
 
 
 def _is_rescaled(task: Task) -> bool:

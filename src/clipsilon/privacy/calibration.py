@@ -14,7 +14,7 @@ from clipsilon.privacy.certificate import ADJACENCIES, certify, selection_epsilo
 from clipsilon.privacy.claims import claim
 from clipsilon.privacy.release import Release, release
 from clipsilon.privacy.warning import PrivacyWarning, large_delta
-from clipsilon.rules.noise import Correlated, Gaussian, Local, Radial, ScheduledGaussian
+from clipsilon.rules.noise import Correlated, Gaussian, Local, Proportional, Radial, ScheduledGaussian
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import scaled
 
@@ -34,7 +34,8 @@ def calibrate(
 ) -> Rule:
     """Return the rule with the least noise that certifies (ε, δ), or with the noise that its paper prescribes.
 
-    Noise that follows a schedule is multiplied by one factor. Under local privacy every user gets the largest budget μ
+    Noise that follows a schedule is multiplied by one factor. With an adaptive clip, `count_noise` stays as it is and
+    the noise on the sum is found. Under local privacy every user gets the largest budget μ
     that keeps to (ε, δ).
 
     Parameters
@@ -97,7 +98,7 @@ def calibrated(
     if type(rule.noise) is Local:
         _require_certificate(release(rule, records, steps), adjacency)
         return replace(rule, noise=Local(np.array(gaussian.largest_mu(target, delta))))
-    if type(rule.noise) not in (Gaussian, Correlated, Radial, ScheduledGaussian):
+    if type(rule.noise) not in (Gaussian, Correlated, Proportional, Radial, ScheduledGaussian):
         raise ValueError(f"rule must have noise of a known kind to be calibrated, got {type(rule.noise).__name__}.")
     return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))
 
@@ -150,6 +151,8 @@ def _with_noise(rule: Rule, size: float) -> Rule:
         return replace(rule, noise=ScheduledGaussian(scaled(rule.noise.std, size)))
     if isinstance(rule.noise, Correlated):
         return replace(rule, noise=rule.noise._replace(std=size))
+    if isinstance(rule.noise, Proportional):
+        return replace(rule, noise=Proportional(size))
     return replace(rule, noise=Radial(size) if isinstance(rule.noise, Radial) else Gaussian(size))
 
 
@@ -209,7 +212,7 @@ def _root_from_above(excess: Callable[[float], float], guess: float) -> float:
     while excess(high) > 0:
         if high > _LARGEST:
             raise ValueError("epsilon must be larger here: it is not certified, however large the noise is.")
-        low, high, width = high, high + width, 2 * width
+        low, high, width = high, min(high + width, _LARGEST + 1.0), 2 * width
     width = 1.0
     while low == high or excess(low) <= 0:
         high, low, width = min(low, high), low - width, 2 * width

@@ -87,11 +87,29 @@ def certify(released: Release, adjacency: str) -> Certificate:
         return _with_feedback(released, released.feedback, adjacency)
     if released.buffers is not None:
         return _correlated(released, released.buffers, adjacency)
+    if released.counts:
+        return _with_counts(released, adjacency)
+    return _without_feedback(released, adjacency)
+
+
+def _without_feedback(released: Release, adjacency: str) -> Certificate:
     if released.participations is not None:
         found = _fixed_participation(released, released.participations, adjacency)
     else:
         found = _sampled(released, adjacency)
     return replace(found, reasons=(*found.reasons, _TRACKED)) if released.tracks else found
+
+
+def _with_counts(released: Release, adjacency: str) -> Certificate:
+    """Certify an adaptive clip: sum and count are one Gaussian vector (docs/proofs.md, "Adaptive clipping")."""
+    found = _without_feedback(released, adjacency)
+    event = released.events[0]
+    of_sum, together = event.noise_std * released.batch / event.bound, released.batch / event.ratio
+    reason = (
+        f"The threshold adapts to noisy counts of ±½ per record: sum (noise multiplier {of_sum:.4g}) and count (noise "
+        f"of {event.count_std:.4g}) are one Gaussian of noise multiplier {together:.4g}, whatever the thresholds are."
+    )
+    return Certificate(found.profile, (*found.reasons, reason))
 
 
 def _refused_removal(released: Release) -> str:
@@ -162,6 +180,11 @@ def _obstacle(released: Release) -> str | None:
     if released.tracks and not (type(released.sampling) is Full or _has_own_coins(released)):
         return (
             "Nothing can be certified: tracked gradients are for Poisson batches without a public rate, or full ones."
+        )
+    if released.counts and (released.feedback is not None or released.tracks or released.buffers is not None):
+        return (
+            "Nothing can be certified: feedback and correlated noise are certified for a constant clip only, not for "
+            "one that adapts."
         )
     if not np.isfinite(released.bound):
         return "Nothing can be certified: nothing bounds what one record adds to a step."

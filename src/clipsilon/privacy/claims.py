@@ -69,7 +69,7 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
         return None
     if released.personal is not None:
         return Claim(gaussian.epsilon(released.personal, delta), "paper 4, Theorems 1 and 2")
-    if released.buffers is not None:  # no paper of the five has correlated noise
+    if released.counts or released.buffers is not None:  # no paper of the five has such a rule
         return None
     if not (np.isfinite(released.bound) and released.noise_std > 0 and released.has_constant_multiplier):
         return None

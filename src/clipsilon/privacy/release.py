@@ -6,6 +6,7 @@ described as events, stretches of steps with one bound and one noise, so that a 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,9 +17,9 @@ from clipsilon._core import checks
 from clipsilon._core.parts import all_ours
 from clipsilon._core.vectors import LEAST, MOST
 from clipsilon.rules import clipping
-from clipsilon.rules.clipping import Clip, Norm, Normalise, Unclipped, counts_records
+from clipsilon.rules.clipping import REACH, Adaptive, Clip, Norm, Normalise, Unclipped, counts_records
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, Tracked
-from clipsilon.rules.noise import Correlated, Local, Noise, Radial, stds
+from clipsilon.rules.noise import Correlated, Local, Noise, Proportional, Radial, stds
 from clipsilon.rules.outputs import Output, Selected, considers
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import (
@@ -52,16 +53,29 @@ class Event(NamedTuple):
         The most that one record adds to the sum of a step (C1); infinite if nothing bounds it.
     noise_std : float
         The standard deviation of Gaussian noise on the mean; 0 without.
+    count_std : float
+        The standard deviation of the noise on a count to which one record adds ±½; infinite if nothing is counted.
+    batch : int
+        B, by which the sum is divided, and the count is not.
     """
 
     steps: int
     bound: float
     noise_std: float
+    count_std: float = np.inf
+    batch: int = 1
 
     @property
     def ratio(self) -> float:
-        """The bound in units of the noise; infinite without noise or without a bound."""
-        return self.bound / self.noise_std if self.noise_std > 0 else np.inf
+        """What one record adds to sum and count together, in units of their noise, times B; infinite without noise."""
+        if not self.noise_std > 0:
+            return np.inf
+        return math.hypot(self.bound / self.noise_std, 0.5 * self.batch / self.count_std)
+
+    @property
+    def counts(self) -> bool:
+        """Whether a count is released, too."""
+        return self.count_std < np.inf
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,11 @@ class Release:
         return len(self.events) == 1
 
     @property
+    def counts(self) -> bool:
+        """Whether the clip also releases how many records it clips."""
+        return any(event.counts for event in self.events)
+
+    @property
     def has_constant_multiplier(self) -> bool:
         """Whether all steps have the same noise multiplier, up to rounding."""
         ratios = [event.ratio for event in self.events]
@@ -200,7 +219,7 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         records,
         expected_batch(rule.sampling, records),
         rule.sampling,
-        _events(rule, steps),
+        _counted(rule, records, steps) if type(rule.clip) is Adaptive else _events(rule, records, steps),
         None if type(rule.feedback) in (NoFeedback, Tracked) else _feedback(rule),
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule, records),
@@ -210,14 +229,29 @@ def release(rule: Rule, records: int, steps: int) -> Release:
     )
 
 
-def _events(rule: Rule, steps: int) -> tuple[Event, ...]:
+def _counted(rule: Rule, records: int, steps: int) -> tuple[Event, ...]:
+    """Return the steps of an adaptive clip, which all have the noise multiplier that they have at its start.
+
+    With other noise than `Proportional` nothing bounds the ratio of threshold to noise, and without exact sums at every
+    possible threshold there is no noise to count with.
+    """
+    clip, batch = rule.clip, expected_batch(rule.sampling, records)
+    if not isinstance(clip, Adaptive) or type(rule.noise) is not Proportional:
+        return (Event(steps, np.inf, 0.0),)
+    std = rule.noise.multiplier * clip.start / batch
+    smallest, largest = min(clip.start, std) / REACH, max(clip.start, std) * REACH
+    return (Event(steps, clip.start, std if LEAST <= smallest <= largest <= MOST else 0.0, clip.count_noise, batch),)
+
+
+def _events(rule: Rule, records: int, steps: int) -> tuple[Event, ...]:
     """Return the stretches of steps on which both bound and noise are constant.
 
     Very many stretches are merged, and count with the largest bound and the largest ratio of bound to noise; without
     noise if that of one of them is so small or so large that its sums are not exact.
     """
     ends, columns = [], []
-    for stretches in (_bounds(rule.clip, steps), _stds(rule.noise, steps)):
+    own = _bounds(rule.clip, steps)
+    for stretches in (own, _stds(rule.noise, own, expected_batch(rule.sampling, records))):
         ends.append(np.cumsum([length for length, _ in stretches]))
         columns.append(np.array([value for _, value in stretches]))
     cuts = np.union1d(*ends)
@@ -240,7 +274,11 @@ def _bounds(clip: Clip, steps: int) -> list[tuple[int, float]]:
     return clipping.bounds(clip, steps) if trusted else [(steps, np.inf)]
 
 
-def _stds(noise: Noise, steps: int) -> list[tuple[int, float]]:
+def _stds(noise: Noise, bounds: list[tuple[int, float]], batch: int) -> list[tuple[int, float]]:
+    """Return the standard deviations, as stretches; noise in proportion to the clip follows its bounds."""
+    steps = sum(length for length, _ in bounds)
+    if type(noise) is Proportional:
+        return [(length, noise.multiplier * bound / batch if bound < np.inf else 0.0) for length, bound in bounds]
     return stds(noise, steps) if all_ours(noise) else [(steps, 0.0)]
 
 

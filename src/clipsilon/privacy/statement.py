@@ -307,6 +307,10 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
         )
     if released.tracks:
         terms.append("The records' memories are hidden state: checkpoints, which hold them, are not covered.")
+    if released.counts:
+        terms.append(
+            "The thresholds are covered, too. Their start, target quantile and rate must be chosen without the records."
+        )
     if released.selection > 0:
         terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
     return terms

@@ -12,15 +12,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import count, positive
-from clipsilon._core.parts import Part, checked, fallback, implementation, implemented, implements, operation
+from clipsilon._core.checks import count, count_noise, open_fraction, positive
+from clipsilon._core.exact_normal import integer_normal
+from clipsilon._core.parts import Part, checked, fallback, implementation, implemented, implements, operation, traits
 from clipsilon._core.vectors import norm
 from clipsilon.rules.schedules import Schedule, schedule, size, stretches
 
 __all__ = [
+    "Adaptive",
     "Clip",
     "Norm",
     "Normalise",
@@ -31,6 +34,7 @@ __all__ = [
     "add_clipped",
     "at_step",
     "scale",
+    "suggest_quantile",
     "tally",
 ]
 
@@ -328,3 +332,157 @@ class Scheduled(NamedTuple):
 @implements(at_step, Scheduled)
 def _(clip, t, state):
     return Norm(size(clip.threshold, t))
+
+
+REACH = 2.0**30
+"""An adaptive threshold stays within this factor of its start, so that its grids are those of ordinary numbers."""
+_LARGEST_COUNT = 2**61
+_FARTHEST = 50.0  # more than the logarithm of REACH², the longest way from one end to the other
+_LEAST_CLIPPED = 1e-9
+
+
+@traits(counts=1)
+@checked(start=positive, quantile=open_fraction, rate=positive, count_noise=count_noise)
+class Adaptive(NamedTuple):
+    """min{1, c_t/‖g‖}·g with a threshold c_t that follows a private quantile of the norms (Andrew et al., 2021).
+
+    A record that takes part counts +½ if ‖g‖ ≤ c_t and −½ otherwise; other records, and records of weight 0, count 0.
+    The noisy count b_t estimates the fraction of records that are not clipped, b_t/B + ½, with the public batch size B:
+
+    log c_{t+1} = log c_t − rate·(b_t/B + ½ − quantile), between start·2⁻³⁰ and start·2³⁰.
+
+    Pair it with `noise.Proportional`: no other noise is certified with it. The count is priced together with the sum,
+    as one Gaussian (docs/proofs.md, "Adaptive clipping").
+
+    Parameters
+    ----------
+    start : float
+        c_1, the threshold of the first step, above 0. It must not be chosen by looking at the records.
+    quantile : float
+        The fraction of records that should not be clipped, above 0 and below 1. `suggest_quantile` finds one; the
+        median is far too small for most problems.
+    rate : float
+        How fast the threshold moves, above 0; 0.2 in the paper.
+    count_noise : float
+        σ_b, the standard deviation of the noise on the count, between 1/32 and 2³⁰; B/20 in the paper.
+    batch : float
+        B, which a run takes from the rule's sampling; NaN until then.
+    """
+
+    start: float
+    quantile: float
+    rate: float
+    count_noise: float
+    batch: float = np.nan
+
+    def initial_state(self) -> list[float]:
+        """Return the threshold of the first step."""
+        return [self.start]
+
+    def on(self, batch: int) -> Adaptive:
+        """Return the same clip with the public batch size."""
+        return self._replace(batch=float(batch))
+
+
+class _CountedNorm(NamedTuple):
+    """`Norm` that also counts who is clipped: `Adaptive` as in force in one step."""
+
+    threshold: float
+
+    def bound(self) -> float:
+        """Return the largest norm that leaves the clip."""
+        return self.threshold
+
+
+@implements(at_step, Adaptive)
+def _(clip, t, state):
+    return _CountedNorm(state[0])
+
+
+@implements(largest_norm, _CountedNorm)
+def _(clip):
+    return clip.threshold
+
+
+@implements(add_clipped, _CountedNorm)
+def _(clip, vector, weight, total):
+    add_clipped(Norm(clip.threshold), vector, weight, total)
+
+
+@implements(scale, _CountedNorm)
+def _(clip, amount, norm):
+    return scale(Norm(clip.threshold), amount, norm)
+
+
+@implements(tally, _CountedNorm)
+def _(clip, norm, counts):
+    # Twice the count, so that it is whole. A gradient that is not finite counts as one that is too long.
+    counts[0] += 1.0 if norm <= clip.threshold else -1.0
+
+
+@implements(adapt, Adaptive)
+def _(clip, t, counts, state, rng):
+    fraction = noisy_count(clip.count_noise, counts[0], rng) / clip.batch + 0.5
+    farther = min(max(-clip.rate * (fraction - clip.quantile), -_FARTHEST), _FARTHEST)  # so that nothing overflows
+    moved = state[0] * np.exp(farther)
+    state[0] = min(max(moved, clip.start / REACH), clip.start * REACH)
+
+
+@register_jitable
+def noisy_count(std: float, doubled: float, rng: Generator) -> float:
+    """Return a count of halves plus exact normal noise.
+
+    With `spacing` units per half, whole numbers n become n·spacing + ⌊2³²·N⌋: a function of n/2 + s·N, real numbers,
+    with s = 2³¹/spacing ≥ std.
+
+    Parameters
+    ----------
+    std : float
+        The standard deviation of the noise, between 1/32 and 2³⁰.
+    doubled : float
+        Twice the count, a whole number.
+    rng : Generator
+        The stream of the noise.
+    """
+    spacing = np.int64((1.0 - 2.0**-50) * 2.0**31 / std)
+    most = _LARGEST_COUNT // spacing
+    halves = min(max(np.int64(doubled), -most), most)
+    return (halves * spacing + integer_normal(rng.bit_generator) + 0.5) / (2.0 * spacing)
+
+
+def suggest_quantile(dimension: int, noise_multiplier: float, batch: int, steps: int) -> float:
+    """Return a target quantile for `Adaptive`: 1 − √d·z/(B·√(T/2)), but at least ½.
+
+    Clipping biases the mean update by about c times the fraction of records that are clipped; noise has the length
+    √d·z·c/B in one step, and averages out over the last T/2 steps. The suggestion makes both equal. It follows from
+    public numbers alone.
+
+    Parameters
+    ----------
+    dimension : int
+        d, the number of parameters.
+    noise_multiplier : float
+        z, the noise on the sum of a batch in units of the threshold, above 0, such as that of a calibrated rule.
+    batch : int
+        B, the expected batch size.
+    steps : int
+        T, the length of the run.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    On paper 1's credit problem (β = 0.1, ε = 2, δ = 10⁻⁵, zero-out; step size, B and T tuned for each), the squared
+    distance from the stable point is 0.044 ± 0.002 with the suggestion, from any start between 0.1 and 10; 0.180 ±
+    0.002 with the median; 0.051 ± 0.004 with the best constant clip of 1, 3, 10 and 30.
+
+    Examples
+    --------
+    >>> round(suggest_quantile(dimension=11, noise_multiplier=2.0, batch=500, steps=2_000), 4)
+    0.9996
+    """
+    d, b, t = count("dimension", dimension), count("batch", batch), count("steps", steps)
+    clipped = np.sqrt(d) * positive("noise_multiplier", noise_multiplier) / (b * np.sqrt(t / 2))
+    return float(1.0 - min(max(clipped, _LEAST_CLIPPED), 0.5))

@@ -22,14 +22,24 @@ from clipsilon.problems.losses.base import gradient_center_of, sensitivity_of
 from clipsilon.rules.correlation import LARGEST
 from clipsilon.rules.schedules import Schedule, schedule, size, stretches
 
-__all__ = ["Correlated", "Gaussian", "Local", "Noise", "Radial", "ScheduledGaussian", "add_noise", "correlate"]
+__all__ = [
+    "Correlated",
+    "Gaussian",
+    "Local",
+    "Noise",
+    "Proportional",
+    "Radial",
+    "ScheduledGaussian",
+    "add_noise",
+    "correlate",
+]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
 class Noise(Part, Protocol):
-    """The noise added to the mean update: implements `add_noise`."""
+    """The noise added to the mean update: implements `add_noise`, unless it is Gaussian noise of the package."""
 
 
 @operation
@@ -54,10 +64,19 @@ def add_noise(noise: Noise, t: int, drawn: Indices, update: Array, state: Array,
 
 
 @operation
-def deviation(noise: Noise, t: int) -> float:
+def deviation(noise: Noise, t: int, contribution: float) -> float:
     """Return the standard deviation per coordinate in step t ≥ 1 of Gaussian noise, else 0.
 
     Where one record's contribution is bounded, too, the engine adds this noise itself, exactly.
+
+    Parameters
+    ----------
+    noise : Noise
+        The part.
+    t : int
+        The step, counted from 1.
+    contribution : float
+        The most that one record adds to the mean update of the step: the bound of the clip in force, divided by B.
     """
 
 
@@ -80,7 +99,7 @@ def _unknown_deviation(noise: type) -> Callable[..., float]:
     return _no_deviation
 
 
-def _no_deviation(noise, t):  # type: ignore[no-untyped-def]
+def _no_deviation(noise, t, contribution):  # type: ignore[no-untyped-def]
     return 0.0
 
 
@@ -115,7 +134,7 @@ class Gaussian(NamedTuple):
 
 
 @implements(deviation, Gaussian)
-def _(noise, t):
+def _(noise, t, contribution):
     return noise.std
 
 
@@ -142,7 +161,7 @@ class ScheduledGaussian(NamedTuple):
 
 
 @implements(deviation, ScheduledGaussian)
-def _(noise, t):
+def _(noise, t, contribution):
     return size(noise.std, t)
 
 
@@ -177,7 +196,7 @@ class Correlated(NamedTuple):
 
 
 @implements(deviation, Correlated)
-def _(noise, t):
+def _(noise, t, contribution):
     return noise.std
 
 
@@ -207,6 +226,23 @@ def _(noise, t, drawn, update, state, rng):
     correlate(noise, state)
     for j in range(update.size):
         update[j] += noise.std * ((state[last, j] + 0.5) / UNIT)
+
+
+@traits(exact=True)
+@checked(multiplier=nonnegative)
+class Proportional(NamedTuple):
+    """N(0, (multiplier·c_t/B)²) on every coordinate: noise in proportion to c_t, the bound of the clip in force.
+
+    The noise multiplier is the same in all steps, whatever the clip does: `clipping.Adaptive` needs this noise, and
+    `clipping.Scheduled` is certified with it as a constant clip is.
+    """
+
+    multiplier: float
+
+
+@implements(deviation, Proportional)
+def _(noise, t, contribution):
+    return noise.multiplier * contribution
 
 
 @checked(scale=positive)

@@ -7,6 +7,7 @@ model is deployed only every `deploy_every` steps (lazy deployment).
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -15,9 +16,9 @@ from numpy.typing import ArrayLike
 from clipsilon._core import checks
 from clipsilon._core.other_names import explain_other_names
 from clipsilon.rules import correlation
-from clipsilon.rules.clipping import Norm, Normalise, Unclipped
+from clipsilon.rules.clipping import Adaptive, Norm, Normalise, Unclipped
 from clipsilon.rules.feedback import ErrorFeedback, Tracked
-from clipsilon.rules.noise import Correlated, Gaussian, Local, Radial
+from clipsilon.rules.noise import Correlated, Gaussian, Local, Proportional, Radial
 from clipsilon.rules.outputs import Average, Selected, TailAverage
 from clipsilon.rules.preconditioning import Accumulated, Adam
 from clipsilon.rules.rule import Rule
@@ -169,6 +170,82 @@ def DPSGD(
         _gaussian(noise_std),
         deploy_every=deploy_every,
     )
+
+
+@explain_other_names
+def AdaptiveDPSGD(
+    step: Schedule,
+    clip: float,
+    noise_multiplier: float,
+    batch: int,
+    quantile: float,
+    clip_rate: float = 0.2,
+    count_noise: float | None = None,
+    sampling: str = "poisson",
+    deploy_every: int = 1,
+    *,
+    rate: float | None = None,
+) -> Rule:
+    """Build DPSGD whose threshold follows a private quantile of the gradient norms (Andrew et al., 2021).
+
+    θ_{t+1} = project(θ_t − γ_{t+1}·((1/B) Σ clip_{c_t}(g_i) + ζ_{t+1})), with noise in proportion to the threshold c_t,
+    which follows noisy counts of the records that are not clipped (`clipsilon.clipping.Adaptive`). Sum and count
+    together are certified as DPSGD with this noise multiplier is.
+
+    Parameters
+    ----------
+    step : Schedule
+        The step sizes γ_t, a part of `clipsilon.schedules`.
+    clip : float
+        c_1, the first threshold, above 0; not to be chosen by looking at the records.
+    noise_multiplier : float
+        z, the noise multiplier of sum and count together, at least 0 and below 2·count_noise. The noise on the sum has
+        the deviation (z⁻² − (2·count_noise)⁻²)^(−½)·c_t. `clipsilon.calibrate` finds it, with `count_noise` as it is.
+    batch : int
+        The public, expected batch size B; must be 1 with sampling "full", which uses all records.
+    quantile : float
+        The fraction of records that should not be clipped, above 0 and below 1; see
+        `clipsilon.clipping.suggest_quantile`. There is no default: the median, which is common elsewhere, is far too
+        small for most problems.
+    clip_rate : float, default 0.2
+        How fast the logarithm of the threshold follows the counts, above 0.
+    count_noise : float, optional
+        Standard deviation of the noise on the count, between 1/32 and 2³⁰. The default is the larger of B/20, as in the
+        paper, and 5·noise_multiplier, so that the count adds at most 0.5 % to the noise on the sum; there is none with
+        sampling "full".
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "poisson"
+        How the records of a step are drawn; see `clipsilon.sampling`.
+    deploy_every : int, default 1
+        Number of steps between deployments; records react to the model deployed last.
+    rate : float, optional
+        With sampling "poisson", the public probability with which each record is drawn, whatever their number; B/m by
+        default. The adjacency "add-remove" requires it.
+
+    Returns
+    -------
+    Rule
+        The rule, for `clipsilon.run`.
+
+    Examples
+    --------
+    >>> import clipsilon as cs
+    >>> rule = cs.AdaptiveDPSGD(cs.schedules.Constant(0.5), clip=1.0, noise_multiplier=1.0, batch=250, quantile=0.95)
+    >>> round(cs.account(rule, records=60_000, steps=240, delta=1e-5, adjacency="zero-out").certified, 2)
+    0.39
+    """
+    sampler, z = _sampler(sampling, batch, rate), checks.nonnegative("noise_multiplier", noise_multiplier)
+    if count_noise is None:
+        if sampling == "full":
+            raise ValueError("count_noise must be given for full batches, whose size is not known here, got None.")
+        count_noise = max(batch / 20, 5 * z)
+    part = Adaptive(checks.positive("clip", clip), quantile, checks.positive("clip_rate", clip_rate), count_noise)
+    if z >= 2 * part.count_noise:
+        raise ValueError(
+            f"noise_multiplier must be below twice count_noise ({part.count_noise:g}), got {noise_multiplier!r}: the "
+            "count alone reveals more."
+        )
+    noise = Proportional(z / math.sqrt(1.0 - (z / (2 * part.count_noise)) ** 2))
+    return Rule("AdaptiveDPSGD", step, part, sampler, noise, deploy_every=deploy_every)
 
 
 @explain_other_names
@@ -636,7 +713,7 @@ def TrackedSGD(
 
 _DICE = (DiceSGD, AdamDiceSGD, AutoDiceSGD)
 _ALL = (
-    *(SGD, PCSGD, DPSGD, *_DICE, TrackedSGD, CorrelatedSGD, LDPSGD, LDPASGD),
+    *(SGD, PCSGD, DPSGD, AdaptiveDPSGD, *_DICE, TrackedSGD, CorrelatedSGD, LDPSGD, LDPASGD),
     *(DPGD, ClippedDPGD, NoisySelection, GammaDPSGD),
 )
 PRESETS = {preset.__name__: preset for preset in _ALL}

@@ -17,16 +17,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clipsilon._core import checks
 from clipsilon._core.parts import fingerprint, implemented, require
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import Clip, Norm, Scheduled, add_clipped, at_step, bound_of, count_width, counts_records
+from clipsilon.rules.clipping import (
+    Adaptive,
+    Clip,
+    Norm,
+    Scheduled,
+    add_clipped,
+    at_step,
+    bound_of,
+    count_width,
+    counts_records,
+    initial_state,
+    largest_norm,
+)
 from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle, tracks
-from clipsilon.rules.noise import Gaussian, Local, Noise, ScheduledGaussian, add_noise
+from clipsilon.rules.noise import Gaussian, Local, Noise, Proportional, ScheduledGaussian, add_noise, deviation
 from clipsilon.rules.outputs import Last, Output, Selected, TailAverage, summarise
 from clipsilon.rules.preconditioning import Accumulated, Plain, Preconditioner, precondition
 from clipsilon.rules.sampling import (
@@ -109,7 +121,7 @@ class Rule:
         if counts_records(self.clip) and count_width(self.clip) == 0:
             raise TypeError(f"clip {type(self.clip).__name__} implements tally; its class must state `counts`.")
         require("sampling", self.sampling, [draw])
-        require("noise", self.noise, [add_noise])
+        require("noise", self.noise, [deviation if type(self.noise) in implemented(deviation) else add_noise])
         require("feedback", self.feedback, [keep, recall, settle])
         require("preconditioner", self.preconditioner, [precondition])
         require("output", self.output, [summarise])
@@ -120,10 +132,17 @@ class Rule:
             raise ValueError(
                 f"sampling must be SinglePass(1) with local noise, which is for one user per step, got {self.sampling}."
             )
+        if isinstance(self.noise, Proportional) and not largest_norm(self._first_clip()) < np.inf:
+            raise ValueError(f"clip must have a bound (as Norm has) with noise in proportion to it, got {self.clip}.")
         if isinstance(self.output, Selected):
             self._check_selection()
         if tracks(self.feedback):
             self._check_tracking()
+
+    def _first_clip(self) -> Clip:
+        """Return the clip in force in the first step."""
+        clip: Clip = at_step(self.clip, 1, initial_state(self.clip))
+        return clip
 
     def _check_selection(self) -> None:
         """Raise ValueError unless v is a mean over all records that one record changes by a bounded amount."""
@@ -172,17 +191,19 @@ class Rule:
 
     def on(self, problem: Problem, steps: int) -> Rule:
         """Return the rule with the numbers that its parts take from a problem and from the length of a run."""
-        rule = self
-        if isinstance(self.preconditioner, Accumulated):
-            share = expected_batch(self.sampling, problem.records) / problem.records
-            rule = replace(rule, preconditioner=self.preconditioner.on(share))
+        filled: dict[str, Any] = {}
+        batch = expected_batch(self.sampling, problem.records)
+        if isinstance(self.clip, Adaptive):
+            filled["clip"] = self.clip.on(batch)
         if isinstance(self.noise, Local):
-            rule = replace(rule, noise=self.noise.on(problem))
+            filled["noise"] = self.noise.on(problem)
+        if isinstance(self.preconditioner, Accumulated):
+            filled["preconditioner"] = self.preconditioner.on(batch / problem.records)
         if isinstance(self.output, Selected):
-            rule = replace(rule, output=self.output.on(bound_of(self.clip), problem.records, problem.dimension))
+            filled["output"] = self.output.on(bound_of(self.clip), problem.records, problem.dimension)
         if isinstance(self.output, TailAverage):
-            rule = replace(rule, output=self.output.on(steps))
-        return rule
+            filled["output"] = self.output.on(steps)
+        return replace(self, **filled) if filled else self
 
     def check(self, problem: Problem, steps: int) -> None:
         """Raise ValueError if the rule cannot run on the problem for that many steps."""

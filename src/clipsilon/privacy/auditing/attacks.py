@@ -19,6 +19,7 @@ from clipsilon.engine.tracking import MOST_BYTES, bytes_per_replicate
 from clipsilon.privacy.auditing.canaries import Pair, canary_pair
 from clipsilon.privacy.release import Release
 from clipsilon.problems.problem import Problem
+from clipsilon.rules.clipping import REACH
 from clipsilon.rules.correlation import coefficients
 from clipsilon.rules.outputs import Last
 from clipsilon.rules.preconditioning import Plain
@@ -135,6 +136,10 @@ def attacks(rule: Rule, released: Release, adjacency: str) -> list[Attack]:
     """
     plain, steps = watched(rule), released.steps
     ends = np.array([0, steps // 2, steps])
+    if released.counts:
+        # The canary is longer than any threshold. The likelihood of a step depends on thresholds, which are not known.
+        longest = canary_pair(released.records, released.bound * REACH, adjacency, counted=True)
+        return [Attack("whole run", longest, plain, ends, _whole_run)]
     at_clip = canary_pair(released.records, canary_size(released), adjacency)
     if released.buffers is not None:
         whitened = _whitened(released, released.buffers)

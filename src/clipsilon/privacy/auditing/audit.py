@@ -130,7 +130,8 @@ def audit(
     winner = candidates[int(np.argmax(promises))]
     absent, present = _scores(winner, steps, runs - pilot, seeds, effort)
     # With all records in each step both outputs are exactly Gaussian, and so is the trade-off between them.
-    exact = type(released.sampling) is Full and released.feedback is None and pair is None
+    # (Not if thresholds, and with them the noise, are random.)
+    exact = type(released.sampling) is Full and released.feedback is None and not released.counts and pair is None
     infer = gaussian_bound if exact else clopper_pearson_bound
     bound = infer(absent, present, delta, confidence)
     method = "Gaussian trade-off" if exact else "Clopper–Pearson limits"

@@ -41,7 +41,7 @@ class Pair(NamedTuple):
     present: Problem
 
 
-def canary_pair(records: int, size: float, adjacency: str) -> Pair:
+def canary_pair(records: int, size: float, adjacency: str, *, counted: bool = False) -> Pair:
     """Return neighbouring problems of one column, in which all records but the first are zero.
 
     Parameters
@@ -52,6 +52,9 @@ def canary_pair(records: int, size: float, adjacency: str) -> Pair:
         The first record with the canary.
     adjacency : str
         Without the canary, the first record is −size for "replace-one", and zero otherwise.
+    counted : bool, default False
+        Whether the rule counts records. A record that is zeroed out has weight 0 then: one that is zero would be
+        counted.
 
     Returns
     -------
@@ -61,4 +64,8 @@ def canary_pair(records: int, size: float, adjacency: str) -> Pair:
     present, absent = np.zeros((2, records))
     present[0] = size
     absent[0] = -size if adjacency == "replace-one" else 0.0
-    return Pair(Problem(absent, loss=Linear()), Problem(present, loss=Linear()))
+    if not counted:
+        return Pair(Problem(absent, loss=Linear()), Problem(present, loss=Linear()))
+    weights = np.ones((2, records))
+    weights[0, 0] = 1.0 if adjacency == "replace-one" else 0.0
+    return Pair(Problem(absent, loss=Linear(), weights=weights[0]), Problem(present, loss=Linear(), weights=weights[1]))

@@ -12,6 +12,7 @@ from clipsilon.privacy.auditing.canaries import Linear
 from clipsilon.privacy.auditing.one_run import OneRunBound, one_run_bound
 from clipsilon.privacy.release import Release, release
 from clipsilon.problems.problem import Problem
+from clipsilon.rules.clipping import REACH
 from clipsilon.rules.rule import Rule
 
 
@@ -66,13 +67,17 @@ def audit_one_run(
     included = np.random.default_rng(coins).random(canaries) < 0.5
     features = np.zeros((records, canaries))
     features[np.flatnonzero(included), np.flatnonzero(included)] = _size(released)
-    problem = Problem(features, loss=Linear())
+    weights = np.ones(records)
+    weights[: included.size] = included  # what is not included is not counted, either
+    problem = Problem(features, loss=Linear(), weights=weights if released.counts else None)
     trace = run(problem, watched(rule), steps, seed=noise, record=[0, steps], progress=False)
     return one_run_bound(-trace.theta[0, -1], included, delta, confidence, seed=ties)
 
 
 def _size(released: Release) -> float:
     """Return the size of the canaries: the clip bound, plus, with feedback, as much as can drain until the end."""
+    if released.counts:
+        return released.bound * REACH
     if released.feedback is None:
         return canary_size(released)
     return released.bound + min(released.feedback.residual, released.steps * released.feedback.bound * released.batch)
