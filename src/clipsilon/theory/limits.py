@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import Point, stable_point
 from clipsilon.engine.means import mean_gradient, record_gradients
-from clipsilon.privacy.accounting.chi_square import discrimination
+from clipsilon.privacy.accounting.chi_square import discrimination, point_discrimination
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.statement import Statement
 from clipsilon.problems.losses.base import label_kind
@@ -94,9 +94,9 @@ def unbiased_limit(problem: Problem, statement: Statement, neighbour: Neighbour 
     ----------------
     Let M have the certificate of the statement, for the adjacency of D and D'. If E M(D) = θ_PS(D) and
     E M(D') = θ_PS(D'), then E‖M(D) − θ_PS(D)‖² ≥ ‖Δ‖²/χ² (Hammersley, Chapman and Robbins), and the average over D and
-    D' is at least ‖Δ‖²/4·(1/s − 1), where s follows from the profile and is at most (1 − δ)·tanh²(ε/2) + δ at each of
-    its points. Without the condition on means, the average is at least ‖Δ‖²/4·(1 − s). χ² and s are rounded up; ‖Δ‖ is
-    as exact as the solver.
+    D' is at least ‖Δ‖²/4·(1/s − 1), where s follows from the profile and is at most (1 − δ)·tanh²(ε/2) + δ at the ε
+    and δ of the statement. Without the condition on means, the average is at least ‖Δ‖²/4·(1 − s). χ² and s are rounded
+    up; ‖Δ‖ is as exact as the solver.
 
     Notes
     -----
@@ -118,7 +118,7 @@ def unbiased_limit(problem: Problem, statement: Statement, neighbour: Neighbour 
         raise ValueError(f"statement must be about {problem.records} records, got one about {statement.records}.")
     profile = statement.certificate.profile
     chi_square = np.inf if profile is None else profile.chi_square
-    apart = discrimination(statement.delta_at)
+    apart = min(discrimination(statement.delta_at), point_discrimination(statement.certified, statement.delta))
     neighbour = far_neighbour(problem, statement.adjacency) if neighbour is None else neighbour
     square = neighbour.moved**2
     gap = square / chi_square if chi_square > 0 else np.inf

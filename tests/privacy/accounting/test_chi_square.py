@@ -118,6 +118,10 @@ def test_the_discrimination_of_randomised_response(epsilon, delta):
     assert s == pytest.approx((1 - delta) * math.tanh(epsilon / 2) ** 2 + delta)
     bound = chi.discrimination(lambda e: hockey_stick(p, q, math.exp(e)))
     assert s <= bound <= 1.1 * s
+    assert s <= chi.point_discrimination(epsilon, delta) <= s * (1 + 1e-9)
+    if delta:  # the profile of the point alone is 1 up to ε; the first ε that is read after it is at most 1.33 times it
+        later = (1 - delta) * math.tanh(1.33 * epsilon / 2) ** 2 + delta
+        assert s <= chi.discrimination(profiles.point(epsilon, delta).delta) <= later
 
 
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 4.0])

@@ -60,17 +60,24 @@ def composed(steps: Sequence[tuple[float, int]]) -> float:
     return math.expm1(exponent) * _UP if exponent < _LARGEST else math.inf
 
 
+def point_discrimination(epsilon: float, delta: float) -> float:
+    """Return the largest s that (ε, δ) alone allows: (1 − δ)·tanh²(ε/2) + δ; see `discrimination`."""
+    return min(1.0, ((1 - delta) * math.tanh(epsilon / 2) ** 2 + delta) * _UP)
+
+
 def discrimination(delta_at: Callable[[float], float]) -> float:
     """Return the largest s = ½·∫ (p − q)²/(p + q) that a profile δ(ε) allows; at most 1.
 
     s = ∫_1^∞ 8·(1 + γ)⁻³·E_γ dγ for a symmetric pair. E_γ is convex in γ, so chords between points of the profile are
-    above it, and the integral of a chord is exact; beyond the last point, E_γ is at most its value there.
+    above it, and the integral of a chord is exact; beyond the last point, E_γ is at most its value there. One point
+    of a profile may allow less than that, and then counts alone.
     """
     deltas = np.minimum.accumulate([min(1.0, delta_at(float(loss))) for loss in _LOSSES])
     above, width = 1 + np.exp(_LOSSES), np.exp(_LOSSES[:-1]) * np.expm1(np.diff(_LOSSES))
     parts = 4 * width / (above[:-1] * above[1:]) * (deltas[:-1] / above[:-1] + deltas[1:] / above[1:])
     beyond = 4 * float(deltas[-1]) / float(above[-1]) ** 2
-    return min(1.0, (math.fsum(parts) + beyond) * (1 + 1e-9))
+    alone = min(point_discrimination(float(loss), float(delta)) for loss, delta in zip(_LOSSES, deltas, strict=True))
+    return min(alone, (math.fsum(parts) + beyond) * (1 + 1e-9))
 
 
 def _upper_half(mu: float) -> float:
