@@ -25,7 +25,7 @@ def gaussian(mu: float) -> float:
 
 def poisson(q: float, mu: float) -> float:
     """Return the larger χ² of a step in which a record takes part with probability q: q²·(e^{μ²} − 1)."""
-    return q * q * gaussian(mu) * _UP
+    return q * (q * gaussian(mu)) * _UP
 
 
 def subset(q: float, mu: float) -> float:
@@ -33,7 +33,7 @@ def subset(q: float, mu: float) -> float:
 
     The second term is at most the first, because r ≥ 1 where it counts.
     """
-    return min(2 * q * q * _upper_half(mu), q * gaussian(mu)) * _UP
+    return min(2 * q * (q * _upper_half(mu)), q * gaussian(mu)) * _UP
 
 
 def subset_zero_out(q: float, mu: float) -> float:
@@ -42,8 +42,8 @@ def subset_zero_out(q: float, mu: float) -> float:
     It is at most E_near (R − 1)₊² + E_base (r − 1)₊² with R = far/near and r = mix/base. In the first term, near is at
     least q·N(μ, 1), and at least (1 − q)·N(0, 1).
     """
-    first = min(q * _upper_half(mu), q * q / (1 - q) * _far_half(mu))
-    return (first + q * q * _upper_half(mu)) * _UP
+    first = min(q * _upper_half(mu), q * (q * _far_half(mu)) / (1 - q))
+    return (first + q * (q * _upper_half(mu))) * _UP
 
 
 def response(q: float, odds: float) -> float:
@@ -51,7 +51,7 @@ def response(q: float, odds: float) -> float:
 
     This also bounds what any ε-private release adds, with q = 1 and odds = ε: e^ε + e^−ε − 2.
     """
-    return q * q * 4 * math.sinh(odds / 2) ** 2 * _UP if odds < _LARGEST else math.inf
+    return q * (q * 4 * math.sinh(odds / 2) ** 2) * _UP if odds < _LARGEST else math.inf
 
 
 def composed(steps: Sequence[tuple[float, int]]) -> float:

@@ -323,8 +323,13 @@ def _mixture(weights: Array, mus: Array, missing: float) -> Profile:
     lost = missing + float(weights[~finite].sum())
     weights, mus = weights[finite & (weights > 0)], mus[finite & (weights > 0)]
     curve = partial(_mixed_delta, weights, mus, lost)
-    total = math.inf if lost else math.fsum(weight * chi.gaussian(mu) for weight, mu in zip(weights, mus, strict=True))
+    total = math.inf if lost else _mixed_chi_square(weights, mus)
     return Profile(curve, partial(_mixed_epsilon, curve, float(mus.max(initial=0.0)), lost), chi_square=total)
+
+
+def _mixed_chi_square(weights: Array, mus: Array) -> float:
+    """Return χ² of a mixture of which nothing is lost."""
+    return math.fsum(weight * chi.gaussian(mu) for weight, mu in zip(weights.tolist(), mus.tolist(), strict=True))
 
 
 def _mixed_delta(weights: Array, mus: Array, lost: float, epsilon: float) -> float:
