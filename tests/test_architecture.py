@@ -31,7 +31,7 @@ INNER_ORDER = {
     "rules": [
         *("schedules", "sampling", "clipping", "feedback", "noise", "preconditioning", "outputs", "rule", "presets"),
     ],
-    "analysis": ["zeros", "fixed_points", "metrics", "bias"],
+    "analysis": ["zeros", "attracting", "fixed_points", "metrics", "bias"],
 }
 PLACE = {name: place for place, name in enumerate(ORDER)}
 ATTACKS = {

@@ -253,3 +253,82 @@ def test_dice_converges_at_rate_one_over_t_up_to_a_million_steps(beta):
     gap, trace, _ = first_figure(beta, "DiceSGD", 1_000_000, 400)
     assert last_decade_slope(gap, trace.iterations) == pytest.approx(-1.0, abs=0.15)
     assert trace.error_norm().max() < 300
+
+
+class Contagion(NamedTuple):
+    """A bistable reaction: every record moves towards where the deployed model has the sign of its group."""
+
+    strength: float
+    offset: float
+
+
+@cs.implements(respond, Contagion)
+def _(response, deployed, features, label, moved, rng):
+    for j in range(features.size):
+        moved[j] = features[j] - response.strength * np.tanh(deployed[j] - response.offset)
+    return label
+
+
+def bistable(strength=3.0, offset=0.0):
+    """Return a problem whose retraining map is θ ↦ strength·tanh(θ − offset): loss (θ + z)²/2 at a mean z̄ of 0."""
+    z = np.array([-1.0, 1.0])
+    return cs.Problem(z, loss=cs.losses.Quadratic(1.0), response=Contagion(strength, offset))
+
+
+def upper_fixed_point(strength, offset, start):
+    """Iterate θ = strength·tanh(θ − offset), which contracts towards the outer points."""
+    theta = start
+    for _ in range(200):
+        theta = strength * np.tanh(theta - offset)
+    return theta
+
+
+@pytest.mark.parametrize(("offset", "start"), [(0.0, 1e-9), (0.3, 0.0), (0.3, 4.0), (-0.3, 0.0), (-0.3, -4.0)])
+def test_of_several_points_retraining_and_the_search_find_the_same(offset, start):
+    problem = bistable(offset=offset)
+    point = cs.stable_point(problem, start=start)
+    assert point.converged
+    assert point.attracts
+    assert point.theta == pytest.approx(upper_fixed_point(3.0, offset, start), abs=1e-9)
+    assert cs.clipped_point(problem, 1e3, start=start).theta == pytest.approx(point.theta[0], abs=1e-9)
+
+
+def test_a_point_that_attracts_is_preferred_to_one_that_repels():
+    """Retraining from 0 stays at 0, which repels, so only the search on its two sides leads away."""
+    point = cs.stable_point(bistable())
+    assert abs(point.theta[0]) == pytest.approx(upper_fixed_point(3.0, 0.0, 1.0), abs=1e-9)
+    assert point.attracts
+    assert point.points_seen == 2
+    assert "2 different points were seen" in point.message
+    single = cs.stable_point(bistable(strength=0.5))
+    assert single.theta == pytest.approx(0.0, abs=1e-9)
+    assert single.points_seen == 1
+    assert "different points" not in single.message
+
+
+def test_a_saddle_is_left_in_the_plane():
+    """One coordinate contracts and the other is bistable: Newton steps from (2, 0) end at the saddle at 0."""
+    z = np.array([[-1.0, -1.0], [1.0, 1.0]])
+    problem = cs.Problem(z, loss=cs.losses.Quadratic(1.0), response=Contagion(2.0, 0.0))
+    point = cs.stable_point(problem, start=[2.0, 0.0])
+    assert point.attracts
+    np.testing.assert_allclose(np.abs(point.theta), upper_fixed_point(2.0, 0.0, 1.0), atol=1e-9)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("strength", [0.5, 1.0, 2.0])
+def test_the_stable_point_of_perdomos_credit_map_is_where_retraining_ends(strength):
+    """Its 8,357 defaults and first 10,000 others, columns scaled on all rows, no intercept, l2 = 1000/n."""
+    data = cs.datasets.credit().standardised()
+    rows = np.r_[np.flatnonzero(data.labels == 1), np.flatnonzero(data.labels == 0)[:10_000]]
+    if not data.real:
+        pytest.skip("the credit data could not be downloaded")
+    assert rows.size == 18_357
+    problem = cs.Problem(data.features[rows], data.labels[rows], loss=cs.losses.Logistic(1000 / rows.size),
+                         response=cs.responses.LinearShift(strength, [0, 5, 7]))  # fmt: skip
+    path = cs.repeated_minimization(problem, rounds=90)  # θ_1 is the empirical risk minimiser
+    assert np.linalg.norm(path[-1] - path[-2]) < 1e-9
+    point = cs.stable_point(problem)
+    assert np.linalg.norm(point.theta - path[-1]) < 1e-7
+    assert point.attracts
+    assert point.points_seen == (2 if strength == 2.0 else 1)

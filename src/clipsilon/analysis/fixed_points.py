@@ -1,7 +1,7 @@
 """The points that algorithms converge to, found without running them.
 
 All but the optimum are zeros of a mean gradient field F(θ), clipped or not, of records that react to θ;
-`clipsilon.analysis.zeros` finds them.
+`clipsilon.analysis.zeros` finds them, and `clipsilon.analysis.attracting` prefers those that attract.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from scipy.optimize import minimize
 from clipsilon._core import checks
 from clipsilon._core.parts import require
 from clipsilon._core.rows import dense
+from clipsilon.analysis.attracting import Search, find_attracting
 from clipsilon.analysis.zeros import Field, Zero, differences, find_zero
 from clipsilon.engine.means import mean_gradient, mean_loss
 from clipsilon.problems.losses.base import is_linear
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import project
-from clipsilon.problems.responses import is_random
+from clipsilon.problems.responses import Identity, is_random
 from clipsilon.rules.clipping import Clip, Norm, add_clipped
 
 Array = NDArray[np.float64]
@@ -50,6 +51,9 @@ class Point:
         The number of reactions averaged per record; None if the response is not random.
     message : str
         All of this in a sentence.
+    points_seen : int
+        The number of different points that the searches found. They end at the first that attracts, so there may be
+        more.
     """
 
     theta: Array
@@ -60,12 +64,15 @@ class Point:
     contraction: float
     draws: int | None
     message: str
+    points_seen: int
 
 
 def stable_point(problem: Problem, start: ArrayLike = 0.0, draws: int = 100) -> Point:
     """Find θ_PS, which is optimal for the data it causes: θ = argmin f(·; θ) (paper 1, eq. 4).
 
-    Solves ∇f(θ; θ) = 0 or, on the boundary of a region, that −∇f points out of the region.
+    Solves ∇f(θ; θ) = 0 or, on the boundary of a region, that −∇f points out of the region. Where there are several
+    such points, one that attracts is preferred: if the search from `start` finds none or one that repels, it is
+    repeated where retraining from `start` leads, and then on both sides of the one that repels.
 
     Parameters
     ----------
@@ -86,6 +93,8 @@ def stable_point(problem: Problem, start: ArrayLike = 0.0, draws: int = 100) -> 
 
 def clipped_point(problem: Problem, clip: float | Clip, start: ArrayLike = 0.0, draws: int = 100) -> Point:
     """Find θ_∞, where clipped SGD converges: E_{Z ~ D(θ)} clip(∇ℓ(θ; Z)) = 0 (paper 1, Theorem 3.5).
+
+    Where there are several, one that attracts is preferred, as by `stable_point`.
 
     Parameters
     ----------
@@ -198,12 +207,12 @@ def optimal_point(problem: Problem, start: ArrayLike = 0.0, draws: int = 100) ->
     def slope(theta: Array) -> Array:
         return differences(risk, theta)
 
-    stable = _zero(problem, _field(problem, None, draws), first).theta
+    stable = find_attracting(_search(problem, None, draws), first)[0].theta
     ends = [minimize(risk, begin, jac=slope, method="BFGS", options={"gtol": 1e-8}).x for begin in (stable, first)]
     # BFGS ignores the region. An optimum on its boundary is a zero of the projected slope, sought from there.
     zeros = [_zero(problem, slope, end, limit=1e-8) for end in ends]
     best = min(zeros, key=lambda zero: risk(zero.theta))
-    return _warn_if_not_found(_describe(problem, "optimal point", best, draws))
+    return _warn_if_not_found(_describe(problem, "optimal point", best, draws, 1))
 
 
 def repeated_minimization(problem: Problem, rounds: int, start: ArrayLike = 0.0, draws: int = 100) -> Array:
@@ -280,8 +289,9 @@ def _clip(problem: Problem, clip: float | Clip) -> Clip:
 
 
 def _point(problem: Problem, clip: Clip | None, start: ArrayLike, draws: int) -> Point:
-    zero = _zero(problem, _field(problem, clip, draws), _checked(problem, start, draws))
-    return _describe(problem, "stable point" if clip is None else "clipped point", zero, draws)
+    begin = _checked(problem, start, draws)
+    zero, seen = find_attracting(_search(problem, clip, draws), begin)
+    return _describe(problem, "stable point" if clip is None else "clipped point", zero, draws, seen)
 
 
 def _warn_if_not_found(point: Point) -> Point:
@@ -291,12 +301,20 @@ def _warn_if_not_found(point: Point) -> Point:
     return point
 
 
-def _field(problem: Problem, clip: Clip | None, draws: int) -> Field:
-    return lambda theta: mean_gradient(problem, theta, theta, draws, clip)
+def _search(problem: Problem, clip: Clip | None, draws: int) -> Search:
+    def under(deployed: Array) -> Field:
+        return _fixed_field(problem, deployed, draws, clip)
+
+    return Search(
+        lambda theta: mean_gradient(problem, theta, theta, draws, clip),
+        None if type(problem.response) is Identity else under,
+        lambda theta: _projected(problem, theta),
+        _scales(problem),
+    )
 
 
-def _fixed_field(problem: Problem, deployed: Array, draws: int) -> Field:
-    return lambda theta: mean_gradient(problem, theta, deployed, draws)
+def _fixed_field(problem: Problem, deployed: Array, draws: int, clip: Clip | None = None) -> Field:
+    return lambda theta: mean_gradient(problem, theta, deployed, draws, clip)
 
 
 def _projected(problem: Problem, theta: Array) -> Array:
@@ -306,15 +324,20 @@ def _projected(problem: Problem, theta: Array) -> Array:
 
 
 def _zero(problem: Problem, field: Field, start: Array, limit: float | None = None) -> Zero:
-    """Find a zero of the field in the problem's region, with the sizes of the columns as the scales of θ."""
+    """Find a zero of the field in the problem's region."""
+    return find_zero(field, lambda theta: _projected(problem, theta), start, _scales(problem), limit)
+
+
+def _scales(problem: Problem) -> Array:
+    """Return the scales of θ: the sizes of the columns if the loss is one of a margin, else 1."""
     scales = np.ones(problem.dimension)
     if is_linear(problem.loss):
         sizes = np.sqrt(np.mean(dense(problem.features) ** 2, axis=0))
         scales = np.where(sizes > 0, sizes, 1.0)
-    return find_zero(field, lambda theta: _projected(problem, theta), start, scales, limit)
+    return scales
 
 
-def _describe(problem: Problem, what: str, zero: Zero, draws: int) -> Point:
+def _describe(problem: Problem, what: str, zero: Zero, draws: int, seen: int) -> Point:
     """Describe how good a point is, and what theory guarantees about it."""
     contraction = problem.constants(2.0 * max(1.0, float(np.linalg.norm(zero.theta)))).contraction
     averaged = draws if is_random(problem.response) else None
@@ -326,10 +349,12 @@ def _describe(problem: Problem, what: str, zero: Zero, draws: int) -> Point:
         remarks.append("it is not isolated: the field is flat around it, and neighbouring points are solutions too")
     elif zero.converged and not zero.attracts:
         remarks.append("it repels: algorithms move away from it")
+    if seen > 1:
+        remarks.append(f"{seen} different points were seen")
     if contraction >= 1.0:
         remarks.append(f"β ≥ μ/L (βL/μ = {contraction:.3g} by the bounds around it), so a stable point need not exist "
                        "or be the only one, and retraining need not converge")  # fmt: skip
     message = "; ".join(remarks) + "."
     return Point(
-        zero.theta, zero.residual, zero.converged, zero.attracts, zero.isolated, contraction, averaged, message
+        zero.theta, zero.residual, zero.converged, zero.attracts, zero.isolated, contraction, averaged, message, seen
     )

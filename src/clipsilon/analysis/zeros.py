@@ -18,8 +18,10 @@ Array = NDArray[np.float64]
 Field = Callable[[Array], Array]
 
 _ROUNDS = 500  # implicit steps before giving up
+_SIDE_ROUNDS = 120  # short implicit steps from the side of a zero that repels
 _FAR = 1e8  # a flow that reaches this norm is taken to diverge
 _TOLERANCE = 1e-12  # of the residual, relative to the field at the start
+_ASIDE = 1e-3  # distance from a zero that repels at which the flow is entered, relative to the zero
 _CLOSE = 1e-7  # of the last Newton step, relative to the point
 _MAX_EIGENVALUES = 300  # the largest dimension for which the eigenvalues of the Jacobian are computed
 
@@ -106,6 +108,32 @@ def find_zero(field: Field, project: Field, start: Array, scales: Array, limit: 
     return _examine(task, theta, size, limit)
 
 
+def leave_zero(field: Field, project: Field, zero: Array, scales: Array) -> list[Array]:
+    """Return where the flow leads from both sides of a zero that repels.
+
+    Parameters
+    ----------
+    field, project, scales
+        As in `find_zero`.
+    zero : ndarray
+        The zero, in no more dimensions than those for which `find_zero` states whether it attracts.
+
+    Returns
+    -------
+    list of ndarray
+        Where the flow slowed down, for each of the two sides on which it did. Its steps are too short to pass a zero
+        that attracts.
+    """
+    task = _Task(field, project, scales)
+    values, vectors = np.linalg.eig(_jacobian(task, zero, task.residual(zero), 1.0))
+    fastest = int(values.real.argmin())
+    direction = vectors[:, fastest].real / np.linalg.norm(vectors[:, fastest].real) / scales
+    aside = _ASIDE * (1.0 + float(np.linalg.norm(scales * zero)))
+    longest = 0.25 / max(-float(values.real[fastest]), 1e-9)
+    ends = [_flow(task, project(zero + side * direction), longest) for side in (aside, -aside)]
+    return [end for end in ends if end is not None]
+
+
 def differences(function: Callable[[Array], float], theta: Array) -> Array:
     """Return a gradient by fourth-order central differences.
 
@@ -142,6 +170,29 @@ def _follow(task: _Task, theta: Array, time_step: float, limit: float) -> tuple[
         if size < best_size and np.linalg.norm(theta) <= _FAR:
             best, best_size = theta, size
     return best, best_size
+
+
+def _flow(task: _Task, theta: Array, longest: float) -> Array | None:
+    """Take implicit Euler steps of at most `longest` along the flow until it slows down; return None if it does not."""
+    value = task.residual(theta)
+    size = largest = float(np.linalg.norm(value))
+    time_step = longest
+    for _ in range(_SIDE_ROUNDS):
+        move = _implicit_step(task, theta, value, time_step)
+        trial = task.project(theta + move)
+        trial_value = task.residual(trial)
+        trial_size = float(np.linalg.norm(trial_value))
+        if time_step > 1e-9 * longest and _leaves_the_flow(value, size, move, trial_value, trial_size):
+            time_step /= 4.0
+            continue
+        if not np.isfinite(trial_size) or np.linalg.norm(trial) > _FAR:
+            break
+        time_step = min(2.0 * time_step, longest)
+        theta, value, size = trial, trial_value, trial_size
+        largest = max(largest, size)
+        if size <= 1e-3 * largest:
+            break
+    return theta if size <= 0.5 * largest else None
 
 
 def _leaves_the_flow(value: Array, size: float, move: Array, trial_value: Array, trial_size: float) -> bool:
@@ -187,5 +238,9 @@ def _eigenvalues(task: _Task, theta: Array, value: Array, side: float) -> NDArra
     """Return the eigenvalues of the one-sided Jacobian, or 1 if the dimension is too large to compute them."""
     if theta.size > _MAX_EIGENVALUES:
         return np.ones(1, dtype=np.complex128)
-    columns = [side * task.product(theta, value, side * direction) for direction in np.eye(theta.size)]
-    return np.asarray(np.linalg.eigvals(np.stack(columns, axis=1)), dtype=np.complex128)
+    return np.asarray(np.linalg.eigvals(_jacobian(task, theta, value, side)), dtype=np.complex128)
+
+
+def _jacobian(task: _Task, theta: Array, value: Array, side: float) -> Array:
+    """Return the one-sided Jacobian, in scaled coordinates."""
+    return np.stack([side * task.product(theta, value, side * direction) for direction in np.eye(theta.size)], axis=1)

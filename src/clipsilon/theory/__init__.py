@@ -6,11 +6,24 @@
 | `dice` | 3: error feedback |
 | `local` | 4: SGD with one budget per user |
 | `glm`, `stationary`, `instances`, `curl` | 5: generalised linear models, non-convex ones, hard instances, softmax |
+| `limits` | none: what privacy costs any rule, and any unbiased one |
 | `forecast` | none: a forecast for small steps, whose gap `clipsilon.tune` minimises |
 
 Nothing here reads a trace: a bound is never fitted to a run.
 """
 
-from clipsilon.theory import curl, dice, forecast, glm, instances, local, performative, stationary
+from clipsilon.theory import curl, dice, forecast, glm, instances, limits, local, performative, stationary
+from clipsilon.theory.limits import unbiased_limit
 
-__all__ = ["curl", "dice", "forecast", "glm", "instances", "local", "performative", "stationary"]
+__all__ = [
+    "curl",
+    "dice",
+    "forecast",
+    "glm",
+    "instances",
+    "limits",
+    "local",
+    "performative",
+    "stationary",
+    "unbiased_limit",
+]

@@ -18,6 +18,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, log_expit
 
 from clipsilon._core import checks
+from clipsilon.privacy.accounting import chi_square as chi
 from clipsilon.privacy.accounting import gaussian as gdp
 from clipsilon.privacy.accounting.privacy_loss import (
     Array,
@@ -49,6 +50,8 @@ class Profile:
         μ, if the profile is Gaussian: such profiles compose exactly.
     sampled : SampledSteps or None
         The steps, if the profile is that of random batches: `joint_epsilon` composes them one by one.
+    chi_square : float
+        A bound on the χ²-divergence of the outputs on any two neighbours; infinite if none is known.
 
     Formal guarantee
     ----------------
@@ -59,6 +62,7 @@ class Profile:
     epsilon_at: Callable[[float], float]
     mu: float | None = None
     sampled: SampledSteps | None = None
+    chi_square: float = math.inf
 
     def delta(self, epsilon: float) -> float:
         """Return a δ such that the run is (ε, δ)-private; at most 1."""
@@ -73,7 +77,7 @@ def gaussian(mu: float) -> Profile:
     """Return the profile of μ-GDP, exactly; μ = 0 reveals nothing, μ = ∞ everything."""
     if not mu >= 0:
         raise ValueError(f"mu must be at least 0, got {mu!r}.")
-    return Profile(partial(gdp.delta, mu), partial(gdp.epsilon, mu), mu)
+    return Profile(partial(gdp.delta, mu), partial(gdp.epsilon, mu), mu, chi_square=chi.gaussian(mu))
 
 
 def poisson(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
@@ -102,7 +106,7 @@ def poisson(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
     If one record adds at most c to each sum, releasing the noisy sums of all steps is (ε, `delta(ε)`)-private when one
     record is added or removed, and when its contributions are replaced by zero.
     """
-    return _sampled((removal, addition), q, noise_multiplier, steps)
+    return _sampled((removal, addition), chi.poisson, q, noise_multiplier, steps)
 
 
 def subset(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
@@ -127,7 +131,7 @@ def subset(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
     If one record adds at most c to each sum, releasing the noisy sums of all steps is (ε, `delta(ε)`)-private when one
     record is replaced by another.
     """
-    return _sampled((symmetrised,), q, noise_multiplier, steps)
+    return _sampled((symmetrised,), chi.subset, q, noise_multiplier, steps)
 
 
 def subset_zero_out(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
@@ -155,7 +159,7 @@ def subset_zero_out(q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> 
     If one record adds at most c to each sum, releasing the noisy sums of all steps is (ε, `delta(ε)`)-private when the
     contributions of one record are replaced by zero.
     """
-    return _sampled((subset_removal, subset_addition), q, noise_multiplier, steps)
+    return _sampled((subset_removal, subset_addition), chi.subset_zero_out, q, noise_multiplier, steps)
 
 
 def gamma(q: float, scale: float, steps: int) -> Profile:
@@ -187,7 +191,8 @@ def gamma(q: float, scale: float, steps: int) -> Profile:
     if odds == math.inf:
         return gaussian(math.inf)
     highest = steps * _log_ratio(q, odds) * (1 + 1e-14)
-    return Profile(curve, partial(_inverse, curve, highest))
+    total = chi.composed([(chi.response(q, odds), steps)])
+    return Profile(curve, partial(_inverse, curve, highest), chi_square=total)
 
 
 def mixture(weights: ArrayLike, mus: ArrayLike) -> Profile:
@@ -209,7 +214,8 @@ def mixture(weights: ArrayLike, mus: ArrayLike) -> Profile:
 def add(profile: Profile, epsilon: float) -> Profile:
     """Return the profile together with another release that is ε-private by itself (basic composition)."""
     extra = checks.nonnegative("epsilon", epsilon)
-    return Profile(partial(_shifted_delta, profile, extra), partial(_shifted_epsilon, profile, extra))
+    total = chi.composed([(profile.chi_square, 1), (chi.response(1.0, extra), 1)])
+    return Profile(partial(_shifted_delta, profile, extra), partial(_shifted_epsilon, profile, extra), chi_square=total)
 
 
 def point(epsilon: float, delta: float) -> Profile:
@@ -223,7 +229,10 @@ def worst(one: Profile, other: Profile) -> Profile:
     """Return the guarantee for a record that is in one of two runs, unknown which: at each point the worse one."""
     if one.mu is not None and other.mu is not None:
         return gaussian(max(one.mu, other.mu))
-    return Profile(partial(_larger, one.delta, other.delta), partial(_larger, one.epsilon, other.epsilon))
+    larger = max(one.chi_square, other.chi_square)
+    return Profile(
+        partial(_larger, one.delta, other.delta), partial(_larger, one.epsilon, other.epsilon), chi_square=larger
+    )
 
 
 def _larger(one: Callable[[float], float], other: Callable[[float], float], place: float) -> float:
@@ -267,7 +276,13 @@ def tradeoff(profile: Profile, alpha: ArrayLike, points: int = 50) -> Array:
     return result
 
 
-def _sampled(one_steps: tuple[OneStep, ...], q: float, noise_multiplier: ArrayLike, steps: ArrayLike) -> Profile:
+def _sampled(
+    one_steps: tuple[OneStep, ...],
+    one_chi_square: Callable[[float, float], float],
+    q: float,
+    noise_multiplier: ArrayLike,
+    steps: ArrayLike,
+) -> Profile:
     """Return the profile of sampled Gaussian steps, each direction of `one_steps` composed."""
     q = _probability("q", q)
     shifts = _shifts(noise_multiplier, steps)
@@ -283,6 +298,7 @@ def _sampled(one_steps: tuple[OneStep, ...], q: float, noise_multiplier: ArrayLi
         partial(_least, revealed.delta, partial(sampled_delta, one_steps, q, shifts)),
         partial(_least, revealed.epsilon, partial(sampled_epsilon, one_steps, q, shifts)),
         sampled=SampledSteps(one_steps, q, shifts),
+        chi_square=chi.composed([(one_chi_square(q, mu), count) for mu, count in shifts]),
     )
 
 
@@ -307,7 +323,13 @@ def _mixture(weights: Array, mus: Array, missing: float) -> Profile:
     lost = missing + float(weights[~finite].sum())
     weights, mus = weights[finite & (weights > 0)], mus[finite & (weights > 0)]
     curve = partial(_mixed_delta, weights, mus, lost)
-    return Profile(curve, partial(_mixed_epsilon, curve, float(mus.max(initial=0.0)), lost))
+    total = math.inf if lost else _mixed_chi_square(weights, mus)
+    return Profile(curve, partial(_mixed_epsilon, curve, float(mus.max(initial=0.0)), lost), chi_square=total)
+
+
+def _mixed_chi_square(weights: Array, mus: Array) -> float:
+    """Return χ² of a mixture of which nothing is lost."""
+    return math.fsum(weight * chi.gaussian(mu) for weight, mu in zip(weights.tolist(), mus.tolist(), strict=True))
 
 
 def _mixed_delta(weights: Array, mus: Array, lost: float, epsilon: float) -> float:
