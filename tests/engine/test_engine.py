@@ -50,7 +50,9 @@ PRESETS = registry.rules() | registry.other_rules()
 # output in each region.
 QUICK = {
     "savage": {"SGD", "DiceSGD", "AdamDiceSGD", "AutoDiceSGD", "AdaptiveDPSGD"},
-    "logistic": {"SGD", "PCSGD", "DiceSGD", "AdamDiceSGD", "NoisySelection", "AdaptiveDPSGD", "TrackedSGD"},
+    "logistic": {
+        *("SGD", "PCSGD", "DiceSGD", "AdamDiceSGD", "NoisySelection", "AdaptiveDPSGD", "TrackedSGD", "CorrelatedSGD")
+    },
     "quadratic": {"DPSGD", "AutoDiceSGD", "DPGD", "ClippedDPGD", "NoisySelection", "TrackedSGD"},
     "huber": {"GammaDPSGD", "DiceSGD", "DPGD", "ClippedDPGD", "NoisySelection"},
 }

@@ -191,7 +191,7 @@ def test_a_method_states_which_choices_it_takes():
 
 def test_presets_that_average_or_select_keep_their_output():
     outputs = {name: type(made(name).rule.output) for name in METHODS if not METHODS[name].is_local}
-    own = {"dpgd": cs.outputs.Average(), "clipped-dpgd": cs.outputs.Average()}
+    own = {"dpgd": cs.outputs.Average(), "clipped-dpgd": cs.outputs.Average(), "correlated": cs.outputs.TailAverage()}
     assert outputs.pop("noisy-selection") is cs.outputs.Selected
     for name in outputs:
         assert made(name).rule.output == own.get(name, cs.outputs.Average(3.0)), name

@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 Tell = Callable[[str], object]
 
 METHODS = (
-    *("dpsgd", "adaptive-dpsgd", "pcsgd", "dice", "adam-dice", "auto-dice", "tracked"),
+    *("dpsgd", "adaptive-dpsgd", "pcsgd", "dice", "adam-dice", "auto-dice", "tracked", "correlated"),
     *("dpgd", "clipped-dpgd", "noisy-selection", "gamma-dpsgd"),
 )
 SCALE_FRACTION = 0.1  # of δ, and by default of ε, for learning the scales of the columns

@@ -121,6 +121,8 @@ class Method:
         Whether to release the default average of the iterates instead of the preset's own output.
     poisson_only : bool, default False
         Whether it can be accounted for with Poisson batches only, so that a full batch is drawn as one of these.
+    cycles : bool, default False
+        Whether batches come in the same order in every pass, instead of being drawn at random.
     is_local : bool, default False
         Whether it is for local privacy: one pass, and a loss that knows its sensitivity.
     tracks : bool, default False
@@ -134,6 +136,7 @@ class Method:
     default_step: Callable[[Move], Schedule] = _clipped_step
     averages: bool = True
     poisson_only: bool = False
+    cycles: bool = False
     is_local: bool = False
     tracks: bool = False
     rescales: bool = False
@@ -150,6 +153,7 @@ METHODS: dict[str, Method] = {
     "adam-dice": Method(preset=presets.AdamDiceSGD, default_step=_adam_step),
     "auto-dice": Method(preset=presets.AutoDiceSGD, choices=("batch", "epochs", "step"), default_step=_normalised_step),
     "tracked": Method(preset=presets.TrackedSGD, default_step=_stable_step, tracks=True),
+    "correlated": Method(preset=presets.CorrelatedSGD, averages=False, cycles=True),
     "dpgd": Method(preset=presets.DPGD, choices=_FULL_BATCH, averages=False),
     "clipped-dpgd": Method(preset=presets.ClippedDPGD, choices=_FULL_BATCH, averages=False),
     "noisy-selection": Method(preset=presets.NoisySelection, choices=_FULL_BATCH, averages=False),
@@ -237,7 +241,7 @@ def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs
         "budget": 1.0,
         "selection_epsilon": budget.epsilon / 2,  # costs half of this unless a record is replaced
     }
-    arguments |= _sampling(settings.batch, records, method.poisson_only)
+    arguments |= _sampling(method, settings.batch, records)
     known = inspect.signature(method.preset).parameters
     rule = method.preset(**{name: arguments[name] for name in arguments.keys() & known.keys()})
     return replace(rule, output=settings.output) if method.averages else rule
@@ -266,8 +270,8 @@ def aim_clip(clip: Adaptive, multiplier: float, dimension: int, batch: int, step
     return clip._replace(quantile=quantile, count_noise=max(batch / 20, 5 * multiplier))
 
 
-def _sampling(batch: int | None, records: int, poisson: bool) -> dict[str, Any]:
-    """Return the sampling arguments of a preset: all records, or Poisson batches if chosen or required."""
-    if batch is None and not poisson:
+def _sampling(method: Method, batch: int | None, records: int) -> dict[str, Any]:
+    """Return the sampling arguments of a preset: all records, or batches if chosen or required."""
+    if batch is None and not method.poisson_only:
         return {"sampling": "full", "batch": 1}
-    return {"sampling": "poisson", "batch": batch or records}
+    return {"sampling": "cyclic" if method.cycles else "poisson", "batch": batch or records}
