@@ -153,3 +153,12 @@ def test_one_run_audits_use_canaries_that_last():
     rule = cs.TrackedSGD(STEP, 1.0, 0.002, batch=1, sampling="full")
     found = cs.audit_one_run(rule, 500, 10, 1e-5, canaries=500, seed=0)
     assert 0.5 < found.lower_bound <= cs.account(rule, 500, 10, 1e-5, "zero-out").certified
+
+
+def test_accumulated_updates_do_not_reveal_the_number_of_records():
+    """Add-remove is certified without memories, so records that add nothing must leave no trace: same noise, same θ."""
+    parts = (cs.clipping.Norm(1.0), cs.sampling.Poisson(50, 0.05), cs.noise.Gaussian(1.0))
+    rule = cs.Rule("own", cs.schedules.Constant(1.0), *parts, preconditioner=cs.preconditioning.Accumulated())
+    assert cs.account(rule, 1000, 3, 1e-5, "add-remove").certified < np.inf
+    problems = [cs.Problem(np.zeros((records, 2)), loss=cs.losses.Quadratic()) for records in (1000, 999)]
+    np.testing.assert_array_equal(*[cs.run(problem, rule, 3, seed=0).output for problem in problems])

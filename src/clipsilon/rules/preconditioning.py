@@ -92,8 +92,8 @@ class Accumulated(NamedTuple):
     Parameters
     ----------
     share : float, optional
-        B/m, the expected share of the records in a batch, with which G is a sum over all records divided by m. A run
-        fills it in.
+        q, the expected share of the records in a batch: B/m, with which G is a sum over all records divided by m, or
+        the sampler's public rate. A run fills it in.
     """
 
     share: float = np.nan

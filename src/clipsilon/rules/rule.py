@@ -51,6 +51,7 @@ from clipsilon.rules.sampling import (
     expected_batch,
     longest_run,
     public_rate,
+    sampling_rate,
 )
 from clipsilon.rules.schedules import Constant, Piecewise, Schedule, size
 
@@ -192,13 +193,13 @@ class Rule:
     def on(self, problem: Problem, steps: int) -> Rule:
         """Return the rule with the numbers that its parts take from a problem and from the length of a run."""
         filled: dict[str, Any] = {}
-        batch = expected_batch(self.sampling, problem.records)
         if isinstance(self.clip, Adaptive):
-            filled["clip"] = self.clip.on(batch)
+            filled["clip"] = self.clip.on(expected_batch(self.sampling, problem.records))
         if isinstance(self.noise, Local):
             filled["noise"] = self.noise.on(problem)
         if isinstance(self.preconditioner, Accumulated):
-            filled["preconditioner"] = self.preconditioner.on(batch / problem.records)
+            # Not B/m: with a public rate m is hidden, and a run must not divide by it.
+            filled["preconditioner"] = self.preconditioner.on(sampling_rate(self.sampling, problem.records))
         if isinstance(self.output, Selected):
             filled["output"] = self.output.on(bound_of(self.clip), problem.records, problem.dimension)
         if isinstance(self.output, TailAverage):
