@@ -200,7 +200,7 @@ def grid(problem, rule, t, steps, clip_t=None):
     if isinstance(rule.noise, Correlated):  # covered by as much noise
         times, apart = participations(rule.sampling, problem.records, steps), separation(rule.sampling, problem.records)
         most_moved = shift_norm(rule.noise.buffers, steps, times, apart)
-        more = 2 * rounding(rule.noise.buffers) * (steps * problem.dimension) ** 0.5 / most_moved
+        more = 2 * rounding(rule.noise.buffers, steps) * (steps * problem.dimension) ** 0.5 / most_moved
         per_std /= 1 + min(more / (bound / batch / std * per_std), 2**-6)
     if has_error:
         per_std /= 1 + _growth(problem.dimension, steps, bound / batch / std * per_std, cap / bound)

@@ -38,6 +38,23 @@ def test_calibrated_noise_certifies_its_target():
     assert cs.longest_run(rule, 1.0, DELTA, 1000, "zero-out") == 100
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 0.02, 0.01])
+@pytest.mark.parametrize(("sampling", "batch"), [("single-pass", 10), ("full", 1)])
+def test_small_budgets_can_be_calibrated(epsilon, sampling, batch):
+    """The search for noise must not jump over what can be certified."""
+    rule = cs.CorrelatedSGD(STEP, 1.0, 1.0, batch=batch, sampling=sampling)
+    rule = cs.calibrate(rule, epsilon, DELTA, 1000, 100)
+    assert 0.98 * epsilon < certified(rule, 1000, 100, "replace-one") <= epsilon
+
+
+def test_rounding_limits_what_more_noise_certifies():
+    found = [certified(correlated(noise=cs.noise.Correlated(std, PAIRS)), 100, 20) for std in (1.0, 1e3, 1e4, 1e7)]
+    assert found[0] > found[1] > 0
+    assert found[2] == found[3] > 0
+    rule = cs.CorrelatedSGD(STEP, 1.0, 3.0, sampling="full")
+    assert cs.longest_run(rule, 1.0, DELTA, 1000) > 100  # fewer steps are certified, too
+
+
 def test_no_paper_claims_anything():
     stated = cs.account(cs.CorrelatedSGD(STEP, 1.0, 1.0, batch=10), 1000, 100, DELTA)
     assert stated.claimed is None
@@ -65,7 +82,6 @@ def correlated(**parts):
         {"clip": cs.clipping.Unclipped()},
         {"feedback": cs.feedback.ErrorFeedback(cs.clipping.Norm(1.0), cs.clipping.Norm(2.0))},  # it goes on afterwards
         {"noise": cs.noise.Correlated(0.0, PAIRS)},
-        {"noise": cs.noise.Correlated(1e7, PAIRS)},
     ],
     ids=str,
 )

@@ -128,8 +128,18 @@ def test_output_noise_is_that_of_the_inverse_matrix():
 
 
 def test_rounding_is_about_one_unit():
-    assert 1.0 < rounding(PAIRS) < 1.1
-    assert rounding(square_root(10**6, 6)) < 10
+    assert 1.0 < rounding(PAIRS, 1000) < 1.1
+    assert rounding(square_root(10**6, 6), 10**6) < 10
+    assert rounding(np.array([[1 - 2**-53, 0.5]]), 100) < 1.2  # no more than 100 steps add up
+
+
+@pytest.mark.parametrize("decay", [5e-324, 1e-300, 1e-17, 1e-16, 0.49999, 0.5, 1 - 1e-15])
+def test_decays_at_both_ends_are_counted(decay):
+    """Where 1 − θ rounds to 1, log θ must not be infinite."""
+    buffers = np.array([[decay, 0.5]])
+    total = np.cumsum(np.concatenate([[1.0], 0.5 * decay ** np.arange(9)]))
+    assert shift_norm(buffers, 10, 10, 1) == pytest.approx(np.linalg.norm(total), rel=1e-9)
+    assert np.isfinite(coefficients(buffers, 10)).all()
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def _correlated_drift(noise: Correlated, sampling: Sampling, problem: Problem, s
     steps = max(steps, 1)  # it is 0 where a run is only compiled
     times, apart = participations(sampling, problem.records, steps), separation(sampling, problem.records)
     shift = 1.0 if times is None or apart is None else shift_norm(noise.buffers, steps, times, apart)
-    return rounding(noise.buffers) * float(np.sqrt(steps * problem.dimension)) / shift
+    return rounding(noise.buffers, steps) * float(np.sqrt(steps * problem.dimension)) / shift
 
 
 def covers_rounding(problem: Problem, rule: Rule, steps: int) -> bool:

@@ -17,11 +17,11 @@ from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import HiddenError, Release
-from clipsilon.rules.correlation import Array, shift_norm
+from clipsilon.rules.correlation import Array, rounding, shift_norm
 from clipsilon.rules.sampling import Full, Poisson, Uniform
 
 _LEAST_MULTIPLIER = 2.0**-20  # with less noise the engine has no exact sums
-_LEAST_SHIFT = 2.0**-10  # with more noise, the rounding of correlated noise is not covered in long runs
+_LEAST_SHIFT = 2.0**-10  # μ per unit that correlated noise rounds: with more noise, rounding is what counts
 _MOST_EVENTS = 32  # kinds of steps that are composed separately
 
 _HIDDEN_SIZE = (
@@ -238,8 +238,7 @@ def _correlated(released: Release, buffers: Array, adjacency: str) -> Certificat
     change = 2.0 if adjacency == "replace-one" else 1.0
     norm = shift_norm(buffers, released.steps, k, apart)
     mu = change * norm * released.bound / (released.batch * released.noise_std)
-    if mu < change * _LEAST_SHIFT:
-        return Certificate(None, ("Nothing can be certified: there is too much noise for sums to be exact.",))
+    mu = max(mu, change * _LEAST_SHIFT * rounding(buffers, released.steps))
     reason = (
         f"Correlated noise: each record takes part in at most {k} step(s), {apart} apart, which moves C·v by up to "
         f"{norm:.4g} times its bound: Gaussian differential privacy with μ = {mu:.4g}."

@@ -311,6 +311,11 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
         terms.append(
             "The thresholds are covered, too. Their start, target quantile and rate must be chosen without the records."
         )
+    if released.buffers is not None:
+        terms.append(
+            "The rounding of correlated noise is covered in up to 2³⁰ numbers, steps times dimension (fewer for very "
+            "large batches); `run` does not check this (docs/proofs.md)."
+        )
     if released.selection > 0:
         terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
     return terms

@@ -21,7 +21,7 @@ LARGEST = 2.0**42
 """Where entries of buffers are cut off, in units: a thousand standard deviations of w."""
 
 _ROUNDING = 2.0**-36  # more than the arithmetic below loses, relatively
-_BLOCK = 2**16
+_BLOCK = 2**21  # numbers per pair of buffers that are held at a time
 _SHORTEST = 0.4  # of the lifetimes of buffers, in steps
 
 
@@ -69,7 +69,7 @@ def shift_norm(buffers: Array, steps: int, participations: int = 1, separation: 
     pairs, products = np.add.outer(logs, logs), np.outer(weights, weights)
     participations = min(participations, -(-steps // separation))
     energy = 0.0
-    for numbers in _blocks(participations):
+    for numbers in _blocks(participations, max(_BLOCK // max(len(buffers), 1) ** 2, 1)):
         before = np.exp((separation - 1) * logs) * _geometric(logs * separation, numbers[:, None])
         lengths = np.where(numbers < participations - 1, separation, steps - separation * numbers)
         after = 1.0 + decays * before  # the buffers after the participation, times what they decay by until the next
@@ -79,14 +79,15 @@ def shift_norm(buffers: Array, steps: int, participations: int = 1, separation: 
     return float(np.sqrt(energy)) * (1.0 + _ROUNDING)
 
 
-def rounding(buffers: Array) -> float:
-    """Return what rounding may add to the shift of one coordinate in one step, in units of the grid.
+def rounding(buffers: Array, steps: int) -> float:
+    """Return what rounding may add to the shift of one coordinate in one step of a run of T, in units of the grid.
 
     Two neighbouring data sets round what is taken back to whole numbers, and compute it from buffers whose entries are
     at most `LARGEST` in size (docs/proofs.md, "Correlated noise").
     """
     decays, weights = buffers.T
-    stored = 2.0**-52 * LARGEST * float(np.sum(weights / (1.0 - decays)))
+    lifetimes = _geometric(_logarithms(decays), np.array(steps))  # 1 + θ + … + θ^(T−1)
+    stored = 2.0**-52 * LARGEST * float(np.sum(weights * lifetimes))
     added = 2.0**-53 * LARGEST * (len(buffers) + 2) * float(weights.sum())
     return 1.0 + 2.0 * (stored + added) * (1.0 + _ROUNDING)
 
@@ -198,7 +199,8 @@ def average_response(step: Schedule, curvature: float, steps: int, begin: int) -
 
 
 def _logarithms(decays: Array) -> Array:
-    return np.log1p(-(1.0 - decays))  # 1 − θ is exact for θ ≥ ½
+    """Return log θ; 1 − θ is exact for θ ≥ ½, and rounds to 1 for very small θ."""
+    return np.where(decays < 0.5, np.log(decays), np.log1p(-np.minimum(1.0 - decays, 0.5)))
 
 
 def _geometric(logs: Array, count: NDArray[np.int64]) -> Array:
@@ -206,9 +208,9 @@ def _geometric(logs: Array, count: NDArray[np.int64]) -> Array:
     return np.expm1(count * logs) / np.expm1(logs)
 
 
-def _blocks(count: int) -> Iterator[NDArray[np.int64]]:
-    for first in range(0, count, _BLOCK):
-        yield np.arange(first, min(first + _BLOCK, count))
+def _blocks(count: int, size: int) -> Iterator[NDArray[np.int64]]:
+    for first in range(0, count, size):
+        yield np.arange(first, min(first + size, count))
 
 
 def _log_central(lags: Array) -> Array:
