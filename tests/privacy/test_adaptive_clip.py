@@ -201,3 +201,21 @@ def test_an_audit_finds_noise_that_is_too_small():
     claimed = cs.account(adaptive(Full(), multiplier=2.0, count_noise=10.0), 40, 4, 1e-5, "zero-out").certified
     assert cs.audit(rule, 40, 4, 1e-5, adjacency="zero-out", runs=2_000, seed=1, progress=False).lower_bound > claimed
     assert cs.audit_one_run(rule, 40, 4, 1e-5, canaries=40, seed=1).lower_bound > 1.0
+
+
+def test_nothing_is_certified_unless_every_threshold_has_a_grid():
+    """At the largest threshold of this rule, the engine's noise is one rounding above what sums are exact for."""
+    parts = (cs.sampling.Poisson(26, 0.01), cs.noise.Proportional(49.138324448733535))
+    clip = cs.clipping.Adaptive(4.927800695619065e80, 0.5, 0.2, 1e3)
+    assert cs.account(cs.Rule("edge", STEP, clip, *parts), 100, 10, 1e-5, "zero-out").certified == np.inf
+    smaller = clip._replace(start=4.9e80)
+    assert cs.account(cs.Rule("inside", STEP, smaller, *parts), 100, 10, 1e-5, "zero-out").certified < np.inf
+
+
+def test_rules_that_cannot_be_certified_are_refused_by_calibrate():
+    for clip, noise in (
+        (cs.clipping.Adaptive(1.0, 0.5, 0.2, 10.0), cs.noise.Gaussian(1.0)),
+        (cs.clipping.Adaptive(1e85, 0.5, 0.2, 10.0), cs.noise.Proportional(1.0)),
+    ):
+        with pytest.raises(ValueError, match="rule must be one that can be certified|epsilon must be larger"):
+            cs.calibrate(cs.Rule("own", STEP, clip, cs.sampling.Poisson(10), noise), 1.0, 1e-5, 1000, 10)

@@ -166,7 +166,7 @@ def _paper_noise(released: Release, epsilon: float, delta: float, adjacency: str
 
 def _certified_noise(released: Release, epsilon: float, delta: float, adjacency: str) -> float:
     unit = released.noise_std if released.radial is None else 1.0
-    guess = float(np.log(2.0 * released.bound / (released.batch * unit)))
+    guess = float(np.log(2.0 * released.bound / (released.batch * unit))) if unit > 0 else np.inf
     # Noise of size 1 may be too little to count with, if the clip is large.
     _require_certificate(_resized(released, np.exp(guess)) if np.isfinite(guess) else released, adjacency)
     _rest(epsilon, selection_epsilon(released, adjacency))

@@ -17,6 +17,7 @@ from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.sampled import participations
 from clipsilon.privacy.release import HiddenError, Release
+from clipsilon.rules.clipping import REACH
 from clipsilon.rules.correlation import Array, rounding, shift_norm
 from clipsilon.rules.sampling import Full, Poisson, Uniform
 
@@ -192,6 +193,11 @@ def _obstacle(released: Release) -> str | None:
         return "Nothing can be certified: there is no Gaussian noise, or too little to count with."
     if not all(is_moderate(event.bound) and is_moderate(event.noise_std) for event in released.events):
         return "Nothing can be certified: clip and noise must be between 1e-90 and 1e90, where sums are exact."
+    if released.counts and not all(_reaches(event.bound) and _reaches(event.noise_std) for event in released.events):
+        return (
+            "Nothing can be certified: start and noise of an adaptive clip must be 2**30 times above 1e-90 and below "
+            "1e90, so that sums are exact at every threshold."
+        )
     if released.feedback is not None and not released.is_constant:
         return "Nothing can be certified: error feedback is certified for a constant clip and constant noise only."
     if released.feedback is not None and not np.isfinite(released.feedback.bound):
@@ -214,6 +220,11 @@ def _obstacle(released: Release) -> str | None:
 def _has_own_coins(released: Release) -> bool:
     """Return whether a record is drawn by a coin of its own in every step, with a rate that follows from m."""
     return type(released.sampling) is Poisson and not released.has_public_rate
+
+
+def _reaches(size: float) -> bool:
+    """Return whether sums are exact at all thresholds that an adaptive clip of this start or noise can have."""
+    return bool(is_moderate(size / REACH) and is_moderate(size * REACH))
 
 
 def _is_out_of_proportion(released: Release, feedback: HiddenError) -> bool:

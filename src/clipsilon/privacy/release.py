@@ -17,7 +17,7 @@ from clipsilon._core import checks
 from clipsilon._core.parts import all_ours
 from clipsilon._core.vectors import LEAST, MOST
 from clipsilon.rules import clipping
-from clipsilon.rules.clipping import REACH, Adaptive, Clip, Norm, Normalise, Unclipped, counts_records
+from clipsilon.rules.clipping import Adaptive, Clip, Norm, Normalise, Unclipped, counts_records
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, Tracked
 from clipsilon.rules.noise import Correlated, Local, Noise, Proportional, Radial, stds
 from clipsilon.rules.outputs import Output, Selected, considers
@@ -219,7 +219,7 @@ def release(rule: Rule, records: int, steps: int) -> Release:
         records,
         expected_batch(rule.sampling, records),
         rule.sampling,
-        _counted(rule, records, steps) if type(rule.clip) is Adaptive else _events(rule, records, steps),
+        _events_of(rule, records, steps),
         None if type(rule.feedback) in (NoFeedback, Tracked) else _feedback(rule),
         float(rule.noise.scale) if type(rule.noise) is Radial else None,
         _personal(rule, records),
@@ -229,18 +229,23 @@ def release(rule: Rule, records: int, steps: int) -> Release:
     )
 
 
-def _counted(rule: Rule, records: int, steps: int) -> tuple[Event, ...]:
-    """Return the steps of an adaptive clip, which all have the noise multiplier that they have at its start.
+def _events_of(rule: Rule, records: int, steps: int) -> tuple[Event, ...]:
+    """Return all steps. An adaptive clip has a ratio of bound to noise with noise in proportion to it only."""
+    clip, noise = rule.clip, rule.noise
+    if type(clip) is Adaptive and type(noise) is Proportional:
+        return _counted(rule, clip, noise, records, steps)
+    return _events(rule, records, steps)
 
-    With other noise than `Proportional` nothing bounds the ratio of threshold to noise, and without exact sums at every
-    possible threshold there is no noise to count with.
-    """
-    clip, batch = rule.clip, expected_batch(rule.sampling, records)
-    if not isinstance(clip, Adaptive) or type(rule.noise) is not Proportional:
-        return (Event(steps, np.inf, 0.0),)
-    std = rule.noise.multiplier * clip.start / batch
-    smallest, largest = min(clip.start, std) / REACH, max(clip.start, std) * REACH
-    return (Event(steps, clip.start, std if LEAST <= smallest <= largest <= MOST else 0.0, clip.count_noise, batch),)
+
+def _counted(rule: Rule, clip: Adaptive, noise: Proportional, records: int, steps: int) -> tuple[Event, ...]:
+    """Return the steps of an adaptive clip, which all have the noise multiplier that they have at its start."""
+    batch = expected_batch(rule.sampling, records)
+    return (Event(steps, clip.start, _proportional(noise, clip.start, batch), clip.count_noise, batch),)
+
+
+def _proportional(noise: Proportional, bound: float, batch: int) -> float:
+    """Return the standard deviation to the last bit as the engine has it, on which depends whether there is a grid."""
+    return noise.multiplier * (bound * (1.0 / batch))
 
 
 def _events(rule: Rule, records: int, steps: int) -> tuple[Event, ...]:
@@ -278,7 +283,7 @@ def _stds(noise: Noise, bounds: list[tuple[int, float]], batch: int) -> list[tup
     """Return the standard deviations, as stretches; noise in proportion to the clip follows its bounds."""
     steps = sum(length for length, _ in bounds)
     if type(noise) is Proportional:
-        return [(length, noise.multiplier * bound / batch if bound < np.inf else 0.0) for length, bound in bounds]
+        return [(length, _proportional(noise, bound, batch) if bound < np.inf else 0.0) for length, bound in bounds]
     return stds(noise, steps) if all_ours(noise) else [(steps, 0.0)]
 
 
