@@ -24,7 +24,7 @@ check: $(READY)  ## check lint, format and types
 verify: $(DOCS_READY)  ## run the heavier statistical checks, and build the documentation
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m verify
 
-bench: $(READY)  ## compare with other libraries in docs/peers.md; twenty minutes (PARTS="engine audit" runs these two)
+bench: $(READY)  ## compare with other libraries in docs/peers.md; 45 minutes (PARTS="engine audit" runs these two)
 	$(BIN)/python benchmarks/table.py $(PARTS)
 
 quality: $(READY)  ## compare the estimators' defaults with tuned peers; half an hour

@@ -1,8 +1,8 @@
 """The papers' algorithms, each a `Rule` made of parts.
 
-`sampling` selects the sampler by name: "uniform", "poisson", "single-pass", "epochs", or "full" (all records in every
-step). With "poisson", a `rate` fixes the probability with which a record is drawn. With `deploy_every` above 1, the
-model is deployed only every `deploy_every` steps (lazy deployment).
+`sampling` selects the sampler by name: "uniform", "poisson", "single-pass", "epochs", "cyclic", or "full" (all records
+in every step). With "poisson", a `rate` fixes the probability with which a record is drawn. With `deploy_every` above
+1, the model is deployed only every `deploy_every` steps (lazy deployment).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def SGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -100,7 +100,7 @@ def PCSGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -149,7 +149,7 @@ def DPSGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "poisson"
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "poisson"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -213,7 +213,7 @@ def AdaptiveDPSGD(
         Standard deviation of the noise on the count, between 1/32 and 2³⁰. The default is the larger of B/20, as in the
         paper, and 5·noise_multiplier, so that the count adds at most 0.5 % to the noise on the sum; there is none with
         sampling "full".
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "poisson"
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "poisson"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -283,7 +283,7 @@ def DiceSGD(
         in the papers; without a cap, the certified ε is much larger.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -341,7 +341,7 @@ def AdamDiceSGD(
         in the papers; without a cap, the certified ε is much larger.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -392,7 +392,7 @@ def AutoDiceSGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
