@@ -29,7 +29,8 @@ INNER_ORDER = {
     ],
     "problems": ["losses", "responses", "regions", "constants", "problem"],
     "rules": [
-        *("schedules", "sampling", "clipping", "feedback", "noise", "preconditioning", "outputs", "rule", "presets"),
+        *("schedules", "sampling", "clipping", "feedback", "correlation", "noise", "preconditioning", "outputs"),
+        *("rule", "presets"),
     ],
     "analysis": ["zeros", "attracting", "fixed_points", "metrics", "bias"],
 }

@@ -15,6 +15,17 @@ from numpy.typing import NDArray
 from clipsilon._core import checks
 from clipsilon.rules.schedules import Schedule, size
 
+__all__ = [
+    "average_response",
+    "coefficients",
+    "fit",
+    "inverse_modes",
+    "output_norm",
+    "rounding",
+    "shift_norm",
+    "square_root",
+]
+
 Array = NDArray[np.float64]
 
 LARGEST = 2.0**42

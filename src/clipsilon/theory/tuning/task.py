@@ -154,6 +154,8 @@ def task_of(
     if batch > problem.records:
         raise ValueError(f"batch must be at most the number of records ({problem.records}), got {batch}.")
     samplings = [one for one in _SAMPLINGS[adjacency] if one in _FRESH or not proven]
+    if adjacency == "add-remove" and preset is None:
+        preset = "PCSGD"  # no certificate is known for DiceSGD with a cap and a public rate
     candidates = [
         _least_noise(name, ratio, batch, samplings, adjacency, (epsilon, delta, problem.records, steps))
         for name, ratios in _RATIOS.items()
