@@ -91,7 +91,7 @@ def tune(
         θ_0; one number stands for all coordinates.
     adjacency : {"replace-one", "zero-out", "add-remove"}, default "replace-one"
         As in `account`. For "add-remove" the proposed rule draws with a fixed rate, that
-        of `batch` among the problem's records.
+        of `batch` among the problem's records, and is PCSGD: no certificate is known for DiceSGD there.
     progress : bool, optional
         Whether to show a progress bar; by default, in a terminal only.
 
