@@ -50,8 +50,13 @@ def problem(d: int = 10) -> cs.Problem:
 
 
 def rule(name: str = "PCSGD") -> cs.Rule:
-    """Return PCSGD or DiceSGD with one record per step, or DPSGD with uniform minibatches."""
+    """Return a rule with one record per step, or DPSGD with uniform minibatches."""
     step = cs.schedules.InverseTime(50, 5000)
+    if name == "PCSGD, fixed order":
+        return cs.PCSGD(step, clip=CLIP, noise_std=NOISE, sampling="cyclic")
+    if name == "CorrelatedSGD":
+        buffers = cs.correlation.square_root(400_000, 4)
+        return cs.CorrelatedSGD(step, clip=CLIP, noise_std=NOISE, sampling="cyclic", buffers=buffers)
     if name == "DiceSGD":
         return cs.DiceSGD(step, clip=CLIP, error_clip=CLIP, noise_std=NOISE)
     if name == "DPSGD":
@@ -404,6 +409,8 @@ def costs(rows: list[Row], case: cs.Problem, quick: bool) -> None:
             "draws": per_step(draws, 100_000 // n),
             "float": per_step(lambda steps: engine(case, with_float_noise(rule()), steps), 100_000 // n),
             "long": per_step(lambda steps: engine(case, rule(), steps), 400_000 // n),
+            "ordered": per_step(lambda steps: engine(case, rule("PCSGD, fixed order"), steps), 100_000 // n),
+            "correlated": per_step(lambda steps: engine(case, rule("CorrelatedSGD"), steps), 100_000 // n),
             **{str(d): per_step(lambda steps, d=d: engine(wide[d], rule(), steps), 2_000_000 // d // n) for d in wide},
         },
         repeats,
@@ -411,6 +418,7 @@ def costs(rows: list[Row], case: cs.Problem, quick: bool) -> None:
     limits = [
         ("a step of PCSGD, d = 10", "engine", "with floating-point noise", "float", 1.05),
         ("a step of PCSGD, d = 10", "engine", "drawing its random numbers", "draws", 3.5),
+        ("a step of CorrelatedSGD, 4 buffers", "correlated", "PCSGD in a fixed order", "ordered", 1.6),
         ("a step in a run of 400,000", "long", "one in a run of 100,000", "engine", 1.1),
         ("a step, d = 100", "100", "d = 10", "10", 10.0),
         ("a step, d = 1,000", "1000", "d = 100", "100", 11.0),

@@ -31,7 +31,7 @@ TOPIC = "Estimators"
 BATCH = 250
 EPOCHS = 10  # least number of epochs per call; more until ENTRIES are read, so that the call itself hardly counts
 ENTRIES = 54_000_000
-SIZES = {(60_000, 9): (100, 150), (60_000, 500): (25, 32), (20_000, 5_000): (15, 20)}  # ratios wanted with 1, 2 threads
+SIZES = {(60_000, 9): (100, 150), (60_000, 500): (25, 32), (20_000, 5_000): (13, 20)}  # ratios wanted with 1, 2 threads
 QUICK_SIZES = {(2_000, 9): (None, None), (1_000, 500): (None, None)}
 
 
