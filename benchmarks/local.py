@@ -150,7 +150,7 @@ def measure(rows: list[Row], quick: bool) -> None:
             total, peer = total + taken, peer + times * taken
             about, how = f"LDP-ASGD, {name}, d = {dimension}", f"time per step, all cores, {repeats} turns"
             rows.append(ahead(TOPIC, about, "NumPy loop", times, how))
-    rows.append(ahead(TOPIC, "paper 4's whole grid", "NumPy loop", peer / total, "weighted by time", 80))
+    rows.append(ahead(TOPIC, "paper 4's whole grid", "NumPy loop", peer / total, "weighted by time", 45))
     base, runs, data = memory(users // 3, 4), memory(users // 3, 64), memory(4 * users // 3, 64)
     rows.append(cost(TOPIC, "memory beyond the data, 64 runs", "4 runs", runs / base, "one process each"))
     rows.append(cost(TOPIC, "the same, 4 times the users", "64 runs", data / runs, "one process each"))
