@@ -76,7 +76,7 @@ def test_published_noise_for_dice_is_far_from_certified():
 
 
 def test_dice_shifts_by_hand():
-    """The formulas of docs/privacy.md at numbers that can be done on paper."""
+    """The formulas of docs/explanation/dice-guarantee.md at numbers that can be done on paper."""
     capped = release(cs.DiceSGD(STEP, 1.0, 3.0, 2.0, residual_cap=5.0, batch=2), 100, 50)
     assert (capped.feedback.bound, capped.feedback.residual, capped.feedback.projects) == (3.0, 4.0, True)
     replaced, zeroed = (dice_shift(capped, capped.feedback, adjacency) for adjacency in ("replace-one", "zero-out"))

@@ -347,7 +347,7 @@ def test_gamma_noise_that_vanishes_tells_who_took_part(q, steps, scale):
 
 
 def dice_mus(counts, noise, steps, capped=True):
-    """μ_k of docs/privacy.md, replace-one, B = C1 = C2 = 1 and C3 = 2."""
+    """μ_k of docs/explanation/dice-guarantee.md, replace-one, B = C1 = C2 = 1 and C3 = 2."""
     energy = np.minimum(counts, steps) if capped else np.where(counts > 0, steps, 0.0)
     total = np.where(counts == 1, np.sqrt(1 + energy), np.sqrt(counts) + np.sqrt(energy))
     return 2 / noise * total
