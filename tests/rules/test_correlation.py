@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 import clipsilon as cs
+from clipsilon.rules import correlation
 from clipsilon.rules.correlation import (
     average_response,
     coefficients,
@@ -18,6 +20,7 @@ from clipsilon.rules.correlation import (
     shift_norm,
     square_root,
 )
+from clipsilon.rules.schedules import sizes
 
 PAIRS = np.array([[0.3, 0.2], [0.9, 0.25], [0.99, 0.1]])
 
@@ -107,6 +110,50 @@ def test_a_fit_has_less_noise_than_the_square_root_and_independent_noise():
     assert costs[0] >= np.abs(response).max()  # no matrix has less
     assert ((found > 0) & (found < 1)).all()
     assert found[:, 1].sum() < 1
+
+
+@pytest.mark.parametrize(("times", "apart"), [(1, 1), (5, 50), (250, 1)])
+def test_a_fit_is_as_good_as_one_by_the_norms_themselves(times, apart):
+    """`fit` uses tables and thinned sums; with `shift_norm` and `output_norm` in their place it would be no better."""
+    response = average_response(cs.schedules.InverseTime(3.0, 40.0), 0.5, 250, 125)
+
+    def cost(place):
+        buffers = correlation._from_place(place)
+        return 2 * np.log(shift_norm(buffers, 250, times, apart) * output_norm(buffers, response))
+
+    found = fit(response, times, apart)
+    direct = minimize(cost, correlation._to_place(square_root(250, 4)), method="L-BFGS-B").fun
+    assert 2 * np.log(shift_norm(found, 250, times, apart) * output_norm(found, response)) <= direct + 0.01  # 0.5 %
+
+
+def test_the_parts_of_a_fit_are_the_norms():
+    responses = np.stack([average_response(cs.schedules.Constant(0.01), mu, 4000, 2000) for mu in (0.1, 1.0, 30.0)])
+    energy = correlation._output_energy(responses)
+    numbers, lengths = correlation._thinned(4000)
+    assert lengths.sum() == 4000
+    for buffers in (PAIRS, square_root(4000), np.array([[0.02, 0.9]])):
+        alone = [output_norm(buffers, response) for response in responses]
+        assert output_norm(buffers, responses) == pytest.approx(np.linalg.norm(alone), rel=1e-12)
+        assert np.sqrt(energy(buffers)) == pytest.approx(np.linalg.norm(alone), rel=1e-4)
+        thinned = np.sqrt(lengths @ correlation._energies(buffers, 4000, 4000, 1, numbers))
+        assert thinned == pytest.approx(shift_norm(buffers, 4000, 4000, 1), rel=1e-4)
+
+
+def test_fits_for_long_runs():
+    """A hundred thousand steps, where one pass over them per trial would take minutes."""
+    response = average_response(cs.schedules.Constant(1e-4), 1.0, 10**5, 10**5 // 2)
+    found, root = fit(response), square_root(10**5)
+    costs = [shift_norm(pairs, 10**5) * output_norm(pairs, response) for pairs in (found, root)]
+    assert costs[0] < 0.6 * costs[1]  # measured: 0.575
+
+
+@pytest.mark.parametrize(
+    "step",
+    [cs.schedules.Power(0.5, 0.6), cs.schedules.Piecewise([1, 4, 9], [0.3, 0.2, 1.0])],
+    ids=lambda s: type(s).__name__,
+)
+def test_sizes_are_those_of_every_step(step):
+    assert sizes(step, 12).tolist() == [cs.schedules.size(step, t) for t in range(1, 13)]
 
 
 def test_the_response_of_an_average_is_a_derivative():

@@ -7,13 +7,13 @@ per pair (θ_i, ω_i), however long the run is. The pairs are the rows of an arr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core import checks
-from clipsilon.rules.schedules import Schedule, size
+from clipsilon.rules.schedules import Schedule, sizes
 
 __all__ = [
     "average_response",
@@ -34,6 +34,8 @@ LARGEST = 2.0**42
 _ROUNDING = 2.0**-36  # more than the arithmetic below loses, relatively
 _BLOCK = 2**21  # numbers per pair of buffers that are held at a time
 _SHORTEST = 0.4  # of the lifetimes of buffers, in steps
+_POLES = 160  # at which products with filtered responses are tabulated
+_DIFFERENCE = 1e-6  # for derivatives of the cost of a fit
 
 
 def coefficients(buffers: Array, steps: int) -> Array:
@@ -75,18 +77,10 @@ def shift_norm(buffers: Array, steps: int, participations: int = 1, separation: 
     C has no negative entry, so equal directions are worst, and as c_k never increases, so are the earliest steps, as
     close to each other as possible (docs/proofs.md, "Correlated noise").
     """
-    decays, weights = buffers.T
-    logs = _logarithms(decays)
-    pairs, products = np.add.outer(logs, logs), np.outer(weights, weights)
     participations = min(participations, -(-steps // separation))
     energy = 0.0
     for numbers in _blocks(participations, max(_BLOCK // max(len(buffers), 1) ** 2, 1)):
-        before = np.exp((separation - 1) * logs) * _geometric(logs * separation, numbers[:, None])
-        lengths = np.where(numbers < participations - 1, separation, steps - separation * numbers)
-        after = 1.0 + decays * before  # the buffers after the participation, times what they decay by until the next
-        tails = _geometric(pairs, (lengths - 1)[:, None, None])
-        energy += float(np.sum((1.0 + before @ weights) ** 2))
-        energy += float(np.sum(products * tails * after[:, :, None] * after[:, None, :]))
+        energy += float(np.sum(_energies(buffers, steps, participations, separation, numbers)))
     return float(np.sqrt(energy)) * (1.0 + _ROUNDING)
 
 
@@ -132,12 +126,12 @@ def square_root(steps: int, count: int = 5) -> Array:
 
 
 def fit(response: Array, participations: int = 1, separation: int = 1, count: int = 4) -> Array:
-    """Return buffers for the least noise in one released number, at equal privacy.
+    """Return buffers for the least noise in released numbers, at equal privacy.
 
     Parameters
     ----------
-    response : array of shape (T,)
-        How much the noise of each step moves the number.
+    response : array of shape (T,) or (numbers, T)
+        How much the noise of each step moves the number, or each of several whose squared errors add up.
     participations, separation : int, default 1
         As in `shift_norm`.
     count : int, default 4
@@ -145,22 +139,25 @@ def fit(response: Array, participations: int = 1, separation: int = 1, count: in
 
     Returns
     -------
-    array of shape (count, 2)
+    array of shape (at most count, 2)
         θ_i and ω_i.
     """
     from scipy.optimize import minimize
 
-    steps = response.size
+    steps = response.shape[-1]
+    participations = min(participations, -(-steps // separation))
+    numbers, lengths = _thinned(participations)
+    output_energy = _output_energy(response)
 
     def cost(place: Array) -> float:
         buffers = _from_place(place)
-        shift = shift_norm(buffers, steps, participations, separation)
-        return 2.0 * float(np.log(shift * output_norm(buffers, response)))
+        shift_energy = float(lengths @ _energies(buffers, steps, participations, separation, numbers))
+        return float(np.log(shift_energy) + np.log(output_energy(buffers)))
 
-    start = square_root(steps, count)
-    limits = [(-12.0, 18.0)] * len(start) + [(-18.0, 18.0)] * len(start)
-    found = minimize(cost, _to_place(start), method="L-BFGS-B", bounds=limits)
-    return min((start, _from_place(found.x)), key=lambda buffers: cost(_to_place(buffers)))
+    start = _to_place(square_root(steps, count))
+    limits = [(-12.0, 18.0)] * (start.size // 2) + [(-18.0, 18.0)] * (start.size // 2)
+    found = minimize(cost, start, method="L-BFGS-B", bounds=limits, options={"eps": _DIFFERENCE})
+    return _from_place(min((start, found.x), key=cost))
 
 
 def output_norm(buffers: Array, response: Array) -> float:
@@ -170,12 +167,12 @@ def output_norm(buffers: Array, response: Array) -> float:
     ----------
     buffers : array of shape (k, 2)
         θ_i and ω_i.
-    response : array of shape (T,)
-        How much the noise of each step moves the number.
+    response : array of shape (T,) or (numbers, T)
+        How much the noise of each step moves the number. The variances of several numbers are added.
     """
     from scipy.signal import lfilter
 
-    backwards = response[::-1]
+    backwards = response[..., ::-1]
     left = backwards.copy()
     for pole, weight in zip(*inverse_modes(buffers), strict=True):
         left -= lfilter([0.0, weight], [1.0, -pole], backwards)
@@ -201,12 +198,73 @@ def average_response(step: Schedule, curvature: float, steps: int, begin: int) -
     array of shape (T,)
         The derivatives with respect to the noise of the steps 1, …, T.
     """
-    gammas = np.array([size(step, t) for t in range(1, steps + 1)])
-    response, later = np.empty(steps), 0.0
-    for t in range(steps, 0, -1):
-        later = (1.0 - gammas[t] * curvature if t < steps else 0.0) * later + (1.0 if t > begin else 0.0)
-        response[t - 1] = gammas[t - 1] * later
-    return response / (steps - begin)
+    gammas = sizes(step, steps)
+    contractions = np.append(0.0, 1.0 - gammas[:0:-1] * curvature)  # from the last step backwards
+    counted = np.where(np.arange(steps, 0, -1) > begin, 1.0, 0.0)
+    return np.asarray(gammas * _recursion(contractions, counted)[::-1] / (steps - begin))
+
+
+def _recursion(factors: Array, terms: Array) -> Array:
+    """Return x_0, x_1, … with x_k = factors_k·x_{k−1} + terms_k and x_{−1} = 0, by doubling."""
+    factors, result, shift = factors.copy(), terms.copy(), 1
+    while shift < result.size and factors[shift:].any():
+        result[shift:] += factors[shift:] * result[:-shift]
+        factors[shift:] *= factors[:-shift]
+        shift *= 2
+    return result
+
+
+def _energies(
+    buffers: Array, steps: int, participations: int, separation: int, numbers: Array | NDArray[np.int64]
+) -> Array:
+    """Return the energy of Σ_j C·e_{jb} from one participation to the next, for participations of these numbers."""
+    decays, weights = buffers.T
+    logs = _logarithms(decays)
+    before = np.exp((separation - 1) * logs) * _geometric(logs * separation, numbers[:, None])
+    lengths = np.where(numbers < participations - 1, separation, steps - separation * numbers)
+    after = 1.0 + decays * before  # the buffers after the participation, times what they decay by until the next
+    tails = _geometric(np.add.outer(logs, logs), (lengths - 1)[:, None, None])
+    later = np.outer(weights, weights) * tails * after[:, :, None] * after[:, None, :]
+    return np.asarray((1.0 + before @ weights) ** 2 + later.sum(axis=(1, 2)))
+
+
+def _thinned(count: int) -> tuple[Array, Array]:
+    """Return numbers from 0 to count − 1, few of them large, and how many numbers each of them stands for."""
+    edges = np.unique(np.append(np.arange(min(count, 32)), np.geomspace(1, count, 200).astype(np.int64) - 1))
+    lengths = np.diff(edges, append=count).astype(np.float64)
+    return edges + 0.5 * (lengths - 1.0), lengths
+
+
+def _output_energy(response: Array) -> Callable[[Array], float]:
+    """Return a function from buffers to the square of `output_norm`, without a pass over the steps.
+
+    With x_λ the response, backwards, filtered by a pole λ, that square is a sum over the inverse modes of products of
+    the response r and the x_λ. Summing the recursion x_{λ,t+1} = λ·x_{λ,t} + r_t squared gives (1 − λλ')·⟨x_λ, x_λ'⟩ =
+    λ·⟨r, x_λ⟩ + λ'·⟨r, x_λ'⟩ + ‖r‖² minus the product of the last values. So two functions of one pole are enough,
+    and both are smooth in the logarithm of 1/(1 − λ), the lifetime.
+    """
+    from scipy.interpolate import make_interp_spline
+    from scipy.signal import lfilter
+
+    backwards = np.atleast_2d(response)[:, ::-1]
+    total = float(np.sum(backwards**2))
+    lifetimes = np.linspace(-0.69, 18.3, _POLES)  # logarithms, for poles from −0.99 to what `_from_place` can give
+    table = np.empty((_POLES, 1 + len(backwards)))
+    for row, lifetime in zip(table, np.exp(lifetimes), strict=True):
+        filtered, last = lfilter([0.0, 1.0], [1.0, 1.0 / lifetime - 1.0], backwards, zi=np.zeros((len(backwards), 1)))
+        row[:] = np.append(np.sum(backwards * filtered), last) / lifetime
+    spline = make_interp_spline(lifetimes, table, k=7)
+
+    def energy(buffers: Array) -> float:
+        poles, weights = inverse_modes(buffers)
+        rest = 1.0 - poles
+        values = spline(np.maximum(-np.log(rest), lifetimes[0])) / rest[:, None]
+        inner, ends = values[:, 0], values[:, 1:]
+        squares = np.add.outer(poles * inner, poles * inner) + total - ends @ ends.T
+        squares /= rest[:, None] + poles[:, None] * rest  # 1 − λλ'
+        return float(max(total - 2.0 * weights @ inner + weights @ squares @ weights, 1e-12 * total))
+
+    return energy
 
 
 def _logarithms(decays: Array) -> Array:
@@ -214,7 +272,7 @@ def _logarithms(decays: Array) -> Array:
     return np.where(decays < 0.5, np.log(decays), np.log1p(-np.minimum(1.0 - decays, 0.5)))
 
 
-def _geometric(logs: Array, count: NDArray[np.int64]) -> Array:
+def _geometric(logs: Array, count: Array | NDArray[np.int64]) -> Array:
     """Return 1 + r + … + r^(count − 1) for r = exp(logs), which is below 1."""
     return np.expm1(count * logs) / np.expm1(logs)
 

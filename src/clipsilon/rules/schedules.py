@@ -50,6 +50,14 @@ def stretches(schedule: Schedule, steps: int) -> list[tuple[int, float]]:
     return [(int(length), float(size(schedule, t))) for t, length in zip(starts, lengths, strict=True)]
 
 
+def sizes(schedule: Schedule, steps: int) -> NDArray[np.float64]:
+    """Return the numbers for the steps 1, …, `steps`."""
+    if isinstance(schedule, InverseTime | Power):
+        return np.asarray(size(schedule, np.arange(1.0, steps + 1.0)), dtype=np.float64)
+    lengths, values = zip(*stretches(schedule, steps), strict=True)
+    return np.repeat(np.array(values), lengths)
+
+
 def scaled(schedule: Schedule, factor: float) -> Schedule:
     """Return a schedule of the package with all its values multiplied by a factor."""
     match schedule:
