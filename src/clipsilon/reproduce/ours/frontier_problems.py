@@ -1,0 +1,81 @@
+"""The four problems of the frontier: paper 1's two, one with rare labels, and one with skewed targets."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from clipsilon._core.parts import implements
+from clipsilon.problems import losses, responses
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.responses import respond
+from clipsilon.reproduce.problems import credit_problem, quadratic
+
+
+class Case(NamedTuple):
+    """A problem, and where runs on it start.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    start : float
+        Every entry of θ at the start.
+    """
+
+    problem: Problem
+    start: float
+
+
+class TargetShift(NamedTuple):
+    """Targets that follow their prediction: y = ȳ + strength·⟨x, θ⟩, as prices follow a published forecast."""
+
+    strength: float
+
+
+@implements(respond, TargetShift)
+def _(response, deployed, features, label, moved, rng):
+    prediction = 0.0
+    for j in range(features.size):
+        moved[j] = features[j]
+        prediction += features[j] * deployed[j]
+    return label + response.strength * prediction
+
+
+def quadratic_case() -> Case:
+    """Return paper 1's first problem with β = 0.05: 100,000 records of one number."""
+    return Case(quadratic(0.05), 5.0)
+
+
+def credit_case() -> Case:
+    """Return paper 1's credit problem with β = 0.1."""
+    return Case(credit_problem(0.1), 0.0)
+
+
+@cache
+def imbalanced_case() -> Case:
+    """Return a logistic problem with few ones: 50,000 records, 20 columns, five of them log-normal, and a constant."""
+    rng = np.random.default_rng(0)
+    columns = rng.standard_normal((50_000, 20))
+    columns[:, :5] = np.exp(0.75 * columns[:, :5])
+    slopes = np.where(np.arange(20) % 2, -0.4, 0.4)
+    labels = (rng.random(50_000) < expit(columns @ slopes - 4.2)).astype(float)
+    features = np.column_stack([np.ones(50_000), columns])
+    return Case(Problem(features, labels, loss=losses.Logistic(l2=1e-3), response=responses.BestResponse(0.1)), 0.0)
+
+
+@cache
+def skewed_case() -> Case:
+    """Return a linear regression with skewed errors: 100,000 records, ten normal columns and a constant.
+
+    The errors follow Lomax's law with exponent 2.5, centred and times 1.5; targets move by 0.3 of their prediction.
+    """
+    rng = np.random.default_rng(0)
+    features = np.column_stack([np.ones(100_000), rng.standard_normal((100_000, 10))])
+    slopes = np.where(np.arange(11) % 2, -0.5, 0.5)
+    errors = 1.5 * (rng.pareto(2.5, 100_000) - 1 / 1.5)
+    targets = features @ slopes + errors
+    return Case(Problem(features, targets, loss=losses.SquaredError(), response=TargetShift(0.3)), 0.0)

@@ -1,0 +1,257 @@
+"""The best setting of each rule at a certified ε: a search by runs, with random numbers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clipsilon.engine.means import gradient_norms
+from clipsilon.engine.runner import DivergenceError, run
+from clipsilon.privacy.calibration import calibrated
+from clipsilon.problems.problem import Problem
+from clipsilon.reproduce.ours.frontier_problems import Case
+from clipsilon.rules.clipping import suggest_quantile
+from clipsilon.rules.noise import Correlated, Gaussian
+from clipsilon.rules.outputs import TailAverage
+from clipsilon.rules.presets import PCSGD, AdaptiveDPSGD, CorrelatedSGD, DiceSGD, TrackedSGD
+from clipsilon.rules.rule import Rule
+from clipsilon.rules.schedules import Constant
+from clipsilon.theory.forecast import decay_rates
+
+ADJACENCY, DELTA = "zero-out", 1e-5
+_CAP = 4.0
+_QUANTILES = (0.9, 0.999)  # of gradient norms at θ_PS: the clips from which the search begins
+# What is multiplied in one move. Batch and epochs move together with the step, so that the sum of all steps stays.
+_MOVES: tuple[dict[str, float], ...] = (
+    {"step": 2.0},
+    {"step": 0.5},
+    {"clip": 1.5},
+    {"clip": 1 / 1.5},
+    {"clip": 1.5, "step": 1 / 1.5},
+    {"clip": 1 / 1.5, "step": 1.5},
+    {"batch": 4.0, "step": 4.0},
+    {"batch": 0.25, "step": 0.25},
+    {"epochs": 2.0, "step": 0.5},
+    {"epochs": 0.5, "step": 2.0},
+    {"cap": 2.0},
+    {"cap": 0.5},
+)
+_WORTH = 0.98  # a move must bring the gap below this multiple of what it was
+_SEED = 1  # of the search; another seed measures what it found
+
+Array = NDArray[np.float64]
+
+
+class Setting(NamedTuple):
+    """What is searched for.
+
+    Attributes
+    ----------
+    clip, step : float
+        The threshold and the constant step size.
+    batch, epochs : int
+        Records per step, and the number of passes over the records.
+    cap : float, default 4.0
+        DiceSGD's cap on what one record leaves in the error, in units of the clip.
+    """
+
+    clip: float
+    step: float
+    batch: int
+    epochs: int
+    cap: float = _CAP
+
+    def steps(self, records: int) -> int:
+        """Return the number of steps on this number of records."""
+        return self.epochs * (records // self.batch)
+
+
+def _ordered(setting: Setting, noise: float, _: Problem) -> Rule:
+    return PCSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, "single-pass")
+
+
+def _plain(setting: Setting, noise: float, _: Problem) -> Rule:
+    return PCSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, "poisson")
+
+
+def _dice(setting: Setting, noise: float, _: Problem) -> Rule:
+    step, clip = Constant(setting.step), setting.clip
+    return DiceSGD(step, clip, clip, noise * clip, setting.cap * clip, setting.batch, "poisson")
+
+
+def _correlated(setting: Setting, noise: float, _: Problem) -> Rule:
+    sampling = "single-pass" if setting.epochs == 1 else "cyclic"
+    return CorrelatedSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, sampling)
+
+
+def _tracked(setting: Setting, noise: float, _: Problem) -> Rule:
+    return TrackedSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch)
+
+
+def _adaptive(setting: Setting, noise: float, problem: Problem) -> Rule:
+    multiplier, steps = noise * setting.batch, setting.steps(problem.records)
+    quantile = suggest_quantile(problem.dimension, multiplier, setting.batch, steps)
+    return AdaptiveDPSGD(Constant(setting.step), setting.clip, multiplier, setting.batch, quantile)
+
+
+Maker = Callable[[Setting, float, Problem], Rule]  # of a rule with noise in units of the clip
+RULES: dict[str, Maker] = {
+    "PCSGD, in order": _ordered,
+    "PCSGD": _plain,
+    "DiceSGD": _dice,
+    "CorrelatedSGD": _correlated,
+    "TrackedSGD": _tracked,
+    "AdaptiveDPSGD": _adaptive,
+}
+
+
+def rule_of(case: Case, name: str, setting: Setting, epsilon: float) -> Rule:
+    """Return the rule, with the noise that certifies ε, which releases the mean of the last half of its iterates.
+
+    Parameters
+    ----------
+    case : Case
+        The problem.
+    name : str
+        A key of `RULES`.
+    setting : Setting
+        Threshold, step, batch and epochs.
+    epsilon : float
+        The certified ε; infinite for none.
+
+    Returns
+    -------
+    Rule
+        The rule.
+    """
+    records = case.problem.records
+    noise = _unit_noise(name, setting._replace(clip=1.0, step=1.0), epsilon, records)
+    return replace(RULES[name](setting, noise, case.problem), output=TailAverage())
+
+
+@cache
+def _unit_noise(name: str, unit: Setting, epsilon: float, records: int) -> float:
+    """Return the noise that certifies ε at a clip of one; that of a step is scaled with the clip."""
+    if np.isinf(epsilon):
+        return 0.0
+    # Sum and count of an adaptive clip are certified together as PCSGD is.
+    make = RULES["PCSGD" if name == "AdaptiveDPSGD" else name]
+    rule = make(unit, 1.0, None)  # type: ignore[arg-type]
+    noise = calibrated(rule, epsilon, DELTA, records, unit.steps(records), adjacency=ADJACENCY).noise
+    assert isinstance(noise, Gaussian | Correlated)
+    return noise.std
+
+
+def gaps(case: Case, goal: Array, rule: Rule, steps: int, replicates: int, seed: int) -> Array:
+    """Run a rule and return ‖θ − θ_PS‖² of what each replicate releases; infinite if a run diverges.
+
+    Parameters
+    ----------
+    case : Case
+        The problem.
+    goal : array of shape (d,)
+        θ_PS.
+    rule : Rule
+        The rule.
+    steps, replicates, seed : int
+        As for `clipsilon.run`.
+
+    Returns
+    -------
+    array of shape (replicates,)
+        The gaps.
+    """
+    try:
+        trace = run(case.problem, rule, steps, case.start, replicates, seed, record=[steps], progress=False)
+    except DivergenceError:
+        return np.full(replicates, np.inf)
+    return np.asarray(np.sum((trace.output - goal) ** 2, axis=1))
+
+
+def search(
+    case: Case, goal: Array, name: str, epsilons: tuple[float, ...], most: int, replicates: int
+) -> list[Setting]:
+    """Return the setting with the smallest mean gap for each ε; each search begins where the last one ended.
+
+    Parameters
+    ----------
+    case : Case
+        The problem.
+    goal : array of shape (d,)
+        θ_PS.
+    name : str
+        A key of `RULES`.
+    epsilons : tuple of float
+        The certified ε.
+    most : int
+        The largest number of epochs.
+    replicates : int
+        Runs per setting.
+
+    Returns
+    -------
+    list of Setting
+        One per ε.
+    """
+    begins = _first(case, goal, name, most)
+    found = []
+    for epsilon in epsilons:
+        ends = [_climb(case, goal, name, epsilon, most, replicates, begin) for begin in begins]
+        found.append(min(ends)[1])
+        begins = [found[-1]]
+    return found
+
+
+def _climb(
+    case: Case,
+    goal: Array,
+    name: str,
+    epsilon: float,
+    most: int,
+    replicates: int,
+    best: Setting,
+) -> tuple[float, Setting]:
+    """Move one thing at a time, for as long as the mean gap falls; return the gap and the setting."""
+    records = case.problem.records
+
+    @cache
+    def score(setting: Setting) -> float:
+        rule = rule_of(case, name, setting, epsilon)
+        return float(gaps(case, goal, rule, setting.steps(records), replicates, _SEED).mean())
+
+    moved = True
+    while moved:
+        moved = False
+        for factors in _MOVES:
+            other = _moved(best, factors)
+            while _allowed(other, name, records, most) and score(other) < _WORTH * score(best):
+                best, other, moved = other, _moved(other, factors), True
+    return score(best), best
+
+
+def _moved(at: Setting, factors: dict[str, float]) -> Setting:
+    """Return the setting with some of its numbers multiplied."""
+    changed = {key: type(getattr(at, key))(factor * getattr(at, key)) for key, factor in factors.items()}
+    return at._replace(**changed)
+
+
+def _allowed(setting: Setting, name: str, records: int, most: int) -> bool:
+    """Return whether a setting is within the limits; the cap is searched for DiceSGD alone."""
+    fits = 1 <= setting.batch <= records // 4 and 1 <= setting.epochs <= most
+    return fits and setting.cap >= 1 and (name == "DiceSGD" or setting.cap == _CAP)
+
+
+def _first(case: Case, goal: Array, name: str, most: int) -> list[Setting]:
+    """Return settings from which to search: a step that is stable and travels far enough, a small and a large clip."""
+    rates = decay_rates(case.problem, goal)
+    batch, epochs = max(1, case.problem.records // 1000), min(8, most)
+    steps = Setting(1.0, 1.0, batch, epochs).steps(case.problem.records)
+    step = float(min(0.5 / rates.max(), 10 / (steps * max(rates.min(), 1e-9))))
+    clips = np.quantile(gradient_norms(case.problem, goal, goal, 1), _QUANTILES)
+    share = 0.1 if name == "TrackedSGD" else 1.0  # a record takes part several times until it is tracked
+    return [Setting(share * float(clip), step, batch, epochs) for clip in clips]
