@@ -6,28 +6,43 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from clipsilon._core.parts import implements
+from clipsilon.analysis.fixed_points import stable_point
 from clipsilon.problems import losses, responses
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import respond
 from clipsilon.reproduce.problems import credit_problem, quadratic
+from clipsilon.theory.forecast import decay_rates
 
 
 class Case(NamedTuple):
-    """A problem, and where runs on it start.
+    """A problem, where runs on it start, and where they should end.
 
-    Parameters
+    Attributes
     ----------
     problem : Problem
         The problem.
     start : float
         Every entry of θ at the start.
+    goal : array of shape (d,)
+        θ_PS.
+    rates : array of shape (d,)
+        How fast deviations from θ_PS decay without clipping, in increasing order.
     """
 
     problem: Problem
     start: float
+    goal: NDArray[np.float64]
+    rates: NDArray[np.float64]
+
+
+def case_of(problem: Problem, start: float) -> Case:
+    """Return a problem with its stable point."""
+    goal = stable_point(problem).theta
+    return Case(problem, start, goal, decay_rates(problem, goal))
 
 
 class TargetShift(NamedTuple):
@@ -45,14 +60,16 @@ def _(response, deployed, features, label, moved, rng):
     return label + response.strength * prediction
 
 
+@cache
 def quadratic_case() -> Case:
     """Return paper 1's first problem with β = 0.05: 100,000 records of one number."""
-    return Case(quadratic(0.05), 5.0)
+    return case_of(quadratic(0.05), 5.0)
 
 
+@cache
 def credit_case() -> Case:
     """Return paper 1's credit problem with β = 0.1."""
-    return Case(credit_problem(0.1), 0.0)
+    return case_of(credit_problem(0.1), 0.0)
 
 
 @cache
@@ -64,7 +81,8 @@ def imbalanced_case() -> Case:
     slopes = np.where(np.arange(20) % 2, -0.4, 0.4)
     labels = (rng.random(50_000) < expit(columns @ slopes - 4.2)).astype(float)
     features = np.column_stack([np.ones(50_000), columns])
-    return Case(Problem(features, labels, loss=losses.Logistic(l2=1e-3), response=responses.BestResponse(0.1)), 0.0)
+    loss, response = losses.Logistic(l2=1e-3), responses.BestResponse(0.1)
+    return case_of(Problem(features, labels, loss=loss, response=response), 0.0)
 
 
 @cache
@@ -78,4 +96,4 @@ def skewed_case() -> Case:
     slopes = np.where(np.arange(11) % 2, -0.5, 0.5)
     errors = 1.5 * (rng.pareto(2.5, 100_000) - 1 / 1.5)
     targets = features @ slopes + errors
-    return Case(Problem(features, targets, loss=losses.SquaredError(), response=TargetShift(0.3)), 0.0)
+    return case_of(Problem(features, targets, loss=losses.SquaredError(), response=TargetShift(0.3)), 0.0)

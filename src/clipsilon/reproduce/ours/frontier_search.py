@@ -7,21 +7,21 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon.engine.means import gradient_norms
 from clipsilon.engine.runner import DivergenceError, run
 from clipsilon.privacy.calibration import calibrated
-from clipsilon.problems.problem import Problem
 from clipsilon.reproduce.ours.frontier_problems import Case
+from clipsilon.rules import correlation
 from clipsilon.rules.clipping import suggest_quantile
 from clipsilon.rules.noise import Correlated, Gaussian
 from clipsilon.rules.outputs import TailAverage
 from clipsilon.rules.presets import PCSGD, AdaptiveDPSGD, CorrelatedSGD, DiceSGD, TrackedSGD
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Constant
-from clipsilon.theory.forecast import decay_rates
 
 ADJACENCY, DELTA = "zero-out", 1e-5
 _CAP = 4.0
@@ -71,35 +71,48 @@ class Setting(NamedTuple):
         return self.epochs * (records // self.batch)
 
 
-def _ordered(setting: Setting, noise: float, _: Problem) -> Rule:
+def _ordered(setting: Setting, noise: float, _: Case) -> Rule:
     return PCSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, "single-pass")
 
 
-def _plain(setting: Setting, noise: float, _: Problem) -> Rule:
+def _plain(setting: Setting, noise: float, _: Case) -> Rule:
     return PCSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, "poisson")
 
 
-def _dice(setting: Setting, noise: float, _: Problem) -> Rule:
+def _dice(setting: Setting, noise: float, _: Case) -> Rule:
     step, clip = Constant(setting.step), setting.clip
     return DiceSGD(step, clip, clip, noise * clip, setting.cap * clip, setting.batch, "poisson")
 
 
-def _correlated(setting: Setting, noise: float, _: Problem) -> Rule:
+def _correlated(setting: Setting, noise: float, case: Case) -> Rule:
     sampling = "single-pass" if setting.epochs == 1 else "cyclic"
-    return CorrelatedSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, sampling)
+    buffers = _buffers(setting.step, setting.batch, setting.epochs, case.problem.records, tuple(case.rates))
+    step, clip = Constant(setting.step), setting.clip
+    return CorrelatedSGD(step, clip, noise * clip, setting.batch, sampling, buffers=buffers)
 
 
-def _tracked(setting: Setting, noise: float, _: Problem) -> Rule:
+@cache
+def _buffers(step: float, batch: int, epochs: int, records: int, rates: tuple[float, ...]) -> Array:
+    """Return the matrix with the least noise in the mean of the last half, for a few of the rates of decay."""
+    separation = records // batch
+    steps = epochs * separation
+    some = np.sort(rates)[np.unique(np.linspace(0, len(rates) - 1, 4).round().astype(int))]
+    some = np.minimum(some, 1 / step)  # beyond, only the clip keeps a run from diverging
+    responses = [correlation.average_response(Constant(step), rate, steps, steps // 2) for rate in some]
+    return correlation.fit(np.stack(responses), epochs, separation)
+
+
+def _tracked(setting: Setting, noise: float, _: Case) -> Rule:
     return TrackedSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch)
 
 
-def _adaptive(setting: Setting, noise: float, problem: Problem) -> Rule:
-    multiplier, steps = noise * setting.batch, setting.steps(problem.records)
-    quantile = suggest_quantile(problem.dimension, multiplier, setting.batch, steps)
+def _adaptive(setting: Setting, noise: float, case: Case) -> Rule:
+    multiplier, steps = noise * setting.batch, setting.steps(case.problem.records)
+    quantile = suggest_quantile(case.problem.dimension, multiplier, setting.batch, steps)
     return AdaptiveDPSGD(Constant(setting.step), setting.clip, multiplier, setting.batch, quantile)
 
 
-Maker = Callable[[Setting, float, Problem], Rule]  # of a rule with noise in units of the clip
+Maker = Callable[[Setting, float, Case], Rule]  # of a rule with noise in units of the clip
 RULES: dict[str, Maker] = {
     "PCSGD, in order": _ordered,
     "PCSGD": _plain,
@@ -129,33 +142,34 @@ def rule_of(case: Case, name: str, setting: Setting, epsilon: float) -> Rule:
     Rule
         The rule.
     """
-    records = case.problem.records
-    noise = _unit_noise(name, setting._replace(clip=1.0, step=1.0), epsilon, records)
-    return replace(RULES[name](setting, noise, case.problem), output=TailAverage())
-
-
-@cache
-def _unit_noise(name: str, unit: Setting, epsilon: float, records: int) -> float:
-    """Return the noise that certifies ε at a clip of one; that of a step is scaled with the clip."""
-    if np.isinf(epsilon):
-        return 0.0
     # Sum and count of an adaptive clip are certified together as PCSGD is.
-    make = RULES["PCSGD" if name == "AdaptiveDPSGD" else name]
-    rule = make(unit, 1.0, None)  # type: ignore[arg-type]
-    noise = calibrated(rule, epsilon, DELTA, records, unit.steps(records), adjacency=ADJACENCY).noise
-    assert isinstance(noise, Gaussian | Correlated)
-    return noise.std
+    unit = RULES["PCSGD" if name == "AdaptiveDPSGD" else name](setting._replace(clip=1.0), 1.0, case)
+    noise = 0.0
+    if np.isfinite(epsilon):
+        noise = _certified_noise(unit, epsilon, case.problem.records, setting.steps(case.problem.records))
+    return replace(RULES[name](setting, noise, case), output=TailAverage())
 
 
-def gaps(case: Case, goal: Array, rule: Rule, steps: int, replicates: int, seed: int) -> Array:
+_NOISE: dict[tuple[object, ...], float] = {}  # by rule, apart from its step, and budget
+
+
+def _certified_noise(unit: Rule, epsilon: float, records: int, steps: int) -> float:
+    """Return the noise that certifies ε at a clip of one; it is computed once for all step sizes."""
+    key = (joblib.hash(replace(unit, step=Constant(1.0))), epsilon, records, steps)
+    if key not in _NOISE:
+        noise = calibrated(unit, epsilon, DELTA, records, steps, adjacency=ADJACENCY).noise
+        assert isinstance(noise, Gaussian | Correlated)
+        _NOISE[key] = noise.std
+    return _NOISE[key]
+
+
+def gaps(case: Case, rule: Rule, steps: int, replicates: int, seed: int) -> Array:
     """Run a rule and return ‖θ − θ_PS‖² of what each replicate releases; infinite if a run diverges.
 
     Parameters
     ----------
     case : Case
         The problem.
-    goal : array of shape (d,)
-        θ_PS.
     rule : Rule
         The rule.
     steps, replicates, seed : int
@@ -170,20 +184,16 @@ def gaps(case: Case, goal: Array, rule: Rule, steps: int, replicates: int, seed:
         trace = run(case.problem, rule, steps, case.start, replicates, seed, record=[steps], progress=False)
     except DivergenceError:
         return np.full(replicates, np.inf)
-    return np.asarray(np.sum((trace.output - goal) ** 2, axis=1))
+    return np.asarray(np.sum((trace.output - case.goal) ** 2, axis=1))
 
 
-def search(
-    case: Case, goal: Array, name: str, epsilons: tuple[float, ...], most: int, replicates: int
-) -> list[Setting]:
+def search(case: Case, name: str, epsilons: tuple[float, ...], most: int, replicates: int) -> list[Setting]:
     """Return the setting with the smallest mean gap for each ε; each search begins where the last one ended.
 
     Parameters
     ----------
     case : Case
         The problem.
-    goal : array of shape (d,)
-        θ_PS.
     name : str
         A key of `RULES`.
     epsilons : tuple of float
@@ -198,10 +208,10 @@ def search(
     list of Setting
         One per ε.
     """
-    begins = _first(case, goal, name, most)
+    begins = _first(case, name, most)
     found = []
     for epsilon in epsilons:
-        ends = [_climb(case, goal, name, epsilon, most, replicates, begin) for begin in begins]
+        ends = [_climb(case, name, epsilon, most, replicates, begin) for begin in begins]
         found.append(min(ends)[1])
         begins = [found[-1]]
     return found
@@ -209,7 +219,6 @@ def search(
 
 def _climb(
     case: Case,
-    goal: Array,
     name: str,
     epsilon: float,
     most: int,
@@ -222,7 +231,7 @@ def _climb(
     @cache
     def score(setting: Setting) -> float:
         rule = rule_of(case, name, setting, epsilon)
-        return float(gaps(case, goal, rule, setting.steps(records), replicates, _SEED).mean())
+        return float(gaps(case, rule, setting.steps(records), replicates, _SEED).mean())
 
     moved = True
     while moved:
@@ -246,12 +255,11 @@ def _allowed(setting: Setting, name: str, records: int, most: int) -> bool:
     return fits and setting.cap >= 1 and (name == "DiceSGD" or setting.cap == _CAP)
 
 
-def _first(case: Case, goal: Array, name: str, most: int) -> list[Setting]:
+def _first(case: Case, name: str, most: int) -> list[Setting]:
     """Return settings from which to search: a step that is stable and travels far enough, a small and a large clip."""
-    rates = decay_rates(case.problem, goal)
     batch, epochs = max(1, case.problem.records // 1000), min(8, most)
     steps = Setting(1.0, 1.0, batch, epochs).steps(case.problem.records)
-    step = float(min(0.5 / rates.max(), 10 / (steps * max(rates.min(), 1e-9))))
-    clips = np.quantile(gradient_norms(case.problem, goal, goal, 1), _QUANTILES)
+    step = float(min(0.5 / case.rates.max(), 10 / (steps * max(case.rates.min(), 1e-9))))
+    clips = np.quantile(gradient_norms(case.problem, case.goal, case.goal, 1), _QUANTILES)
     share = 0.1 if name == "TrackedSGD" else 1.0  # a record takes part several times until it is tracked
     return [Setting(share * float(clip), step, batch, epochs) for clip in clips]
