@@ -10,7 +10,7 @@ DOCS_READY := $(VENV)/docs-ready
 
 .PHONY: demo test check verify docs bench quality measures format clean
 
-demo: $(READY)  ## compare SGD, PCSGD and DiceSGD: a table, and a figure and a page in clipsilon-demo/
+demo: $(READY)  ## compare SGD, PCSGD, DiceSGD and CorrelatedSGD: a table, and a figure and a page in clipsilon-demo/
 	$(BIN)/clipsilon demo
 
 test: $(READY)  ## run the test suite

@@ -19,13 +19,13 @@ from clipsilon.reproduce.laboratory import Laboratory
 
 @pytest.fixture
 def small(monkeypatch, tmp_path):
-    quadratic = demo.quadratic_case()._replace(run_steps=30_000, replicates=4, audit_runs=20)
+    quadratic = demo.quadratic_case()._replace(run_steps=30_000, replicates=4, audit_runs=20, private_steps=30_000)
     monkeypatch.setattr(demo, "quadratic_case", lambda: quadratic)
     real = demo.credit_case
 
     def short():
         case, source = real()
-        return case._replace(run_steps=2000, replicates=2, audit_runs=20), source
+        return case._replace(run_steps=2000, replicates=2, audit_runs=20, private_steps=500), source
 
     monkeypatch.setattr(demo, "credit_case", short)
     monkeypatch.setattr(problems, "credit", generated_credit)
@@ -43,7 +43,17 @@ def test_demo(small, tmp_path):
     done = CliRunner().invoke(cli.main, ["demo", "--output", str(out), "--quiet"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "a generated stand-in" in done.output
-    for word in ("SGD", "PCSGD", "DiceSGD", "Quadratic", "Credit", "claimed ε", "certified ε", "audited ε"):
+    for word in (
+        "SGD",
+        "PCSGD",
+        "DiceSGD",
+        "CorrelatedSGD",
+        "Quadratic",
+        "Credit",
+        "claimed ε",
+        "certified ε",
+        "audited ε",
+    ):
         assert word in done.output
     names = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
     each = {"chart-1.svg", "chart-1.png", "chart-1.csv", "table-1.csv", "result.json"}
@@ -64,29 +74,33 @@ def test_the_first_screen_is_for_a_newcomer(small, tmp_path):
     assert places == sorted(places)
     assert 'class="tally"' not in text
     assert lines[0].startswith(f"{demo.TITLE}\n\n{demo.LEAD}")
-    _, clipped, fed_back = done[0].result.tables[0].rows
+    _, clipped, fed_back, private = done[0].result.tables[0].rows
     lessons = demo.takeaways(done[0].result)
     assert f"distance of {clipped.gap:.3g}. The exact limit, {clipped.bias:.3g}" in lessons[0].text
     assert lessons[1].heading == "Error feedback removes that price."
     assert f"{round(clipped.gap / fed_back.gap)} times closer" in lessons[1].text
+    assert lessons[3].heading == "A model can be private and good."
+    assert private.certified <= 1
+    assert f"ends at {private.gap:.2g} with a proven ε of at most 1." in lessons[3].text
     for heading, words in lessons:
         assert to_html(heading) in text
         assert to_html(words) in text
     shown = [piece for piece in demo.summary(done) if isinstance(piece, str)]
     assert "PCSGD    ████████████████████████████████████████" in shown[2]
-    assert [f"{k}. {heading} {words}" for k, (heading, words) in enumerate(lessons, start=1)] == shown[-4:-1]
+    assert [f"{k}. {heading} {words}" for k, (heading, words) in enumerate(lessons, start=1)] == shown[-5:-1]
 
 
 def test_lessons_follow_from_the_findings():
     """If the statements do not hold, the headings do not claim that they do."""
     row = demo.Row("PCSGD", 2.0, 4.0, 1.0, 0.5, 0.1)
-    table = Table("", demo.COLUMNS, [row._replace(rule="SGD"), row, row._replace(rule="DiceSGD")])
-    findings = [Finding("", "", False), Finding("", "", False), Finding("", "", True), Finding("", "", True)]
+    table = Table("", demo.COLUMNS, [row._replace(rule=name) for name in ("SGD", "PCSGD", "DiceSGD", "CorrelatedSGD")])
+    findings = [Finding("", "", holds) for holds in (False, False, True, True, False)]
     headings = [heading for heading, _ in demo.takeaways(Result(findings, tables=[table]))]
     assert headings == [
         "Clipping has a price, and this run does not show it yet.",
         "Error feedback has not removed that price.",
         "The claimed ε is proven.",
+        "The private rule is not good enough yet.",
     ]
 
 
@@ -105,12 +119,15 @@ def test_a_page_that_others_wrote_is_left_alone(tmp_path, monkeypatch):
 
 def test_the_demo_shows_what_it_says(small, tmp_path):
     result = demo.compare(demo.quadratic_case(), Laboratory(folder=tmp_path, progress=False))
-    (_, plain, *_), (_, clipped, bias, *_), (_, fed_back, *_) = result.tables[0].rows
+    (_, plain, *_), (_, clipped, bias, *_), (_, fed_back, *_), private = result.tables[0].rows
     assert clipped == pytest.approx(bias, rel=0.03)
     assert fed_back < 0.02 * clipped
     assert plain < 0.02 * clipped
     assert [finding.verdict for finding in result.findings[:2]] == ["holds", "holds"]
-    assert [finding.holds for finding in result.findings[2:]] == [False, False]  # far more can be proven than claimed
+    assert [finding.holds for finding in result.findings[2:4]] == [False, False]  # far more can be proven than claimed
+    assert result.findings[4].holds
+    assert private.gap < 0.05 * clipped
+    assert 0.97 < private.certified <= 1.0
 
 
 def test_fetching_data_that_cannot_be_had(monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ from clipsilon.cli.options import quiet_option
 )
 @quiet_option
 def command(output: Path, quiet: bool) -> None:
-    """Compare SGD, PCSGD and DiceSGD on two problems: print tables, and write a short form of the report."""
+    """Compare four rules, from SGD to CorrelatedSGD, on two problems: print tables, and write a short page."""
     from clipsilon.cli.demo_report import demo, summary
     from clipsilon.report.terminal import console
     from clipsilon.reproduce.laboratory import Laboratory

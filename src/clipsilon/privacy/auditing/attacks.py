@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import fftconvolve
 from scipy.special import logsumexp
 
 from clipsilon.engine import Trace, run
@@ -190,20 +191,19 @@ def _likelihood(released: Release, adjacency: str) -> Statistic:
 
 def _whitened(released: Release, buffers: Array) -> Statistic:
     """Return the log-likelihood ratio under correlated noise, of C·x, whose noise is independent."""
-    c = coefficients(buffers, released.steps)
-    shift = released.bound / released.batch
-    apart = released.separation or 1
-    places = np.arange(min(apart, released.steps))
-    shifts = np.zeros((len(places), released.steps))
-    for place in places:
-        for t in range(place, released.steps, apart):
-            shifts[place, t:] += shift * c[: released.steps - t]
+    steps, apart = released.steps, released.separation or 1
+    c = coefficients(buffers, steps)
+    shift = np.zeros(steps)  # of C·x by a record that takes part in the first step, and then every `apart` steps
+    for t in range(0, steps, apart):
+        shift[t:] += released.bound / released.batch * c[: steps - t]
+    places = min(apart, steps)
+    energies = np.cumsum(shift**2)[::-1][:places]
 
     def statistic(trace: Trace) -> Array:
         updates = -np.diff(trace.theta[:, :, 0], axis=1)
-        white = np.stack([np.convolve(row, c)[: released.steps] for row in updates])
-        gains = (white @ shifts.T - 0.5 * (shifts**2).sum(axis=1)) / released.noise_std**2
-        return np.asarray(logsumexp(gains, axis=1))
+        white = fftconvolve(updates, c[np.newaxis], axes=1)[:, :steps]
+        products = fftconvolve(white, shift[np.newaxis, ::-1], axes=1)[:, steps - 1 : steps - 1 + places]
+        return np.asarray(logsumexp((products - 0.5 * energies) / released.noise_std**2, axis=1))
 
     return statistic
 
