@@ -40,7 +40,7 @@ PARAMETERS = {
     "δ, adjacency": "10⁻⁵, zero-out",
     "clip, step, batch, epochs": "the best for each rule and ε by runs with other random numbers, which cost no budget",
     "released": "the mean of the last half of the iterates",
-    "epochs": "1, or up to 64 (quick: 8)",
+    "epochs": "1, or up to 64 (quick: 4)",
     "replicates": "100 (quick: 20)",
 }
 _SEED = 2  # the search used another
@@ -98,7 +98,7 @@ def measured(case: Case, name: str, epsilons: tuple[float, ...], most: int, quic
     list of Found
         One per ε.
     """
-    settings = search(case, name, epsilons, most, 4 if quick else 8)
+    settings = search(case, name, epsilons, most, quick)
     found = []
     for epsilon, setting in zip(epsilons, settings, strict=True):
         rule, steps = rule_of(case, name, setting, epsilon), setting.steps(case.problem.records)
@@ -135,7 +135,7 @@ def frontier(lab: Lab, case: Case, remark: str = "") -> Result:
     Result
         Findings, two charts and a table.
     """
-    epsilons, most = (QUICK_EPSILONS, 8) if lab.quick else (EPSILONS, 64)
+    epsilons, most = (QUICK_EPSILONS, 4) if lab.quick else (EPSILONS, 64)
 
     def run_all(names: tuple[str, ...], epochs: int) -> list[Found]:
         return [one for name in names for one in lab.keep(measured, case, name, epsilons, epochs, lab.quick)]

@@ -187,8 +187,8 @@ def gaps(case: Case, rule: Rule, steps: int, replicates: int, seed: int) -> Arra
     return np.asarray(np.sum((trace.output - case.goal) ** 2, axis=1))
 
 
-def search(case: Case, name: str, epsilons: tuple[float, ...], most: int, replicates: int) -> list[Setting]:
-    """Return the setting with the smallest mean gap for each ε; each search begins where the last one ended.
+def search(case: Case, name: str, epsilons: tuple[float, ...], most: int, quick: bool) -> list[Setting]:
+    """Return the setting with the smallest mean gap for each ε.
 
     Parameters
     ----------
@@ -200,20 +200,20 @@ def search(case: Case, name: str, epsilons: tuple[float, ...], most: int, replic
         The certified ε.
     most : int
         The largest number of epochs.
-    replicates : int
-        Runs per setting.
+    quick : bool
+        Whether to make fewer runs, and to begin each search only where the last one ended.
 
     Returns
     -------
     list of Setting
         One per ε.
     """
-    begins = _first(case, name, most)
-    found = []
+    first = _first(case, name, most)
+    begins, found = first[-1:] if quick else first, []
     for epsilon in epsilons:
-        ends = [_climb(case, name, epsilon, most, replicates, begin) for begin in begins]
+        ends = [_climb(case, name, epsilon, most, 4 if quick else 16, begin) for begin in begins]
         found.append(min(ends)[1])
-        begins = [found[-1]]
+        begins = found[-1:] if quick else [*first, found[-1]]
     return found
 
 
