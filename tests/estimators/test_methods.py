@@ -75,6 +75,25 @@ def test_choices_are_followed():
     assert made("dpgd", Choices(clip=0.3)).rule.clip == (0.3,)
 
 
+def test_a_clip_that_is_not_a_number_is_answered_with_what_to_write():
+    for method in ("dpsgd", "adaptive-dpsgd"):
+        with pytest.raises(ValueError, match="^clip must be .* or left out, got .adaptive.: method=.adaptive-dpsgd. "):
+            made(method, Choices(clip="adaptive"))
+    with pytest.raises(ValueError, match="^clip must be .*, got Power.*: .* give a Rule that has it as method"):
+        made("dpsgd", Choices(clip=cs.schedules.Power(1.0, 0.5)))
+    with pytest.raises(ValueError, match="^clip must be a finite number, got 'large'"):
+        made("dpsgd", Choices(clip="large"))
+
+
+def test_a_rule_with_a_clip_that_changes_gets_its_noise():
+    clip, noise = cs.clipping.Scheduled(cs.schedules.Power(1.0, 0.5)), cs.noise.Proportional(1.0)
+    own = replace(cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch=40), clip=clip, noise=noise)
+    phase = made(own, Choices(epochs=5))
+    constant = made(cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch=40), Choices(epochs=5))
+    assert (phase.rule.clip, phase.steps) == (clip, 50)
+    assert phase.rule.noise.multiplier == pytest.approx(constant.rule.noise.std * 40)
+
+
 @pytest.mark.parametrize(
     ("loss", "labels"),
     [

@@ -195,7 +195,7 @@ def apply_choices(method: Method, settings: Settings, choices: Choices, epochs: 
         farther than the default ones.
     """
     usual = settings.reach / max(1.0, epochs) if method.tracks else settings.clip
-    clip = usual if choices.clip is None else checks.positive("clip", choices.clip)
+    clip = usual if choices.clip is None else _check_clip(choices.clip)
     batch = settings.batch if choices.batch is None else checks.count("batch", choices.batch)
     if choices.step is None:
         steps = epochs * records / (batch or records)
@@ -204,6 +204,21 @@ def apply_choices(method: Method, settings: Settings, choices: Choices, epochs: 
     else:
         step = choices.step if isinstance(choices.step, tuple) else Constant(checks.positive("step", choices.step))
     return settings._replace(clip=clip, batch=batch, step=step)
+
+
+def _check_clip(clip: object) -> float:
+    """Return a clip that the user chose, or say how to get one that changes from step to step."""
+    if isinstance(clip, str) and clip == "adaptive":
+        raise ValueError(
+            "clip must be a number above 0 or left out, got 'adaptive': method='adaptive-dpsgd' adapts its clip, from "
+            "that number on."
+        )
+    if isinstance(clip, tuple):  # a part, such as a schedule
+        raise ValueError(
+            f"clip must be a number above 0, got {checks.short_repr(clip)}: for a clip that changes with the step, "
+            "give a Rule that has it as method."
+        )
+    return checks.positive("clip", clip)
 
 
 def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs: float, records: int) -> Rule:
