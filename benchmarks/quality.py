@@ -4,6 +4,8 @@
     CLIPSILON_COD_RNA=folder python benchmarks/quality.py --bench  # only ε = 1, for docs/peers.md
     CLIPSILON_COD_RNA=folder python benchmarks/quality.py --tune   # selects the peers' grid points again
     CLIPSILON_COD_RNA=folder python benchmarks/quality.py --units  # only clipsilon, columns in other units
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --methods  # only clipsilon, by other methods
+    CLIPSILON_COD_RNA=folder python benchmarks/quality.py --scales   # only clipsilon, private scales
     python benchmarks/quality.py --sizes                          # only clipsilon, generated records of many sizes
 
 Prints a Markdown table: mean AUC and accuracy on test records, ± standard errors, at δ = 10⁻⁵. Columns are standardised
@@ -32,9 +34,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import clipsilon as cs
-from clipsilon.estimators import PrivateLogisticRegression
+from clipsilon.estimators import PrivateLogisticRegression, PrivateScaler
 from peers.environment import PEERS, PeerError, environment
 from results import Row, ahead, keep, unless_missing
 
@@ -74,6 +78,8 @@ def main() -> None:
     parser.add_argument("--peers", choices=("yes", "no"), default="yes")
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--units", action="store_true")
+    parser.add_argument("--methods", action="store_true")
+    parser.add_argument("--scales", action="store_true")
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--bench", action="store_true")
     parser.add_argument("--quick", action="store_true", help="with --bench: one small data set, two seeds")
@@ -86,6 +92,10 @@ def main() -> None:
         POINTS.write_text(json.dumps(points | {name: tune(name) for name in names}, indent=1) + "\n")
     elif chosen.units:
         other_units(names, range(chosen.seeds))
+    elif chosen.methods:
+        other_methods(names, range(chosen.seeds))
+    elif chosen.scales:
+        private_scales(names, range(chosen.seeds))
     elif chosen.sizes:
         other_sizes(range(chosen.seeds))
     else:
@@ -199,7 +209,69 @@ def shown(values: list[float]) -> str:
     return f"{np.mean(values):.4f} ± {np.std(values, ddof=1) / math.sqrt(len(values)):.4f}"
 
 
-# Other units, other sizes
+# Other methods, other units, other sizes
+
+COMPARED = ("dpsgd", "adaptive-dpsgd", "correlated", "tracked")
+
+
+def other_methods(names: list[str], seeds: range) -> None:
+    """Print scores of clipsilon's methods with their default settings."""
+    print("| data | ε |" + "|".join(f" `{method}` " for method in COMPARED) + "|")
+    print("|---|---|" + "---|" * len(COMPARED))
+    for name in names:
+        for epsilon in EPSILONS:
+            cells = []
+            for method in COMPARED:
+                scores = [score(ours_at(split(name, seed), epsilon, seed, method), split(name, seed)) for seed in seeds]
+                cells.append(", ".join(f"{mean(scores)[metric]:.4f}" for metric in METRICS))
+            print(f"| {name} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
+
+
+LIMITS = (math.inf, 5.0, 3.0)
+
+
+def private_scales(names: list[str], seeds: range) -> None:
+    """Print scores of clipsilon's defaults where a tenth of the budget learns the scales of the columns."""
+    print("| data | ε |" + "|".join(f" cut off at ±{limit:g} " for limit in LIMITS) + "|")
+    print("|---|---|" + "---|" * len(LIMITS))
+    for name in names:
+        for epsilon in EPSILONS:
+            cells = []
+            for limit in LIMITS:
+                scores = [ours_from_raw(*DATA[name](seed), epsilon, limit, seed) for seed in seeds]
+                cells.append(", ".join(shown([one[metric] for one in scores]) for metric in METRICS))
+            print(f"| {name} | {epsilon:g} | {' | '.join(cells)} |", flush=True)
+
+
+def ours_from_raw(
+    train: cs.datasets.Dataset, test: cs.datasets.Dataset, epsilon: float, limit: float, seed: int
+) -> dict[str, float]:
+    """Return the scores of a model whose columns were scaled within its budget, and then cut off at a limit.
+
+    Parameters
+    ----------
+    train, test : Dataset
+        Records in their own units.
+    epsilon : float
+        The ε of scales and model together, a tenth of which is for the scales, as in `clipsilon fit`.
+    limit : float
+        The largest size of a scaled value.
+    seed : int
+        Seed of the noise.
+
+    Returns
+    -------
+    dict of float
+        AUC and accuracy.
+    """
+    model = make_pipeline(
+        PrivateScaler(epsilon / 10, DELTA / 10, random_state=seed),
+        FunctionTransformer(np.clip, kw_args={"a_min": -limit, "a_max": limit}),
+        PrivateLogisticRegression(0.9 * epsilon, 0.9 * DELTA, random_state=seed, classes=[0, 1], n_jobs=1),
+    ).fit(train.features, train.labels)
+    auc = roc_auc_score(test.labels, model.decision_function(test.features))
+    return {"auc": float(auc), "accuracy": float(model.score(test.features, test.labels))}
+
 
 UNITS = {"× 1": (1.0, 1.0), "× 0.1": (0.1, 0.1), "× 10": (10.0, 10.0), "each × 0.1 … 10": (0.1, 10.0)}
 
@@ -280,21 +352,24 @@ def generated(records: int, columns: int, seed: int) -> tuple[Split, np.ndarray]
 # Data
 
 
-def credit(seed: int) -> Split:
+Pair = tuple[cs.datasets.Dataset, cs.datasets.Dataset]
+
+
+def credit(seed: int) -> Pair:
     """Return all complete rows of the credit data, split 80 : 20."""
-    return standardised(*_credit().split(0.8, seed))
+    return _credit().split(0.8, seed)
 
 
-def breast_cancer(seed: int) -> Split:
+def breast_cancer(seed: int) -> Pair:
     """Return scikit-learn's breast cancer data, split 80 : 20."""
     table = load_breast_cancer()
     whole = cs.datasets.Dataset(table.data, table.target.astype(float), tuple(table.feature_names), "UCI", True)
-    return standardised(*whole.split(0.8, seed))
+    return whole.split(0.8, seed)
 
 
-def cod_rna(seed: int) -> Split:
+def cod_rna(seed: int) -> Pair:
     """Return the two files of Cod-RNA; the split does not depend on the seed, which determines the noise only."""
-    return standardised(*_cod_rna())
+    return _cod_rna()
 
 
 DATA = {"credit": credit, "cod-rna": cod_rna, "breast-cancer": breast_cancer}
@@ -302,8 +377,8 @@ DATA = {"credit": credit, "cod-rna": cod_rna, "breast-cancer": breast_cancer}
 
 @cache
 def split(name: str, seed: int) -> Split:
-    """Return the records of a data set for one seed."""
-    return DATA[name](seed)
+    """Return the standardised records of a data set for one seed."""
+    return standardised(*DATA[name](seed))
 
 
 @cache
@@ -312,7 +387,7 @@ def _credit() -> cs.datasets.Dataset:
 
 
 @cache
-def _cod_rna() -> tuple[cs.datasets.Dataset, cs.datasets.Dataset]:
+def _cod_rna() -> Pair:
     return cs.datasets.codrna()
 
 
@@ -348,7 +423,7 @@ def with_ones(features: np.ndarray) -> np.ndarray:
     return np.column_stack([features, np.ones(len(features))])
 
 
-def ours_at(data: Split, epsilon: float, seed: int) -> np.ndarray:
+def ours_at(data: Split, epsilon: float, seed: int, method: str = "dpsgd") -> np.ndarray:
     """Return the model that clipsilon fits with its defaults.
 
     Parameters
@@ -359,13 +434,15 @@ def ours_at(data: Split, epsilon: float, seed: int) -> np.ndarray:
         The certified ε.
     seed : int
         Seed of the noise.
+    method : str, default "dpsgd"
+        The method.
 
     Returns
     -------
     array
         Weights, followed by the intercept.
     """
-    model = PrivateLogisticRegression(epsilon=epsilon, delta=DELTA, classes=[0, 1], random_state=seed, n_jobs=1)
+    model = PrivateLogisticRegression(epsilon, DELTA, method, seed, classes=[0, 1], n_jobs=1)
     model.fit(data.features, data.labels)
     return np.append(model.coef_.ravel(), model.intercept_)
 

@@ -124,3 +124,10 @@ def test_a_reaction_asks_for_a_larger_clip():
     model = PrivateLogisticRegression(response=response, l2=0.01, fit_intercept=False, classes=[0, 1], random_state=0)
     goal = cs.stable_point(cs.Problem(x, y, loss=cs.losses.Logistic(l2=0.01), response=response)).theta
     assert np.sum((model.fit(x, y).coef_ - goal) ** 2) < 0.003  # a fixed seed; four gave at most 0.0004
+
+
+def test_an_adaptive_clip_learns_from_few_records():
+    """Noise on the counts must not carry the clip away; a fixed seed, so there is no chance in it."""
+    x, y, test_x, test_y, best = labelled(400, 5)
+    model = PrivateLogisticRegression(method="adaptive-dpsgd", classes=[0, 1], fit_intercept=False, random_state=0)
+    assert roc_auc_score(test_y, model.fit(x, y).decision_function(test_x)) > best - 0.03

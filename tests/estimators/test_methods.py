@@ -75,6 +75,37 @@ def test_choices_are_followed():
     assert made("dpgd", Choices(clip=0.3)).rule.clip == (0.3,)
 
 
+def test_a_clip_that_is_not_a_number_is_answered_with_what_to_write():
+    for method in ("dpsgd", "adaptive-dpsgd"):
+        with pytest.raises(ValueError, match="^clip must be .* or left out, got .adaptive.: method=.adaptive-dpsgd. "):
+            made(method, Choices(clip="adaptive"))
+    with pytest.raises(ValueError, match="^clip must be .*, got Power.*: .* give a Rule that has it as method"):
+        made("dpsgd", Choices(clip=cs.schedules.Power(1.0, 0.5)))
+    with pytest.raises(ValueError, match="^clip must be a finite number, got 'large'"):
+        made("dpsgd", Choices(clip="large"))
+
+
+def test_a_clip_adapts_no_faster_than_the_noise_on_its_counts_allows():
+    """With a rate of 0.2, whatever the noise, the threshold of a small fit went to where it must end, 2³⁰ times too far."""
+    for epsilon in (0.1, 3.0):
+        phase = made("adaptive-dpsgd", budget=ZERO_OUT._replace(epsilon=epsilon))
+        clip = phase.rule.clip
+        assert clip.rate * clip.count_noise / RECORDS * np.sqrt(phase.steps) <= 0.5 + 1e-9
+    few = made("adaptive-dpsgd", Choices(epochs=1), ZERO_OUT._replace(epsilon=100.0))
+    assert few.rule.clip.rate == 0.2
+    assert clip.start == pytest.approx(0.5 * np.sqrt(COLUMNS))
+    assert made("adaptive-dpsgd", Choices(clip=0.3)).rule.clip.start == 0.3
+
+
+def test_a_rule_with_a_clip_that_changes_gets_its_noise():
+    clip, noise = cs.clipping.Scheduled(cs.schedules.Power(1.0, 0.5)), cs.noise.Proportional(1.0)
+    own = replace(cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch=40), clip=clip, noise=noise)
+    phase = made(own, Choices(epochs=5))
+    constant = made(cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch=40), Choices(epochs=5))
+    assert (phase.rule.clip, phase.steps) == (clip, 50)
+    assert phase.rule.noise.multiplier == pytest.approx(constant.rule.noise.std * 40)
+
+
 @pytest.mark.parametrize(
     ("loss", "labels"),
     [

@@ -42,7 +42,7 @@ class Settings(NamedTuple):
     output : Output
         Which iterate is released, a part of `clipsilon.outputs`.
     reach : float
-        Total length that a rule which tracks gradients lets each record contribute.
+        A few times the length of the first gradients: what each record may contribute in total if it tracks them.
     stable_step : float
         A step at which descent along unclipped gradients is stable.
     """

@@ -56,6 +56,24 @@ class Budget(NamedTuple):
     adjacency: str
 
 
+# -- default clips ----------------------------------------------------------------------------------------------------
+
+
+def _usual_clip(settings: Settings, epochs: float) -> float:
+    """Return the clip of the default rule."""
+    return settings.clip
+
+
+def _initial_clip(settings: Settings, epochs: float) -> float:
+    """Return a clip near the high quantile that it will follow, so that a step moves θ about as far as intended."""
+    return max(settings.clip, settings.reach / 4)
+
+
+def _tracked_clip(settings: Settings, epochs: float) -> float:
+    """Return the small part of a gradient that a record may add each time."""
+    return settings.reach / max(1.0, epochs)
+
+
 # -- default steps ----------------------------------------------------------------------------------------------------
 
 
@@ -115,6 +133,8 @@ class Method:
         The function of `clipsilon.rules.presets` that makes its rule.
     choices : tuple of str
         The fields of `Choices` that it takes; others are refused.
+    default_clip : callable
+        From the default settings and the number of epochs to the clip to use unless the user chose one.
     default_step : callable
         From a `Move` to the step sizes to use unless the user chose one.
     averages : bool, default True
@@ -125,20 +145,18 @@ class Method:
         Whether batches come in the same order in every pass, instead of being drawn at random.
     is_local : bool, default False
         Whether it is for local privacy: one pass, and a loss that knows its sensitivity.
-    tracks : bool, default False
-        Whether records track their gradients, so that the default clip is a small part of a gradient.
     rescales : bool, default False
         Whether the last steps of a default fit set the length of the slopes and the intercept.
     """
 
     preset: Callable[..., Rule]
     choices: tuple[str, ...] = Choices._fields
+    default_clip: Callable[[Settings, float], float] = _usual_clip
     default_step: Callable[[Move], Schedule] = _clipped_step
     averages: bool = True
     poisson_only: bool = False
     cycles: bool = False
     is_local: bool = False
-    tracks: bool = False
     rescales: bool = False
 
 
@@ -147,12 +165,12 @@ _FULL_BATCH = ("clip", "epochs", "step")
 #: The methods by name.
 METHODS: dict[str, Method] = {
     "dpsgd": Method(preset=presets.DPSGD, rescales=True),
-    "adaptive-dpsgd": Method(preset=presets.AdaptiveDPSGD),
+    "adaptive-dpsgd": Method(preset=presets.AdaptiveDPSGD, default_clip=_initial_clip),
     "pcsgd": Method(preset=presets.PCSGD),
     "dice": Method(preset=presets.DiceSGD),
     "adam-dice": Method(preset=presets.AdamDiceSGD, default_step=_adam_step),
     "auto-dice": Method(preset=presets.AutoDiceSGD, choices=("batch", "epochs", "step"), default_step=_normalised_step),
-    "tracked": Method(preset=presets.TrackedSGD, default_step=_stable_step, tracks=True),
+    "tracked": Method(preset=presets.TrackedSGD, default_clip=_tracked_clip, default_step=_stable_step),
     "correlated": Method(preset=presets.CorrelatedSGD, averages=False, cycles=True),
     "dpgd": Method(preset=presets.DPGD, choices=_FULL_BATCH, averages=False),
     "clipped-dpgd": Method(preset=presets.ClippedDPGD, choices=_FULL_BATCH, averages=False),
@@ -194,8 +212,7 @@ def apply_choices(method: Method, settings: Settings, choices: Choices, epochs: 
         The settings to use. Unless the user chose a step or records track their gradients, all steps together move θ no
         farther than the default ones.
     """
-    usual = settings.reach / max(1.0, epochs) if method.tracks else settings.clip
-    clip = usual if choices.clip is None else checks.positive("clip", choices.clip)
+    clip = method.default_clip(settings, epochs) if choices.clip is None else _check_clip(choices.clip)
     batch = settings.batch if choices.batch is None else checks.count("batch", choices.batch)
     if choices.step is None:
         steps = epochs * records / (batch or records)
@@ -204,6 +221,21 @@ def apply_choices(method: Method, settings: Settings, choices: Choices, epochs: 
     else:
         step = choices.step if isinstance(choices.step, tuple) else Constant(checks.positive("step", choices.step))
     return settings._replace(clip=clip, batch=batch, step=step)
+
+
+def _check_clip(clip: object) -> float:
+    """Return a clip that the user chose, or say how to get one that changes from step to step."""
+    if isinstance(clip, str) and clip == "adaptive":
+        raise ValueError(
+            "clip must be a number above 0 or left out, got 'adaptive': method='adaptive-dpsgd' adapts its clip, from "
+            "that number on."
+        )
+    if isinstance(clip, tuple):  # a part, such as a schedule
+        raise ValueError(
+            f"clip must be a number above 0, got {checks.short_repr(clip)}: for a clip that changes with the step, "
+            "give a Rule that has it as method."
+        )
+    return checks.positive("clip", clip)
 
 
 def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs: float, records: int) -> Rule:
@@ -248,7 +280,7 @@ def build_method_rule(method: Method, settings: Settings, budget: Budget, epochs
 
 
 def aim_clip(clip: Adaptive, multiplier: float, dimension: int, batch: int, steps: int) -> Adaptive:
-    """Return an adaptive clip with the quantile and the noise on the count that suit a calibrated noise multiplier.
+    """Return an adaptive clip with the quantile, rate and noise on the count that suit a calibrated noise multiplier.
 
     Parameters
     ----------
@@ -264,10 +296,14 @@ def aim_clip(clip: Adaptive, multiplier: float, dimension: int, batch: int, step
     Returns
     -------
     Adaptive
-        With noise of at least 5z on the count, which adds 0.5 % to the noise on the sum.
+        With noise of at least 5z on the count, which adds 0.5 % to the noise on the sum. Where this is much for the
+        batch, the rate is lower: over all steps, noise alone changes the threshold by a factor of about e^½ at most.
     """
-    quantile = suggest_quantile(dimension, multiplier, batch, steps)
-    return clip._replace(quantile=quantile, count_noise=max(batch / 20, 5 * multiplier))
+    count_noise = max(batch / 20, 5 * multiplier)
+    rate = min(clip.rate, batch / (2 * count_noise * sqrt(steps)))
+    return clip._replace(
+        quantile=suggest_quantile(dimension, multiplier, batch, steps), rate=rate, count_noise=count_noise
+    )
 
 
 def _sampling(method: Method, batch: int | None, records: int) -> dict[str, Any]:
