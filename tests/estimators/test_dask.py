@@ -543,6 +543,27 @@ def test_a_killed_worker_changes_no_bit(client, monkeypatch, make, persisted):
     assert set(client.run(os.getpid).values()) != set(before.values())
 
 
+def test_memories_are_computed_again_from_the_models_of_their_steps(monkeypatch):
+    """Workers in this process share the driver's arrays, also those that the next step overwrites."""
+    table = RNG.normal(size=(60, 4000))  # long enough for θ not to be copied on its way
+    labels = (table[:, 0] > 0).astype(int)
+    expected = logistic(method="tracked").fit(table, labels)
+    here = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    closed = []
+
+    def show(self, done):
+        if done == 8:
+            worker = next(iter(workers.workers.values()))
+            closed.append(len(worker.data))
+            client.sync(worker.close)
+
+    with LocalCluster(**here) as workers, Client(workers) as client:
+        monkeypatch.setattr(Progress, "show", show)
+        found = logistic(method="tracked").fit(*split(10, table, labels))
+    assert closed[0] > 0, "a worker with data was lost"
+    np.testing.assert_array_equal(found.theta_, expected.theta_)
+
+
 @pytest.mark.parametrize("method", ["clipped-dpgd", "tracked"])
 def test_ctrl_c_cancels_the_tasks(client, monkeypatch, method):
     def slowly(block):

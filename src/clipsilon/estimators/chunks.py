@@ -250,7 +250,7 @@ class ChunkRunner:
     @cached_property
     def known(self) -> list[tuple[Any, bytes]]:
         """Return the digests of all records, kept by the workers, and the fingerprint of each chunk's, kept here."""
-        found = _persist(_map(partial(_know_chunk, digest_key()), self.chunks.X, self.labels))
+        found = _persist(_map(partial(_know_chunk, digest_key()), self.chunks.X, list(self.labels)))
         return list(zip(found, _compute(_map(fingerprint, list(found))), strict=True))
 
     def run(

@@ -52,7 +52,7 @@ def know_rows(key: int, x: Any, own: Labels) -> KnownRows:
 
 def fingerprint(known: KnownRows) -> bytes:
     """Return 16 bytes that stand for all digests in their order."""
-    return hashlib.blake2b(np.ascontiguousarray(known.digests), digest_size=16).digest()
+    return hashlib.blake2b(known.digests.tobytes(), digest_size=16).digest()
 
 
 def check_rows(known: KnownRows, rows: slice | NDArray[np.int64], x: Any, own: Labels) -> None:
