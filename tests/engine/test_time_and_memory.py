@@ -181,19 +181,24 @@ def test_a_run_resumes_to_the_bit(rule, tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.theta, whole.theta)
 
 
-@pytest.mark.parametrize("rule", [ADAPTIVE, OURS, PHASED], ids=lambda rule: rule.name)
+CYCLIC = cs.CorrelatedSGD(STEP, 0.5, 0.2, batch=60, sampling="cyclic")
+TRACKED = cs.TrackedSGD(STEP, 0.1, 0.05, batch=60)
+
+
+@pytest.mark.parametrize("rule", [ADAPTIVE, OURS, PHASED, CYCLIC, TRACKED], ids=lambda rule: rule.name)
 def test_records_in_chunks_give_the_same_run(rule):
     x, y = reference.data("binary", records=200)
-    loss, sizes = cs.losses.Logistic(), [70, 1, 129]
+    loss, sizes, firsts = cs.losses.Logistic(), [70, 1, 129], [0, 70, 71]
     problem = remote.RemoteProblem(200, x.shape[1], loss=loss, response=None)
-    job = remote.Job(loss, problem.response, rule.feedback, rule.sampling, 200)
+    job, memory = remote.Job(loss, problem.response, rule.feedback, rule.sampling, 200), np.zeros(x.shape)
 
     def sum_up(step):
         parts = []
-        for start, size in zip(step.starts, sizes, strict=True):
-            rows = start.first + remote.drawn_rows(job, start, size)
-            sums = remote.no_sums(job, step)
-            remote.add_records(job, step, Records(x[rows], y[rows], None), sums)
+        for draws, first, size in zip(step.draws, firsts, sizes, strict=True):
+            rows = first + remote.drawn_rows(job, draws, size)
+            sums, own = remote.no_sums(job, step), memory[rows]
+            remote.add_records(job, step, Records(x[rows], y[rows], None), sums, own)
+            memory[rows] = own
             parts.append(sums)
         return Sums(*remote.add_up(*parts))
 
@@ -203,6 +208,25 @@ def test_records_in_chunks_give_the_same_run(rule):
         np.testing.assert_allclose(remotely.output, here.output, rtol=1e-9, atol=1e-12)
     else:
         np.testing.assert_array_equal(remotely.output, here.output)
+
+
+def test_a_step_in_chunks_keeps_its_model():
+    """A task that Dask runs again much later must find the model of its own step."""
+    problem = remote.RemoteProblem(200, 3, loss=cs.losses.Logistic(), response=None)
+    steps, seen = [], []
+
+    def sum_up(step):
+        steps.append(step)
+        seen.append([model.copy() for model in step.models])
+        return Sums(np.ones(3), np.zeros(0), np.zeros(2), np.zeros(0))
+
+    rule = cs.DPSGD(STEP, 0.5, 0.1, batch=60, deploy_every=4)
+    remote.run_chunked(problem, rule, 10, 0.0, seed=3, progress=False, sizes=[200], sum_up=sum_up)
+    for k, (step, models) in enumerate(zip(steps, seen, strict=True)):
+        assert step.done == k
+        np.testing.assert_array_equal(step.models, models)
+    assert len({float(step.models.theta[0]) for step in steps}) == 10
+    assert len({float(step.models.deployed[0]) for step in steps}) == 3
 
 
 def test_joined_phases_run_one_after_the_other():

@@ -224,10 +224,10 @@ def test_a_memory_that_is_too_large_is_refused():
     check_memory(problem, cs.DPSGD(STEP, 0.1, 0.01, batch=900), 1000)
 
 
-def test_records_in_chunks_have_no_memory():
-    problem = remote.RemoteProblem(100, 4, loss=cs.losses.Logistic(), response=None)
-    with pytest.raises(ValueError, match="feedback must not track gradients for records in chunks"):
-        remote.check_chunked(problem, cs.TrackedSGD(STEP, 0.1, 0.01, batch=10))
+def test_where_the_records_are_not_there_are_no_memories():
+    problem = remote.RemoteProblem(10**15, 4, loss=cs.losses.Logistic(), response=None)
+    state = initial_state(problem, cs.TrackedSGD(STEP, 0.1, 0.01, batch=10), np.zeros(4))
+    assert state.memory.shape == (1, 4)
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "single-pass", "epochs"])

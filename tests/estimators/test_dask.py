@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import dask
@@ -74,6 +75,18 @@ def poisson(**more):
     return logistic(**{"method": "dpsgd", "batch": 60, "epochs": STEPS * 60 / N} | more)
 
 
+STEP = cs.schedules.Constant(0.5)
+
+
+def cyclic(**more):
+    """Three passes of four steps in the same order, the last of them shorter."""
+    return logistic(**{"method": "correlated", "batch": 350, "epochs": STEPS * 350 / N} | more)
+
+
+def tracked(**more):
+    return poisson(**{"method": "tracked", "batch": 300, "epochs": STEPS * 300 / N} | more)
+
+
 def split(rows, *tables):
     return [da.from_array(table, chunks=(rows, *table.shape[1:])) for table in tables]
 
@@ -94,6 +107,44 @@ def test_chunks_of_any_size_give_the_fit_in_memory(make, rows):
     found = make().fit(*split(rows, X, BINARY))
     assert_same(found, make().fit(X, BINARY))
     assert found.n_iter_ == STEPS
+
+
+@pytest.mark.parametrize("make", [cyclic, tracked])
+@pytest.mark.parametrize("rows", [N, 7, (1, 0, 999, 200)], ids=str)
+def test_orders_and_memories_are_those_in_memory_to_the_bit(make, rows):
+    found, expected = make().fit(*split(rows, X, BINARY, WEIGHTS)), make().fit(X, BINARY, WEIGHTS)
+    np.testing.assert_array_equal(found.theta_, expected.theta_)
+    assert str(found.statement_) == str(expected.statement_)
+    assert found.n_iter_ == STEPS
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        cs.CorrelatedSGD(STEP, 1.0, 1.0, batch=110, sampling="single-pass"),
+        cs.CorrelatedSGD(STEP, 1.0, 1.0, batch=110, sampling="cyclic", deploy_every=3),
+        cs.TrackedSGD(STEP, 0.3, 1.0, batch=1, sampling="full", deploy_every=3),
+        cs.PCSGD(STEP, 1.0, 1.0),
+        cs.DPSGD(STEP, 1.0, 1.0, batch=110, sampling="uniform"),
+        cs.DPSGD(STEP, 1.0, 1.0, batch=110, sampling="epochs"),
+    ],
+    ids=lambda rule: f"{rule.name}, {type(rule.sampling).__name__}",
+)
+def test_rules_and_samplers_are_those_in_memory_to_the_bit(rule):
+    how = {"method": rule, "epochs": 0.01 if rule.sampling == (1,) else 2.5, "fit_intercept": False}
+    how["response"] = cs.responses.BestResponse(0.3)
+    found, expected = logistic(**how).fit(*split(250, X, BINARY)), logistic(**how).fit(X, BINARY)
+    np.testing.assert_array_equal(found.theta_, expected.theta_)
+    assert str(found.statement_) == str(expected.statement_)
+
+
+@pytest.mark.parametrize("make", [cyclic, tracked])
+def test_orders_and_memories_of_sparse_tables_and_several_classes(make):
+    table = sparse.csr_array(np.where(np.abs(X) < 1, 0.0, X))
+    dX = da.from_array(table.toarray(), chunks=(250, 3)).map_blocks(sparse.csr_array)
+    how = {"classes": ["high", "low", "middle"]}
+    found, expected = make(**how).fit(dX, *split(250, WORDS)), make(**how).fit(table, WORDS)
+    np.testing.assert_array_equal(found.theta_, expected.theta_)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +351,7 @@ def with_one(table, row, value):
         ((X, BINARY[:, np.newaxis]), {}, "y must be a Dask array or series of one dimension"),
         ((X[:0], BINARY[:0]), {}, "at least one row"),
         ((X, BINARY), {"method": "dpsgd", "batch": 5000}, "batch must be at most"),
-        ((X, BINARY), {"method": cs.PCSGD(cs.schedules.Constant(0.1), 1.0, 1.0)}, "sampling must be Poisson or Full"),
+        ((X, BINARY), {"method": "correlated", "batch": 5000}, "batch must be at most"),
     ],
 )
 def test_refusals(arguments, more, message):
@@ -318,7 +369,7 @@ def test_more_refusals():
     with pytest.raises(ValueError, match="finite"):
         PrivateScaler().fit(da.from_array(with_one(X, 900, np.inf), chunks=(250, 3)))
     local = PrivateGLM(cs.losses.MallowsLogistic(), method="ldpsgd", adjacency="replace-one", classes=[0, 1])
-    with pytest.raises(ValueError, match="sampling must be Poisson or Full"):
+    with pytest.raises(ValueError, match=r"noise must not be local for records in chunks, .* got Local\("):
         local.fit(dX, dy)
 
 
@@ -354,7 +405,7 @@ NO_GRID = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf)
 
 def test_parts_that_workers_do_not_know_are_refused():
     job = chunked.Job(UnknownToWorkers(), cs.responses.Identity(), NoFeedback(), Full(), N)
-    step = chunked.Step(Models(np.zeros(3), np.zeros(3)), cs.clipping.Norm(1.0), NO_GRID, 0, [])
+    step = chunked.Step(0, Models(np.zeros(3), np.zeros(3)), cs.clipping.Norm(1.0), NO_GRID, 0, [])
     with pytest.raises(TypeError, match="loss UnknownToWorkers must be defined in a module that Dask's workers"):
         chunked.add_records(job, step, Records(X, MARGIN, None), chunked.no_sums(job, step))
 
@@ -375,17 +426,19 @@ def test_ctrl_c_keeps_the_trace(monkeypatch):
     assert stopped.value.trace.steps_done.tolist() == [4]
 
 
-def test_only_sums_come_back(monkeypatch):
+@pytest.mark.parametrize("method", ["dice", "tracked"])
+def test_only_sums_come_back(monkeypatch, method):
     """A step returns d numbers to the driver, and d more with feedback, whatever the number of records."""
     received = []
     real = chunks._compute
     monkeypatch.setattr(chunks, "_compute", lambda tasks: received.append(real(tasks)) or received[-1])
-    poisson(method="dice").fit(*split(20, X, BINARY))
-    survey, *steps = received
+    poisson(method=method).fit(*split(20, X, BINARY))
+    survey, *fingerprints = received[:-STEPS]
     assert len(survey) == N // 20
-    assert len(steps) == STEPS
-    for ((v, kept, penalties, counts),) in steps:
-        assert v.shape == kept.shape == (4,)
+    assert [{len(own) for own in each} for each in fingerprints] == ([{16}] if method == "tracked" else [])
+    for ((v, kept, penalties, counts),) in received[-STEPS:]:
+        assert v.shape == (4,)
+        assert kept.shape == ((4,) if method == "dice" else (0,))
         assert penalties.shape == (2,)
         assert counts.size == 0
 
@@ -401,8 +454,11 @@ def test_dask_is_imported_only_where_it_is_used():
 @pytest.mark.parametrize("seed", [5, None])
 @pytest.mark.parametrize(
     "sampling",
-    [cs.sampling.Poisson(30), cs.sampling.Poisson(200), cs.sampling.Poisson(30, 0.07), cs.sampling.Full()],
-    ids=str,
+    [
+        *(cs.sampling.Poisson(30), cs.sampling.Poisson(200), cs.sampling.Poisson(30, 0.07), cs.sampling.Full()),
+        *(cs.sampling.Cyclic(30), cs.sampling.SinglePass(30), cs.sampling.Epochs(30), cs.sampling.Uniform(30)),
+    ],
+    ids=lambda sampling: f"{type(sampling).__name__}{tuple(sampling)}",
 )
 @pytest.mark.parametrize("sizes", [[200], [1, 0, 150, 49], [2] * 100], ids=lambda sizes: str(len(sizes)))
 def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
@@ -411,18 +467,21 @@ def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
     copy.restore(streams.state())
     job = chunked.Job(None, None, None, sampling, 200)
     firsts = [0, *np.cumsum(sizes)[:-1].tolist()]
+    replicate, order = SimpleNamespace(streams=streams, order=np.arange(200)), np.arange(200)
     for t in range(20):
-        starts = chunked._chunk_starts(sampling, 200, firsts, streams.records)
-        found = [start.first + chunked.drawn_rows(job, start, size) for start, size in zip(starts, sizes, strict=True)]
+        draws = chunked._draw_chunks(sampling, t, 200, firsts, replicate)
+        found = [chunked.drawn_rows(job, own, size) for own, size in zip(draws, sizes, strict=True)]
+        assert all((rows < size).all() for rows, size in zip(found, sizes, strict=True))
         drawn = np.empty(200, dtype=np.int64)
-        count = cs.sampling.draw(sampling, t, 200, np.empty(0, dtype=np.int64), copy.records, drawn)
-        np.testing.assert_array_equal(np.concatenate(found), drawn[:count])
+        count = cs.sampling.draw(sampling, t, 200, order, copy.records, drawn)
+        whole = [first + rows for first, rows in zip(firsts, found, strict=True)]
+        np.testing.assert_array_equal(np.concatenate(whole), np.sort(drawn[:count]))
 
 
 # -- on a cluster ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [logistic, poisson])
+@pytest.mark.parametrize("make", [logistic, poisson, cyclic, tracked])
 @pytest.mark.parametrize("persisted", [True, False])
 def test_two_workers_give_the_fit_in_memory(client, make, persisted):
     tables = split(150, X, BINARY, WEIGHTS)
@@ -460,7 +519,9 @@ def killing(monkeypatch, victim, after, delay):
     return killed
 
 
-@pytest.mark.parametrize(("make", "persisted"), [(logistic, True), (poisson, False)])
+@pytest.mark.parametrize(
+    ("make", "persisted"), [(logistic, True), (poisson, False), (cyclic, False), (tracked, True), (tracked, False)]
+)
 def test_a_killed_worker_changes_no_bit(client, monkeypatch, make, persisted):
     undisturbed = make().fit(*split(150, X, BINARY))
 
@@ -482,7 +543,29 @@ def test_a_killed_worker_changes_no_bit(client, monkeypatch, make, persisted):
     assert set(client.run(os.getpid).values()) != set(before.values())
 
 
-def test_ctrl_c_cancels_the_tasks(client, monkeypatch):
+def test_memories_are_computed_again_from_the_models_of_their_steps(monkeypatch):
+    """Workers in this process share the driver's arrays, also those that the next step overwrites."""
+    table = RNG.normal(size=(60, 4000))  # long enough for θ not to be copied on its way
+    labels = (table[:, 0] > 0).astype(int)
+    expected = logistic(method="tracked").fit(table, labels)
+    here = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    closed = []
+
+    def show(self, done):
+        if done == 8:
+            worker = next(iter(workers.workers.values()))
+            closed.append(len(worker.data))
+            client.sync(worker.close)
+
+    with LocalCluster(**here) as workers, Client(workers) as client:
+        monkeypatch.setattr(Progress, "show", show)
+        found = logistic(method="tracked").fit(*split(10, table, labels))
+    assert closed[0] > 0, "a worker with data was lost"
+    np.testing.assert_array_equal(found.theta_, expected.theta_)
+
+
+@pytest.mark.parametrize("method", ["clipped-dpgd", "tracked"])
+def test_ctrl_c_cancels_the_tasks(client, monkeypatch, method):
     def slowly(block):
         time.sleep(0.5)
         return block
@@ -493,7 +576,7 @@ def test_ctrl_c_cancels_the_tasks(client, monkeypatch):
     dX, dy = split(600, X, BINARY)
     monkeypatch.setattr(Progress, "show", show)
     with pytest.raises(cs.Interrupted) as stopped:
-        logistic().fit(dX.map_blocks(slowly, dtype=dX.dtype), dy)
+        logistic(method=method).fit(dX.map_blocks(slowly, dtype=dX.dtype), dy)
     assert stopped.value.trace.steps_done.tolist() == [1]
     time.sleep(1.0)  # what has begun is not stopped
     assert not any(client.processing().values())

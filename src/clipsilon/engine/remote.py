@@ -1,8 +1,10 @@
 """A run whose records are elsewhere, in chunks: each step's sums are computed there, and `finish_step` is run here.
 
-The draws of a step are one sequence over all chunks, as in memory. Each chunk receives the state of the generator at
-its first record and repeats the draws that fall into it. Which records take part therefore depends neither on the
-chunks nor on the machine that holds them, and no machine needs more memory than one chunk and vectors of length d.
+The draws of a step are one sequence over all chunks, as in memory, so which records take part depends neither on the
+chunks nor on the machine that holds them. Where records are drawn in increasing order, each chunk receives the state of
+the generator at its first record and repeats the draws that fall into it, and no machine needs more memory than one
+chunk and vectors of length d. Other samplers draw here, with a permutation of all records, and each chunk receives its
+rows.
 """
 
 from __future__ import annotations
@@ -32,11 +34,15 @@ from clipsilon.problems.regions import Region
 from clipsilon.problems.responses import Response, is_random, respond
 from clipsilon.rules.clipping import Clip, add_clipped, at_step, count_width, largest_norm
 from clipsilon.rules.feedback import Feedback, keep, remembers, tracks
-from clipsilon.rules.noise import deviation
+from clipsilon.rules.noise import Local, deviation
 from clipsilon.rules.rule import Rule, Update
-from clipsilon.rules.sampling import Sampling, draw_span, pass_span
+from clipsilon.rules.sampling import Sampling, draw, draw_span, most_drawn, pass_span, permutes
 
+Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+
+_NOTHING = np.empty(0, dtype=np.int64)
+_NO_MEMORY = np.empty((0, 0))
 
 
 class RemoteProblem(Problem):
@@ -77,7 +83,7 @@ class Job(NamedTuple):
     feedback : Feedback
         The treatment of what clipping removes.
     sampling : Sampling
-        Which records take part in a step; implements `draw_span`.
+        Which records take part in a step.
     records : int
         m, the number of records in all chunks.
     """
@@ -107,11 +113,17 @@ class ChunkStart(NamedTuple):
     generator: GeneratorState
 
 
+ChunkDraws = ChunkStart | Indices
+"""Which rows of a chunk take part in a step: the state of the draws at its beginning, or the rows themselves."""
+
+
 class Step(NamedTuple):
     """What the holders of chunks need to know for one step.
 
     Attributes
     ----------
+    done : int
+        The number of steps before this one.
     models : Models
         θ and the deployed model.
     clip : Clip
@@ -120,44 +132,57 @@ class Step(NamedTuple):
         The grid of the step.
     counts : int
         The number of sums that the clip counts.
-    starts : list of ChunkStart
+    draws : list of ChunkDraws
         One per chunk.
     """
 
+    done: int
     models: Models
     clip: Clip
     grid: Grid
     counts: int
-    starts: list[ChunkStart]
+    draws: list[ChunkDraws]
 
 
 # -- where the chunks are -------------------------------------------------------------------------------------------
 
 
-def drawn_rows(job: Job, start: ChunkStart, rows: int) -> Indices:
+def drawn_rows(job: Job, draws: ChunkDraws, rows: int) -> Indices:
     """Return the rows of a chunk that take part in a step.
 
     Parameters
     ----------
     job : Job
         The run.
-    start : ChunkStart
-        The state of the step's draws at the beginning of the chunk.
+    draws : ChunkDraws
+        What the chunk received for the step.
     rows : int
         The number of rows in the chunk.
 
     Returns
     -------
     array of int
-        Row numbers, counted from the first row of the chunk.
+        Row numbers, counted from the first row of the chunk, increasing.
     """
+    if not isinstance(draws, ChunkStart):
+        return draws
     drawn = np.empty(rows, dtype=np.int64)
-    last = start.first + rows
-    rng = start.generator.generator()
-    return drawn[: _draw(job.sampling, job.records, start.position, start.first, last, rng, drawn)]
+    last = draws.first + rows
+    rng = draws.generator.generator()
+    return drawn[: _draw(job.sampling, job.records, draws.position, draws.first, last, rng, drawn)]
 
 
-def add_records(job: Job, step: Step, table: Records, into: Sums) -> None:
+def needs_same_rows(job: Job) -> bool:
+    """Return whether a row must stand for the same record at every step: with an order of records, or with memories."""
+    return tracks(job.feedback) or not _draws_by_chunk(job.sampling)
+
+
+def _draws_by_chunk(sampling: Sampling) -> bool:
+    """Return whether chunks can repeat the draws of a step that fall into them."""
+    return implementation(draw_span, type(sampling)) is not None
+
+
+def add_records(job: Job, step: Step, table: Records, into: Sums, memory: Array = _NO_MEMORY) -> None:
     """Add all records of a table to the sums of a step.
 
     Parameters
@@ -168,11 +193,13 @@ def add_records(job: Job, step: Step, table: Records, into: Sums) -> None:
         Features, labels and weights (or None).
     into : Sums
         Updated in place.
+    memory : array of shape (records of the table, d), default empty
+        The memories of the records if the feedback tracks gradients, updated in place.
     """
     parts = RecordParts(job.loss, job.response, step.clip, job.feedback)
     _check_parts(parts)
     models = Models(*(frozen(model) for model in step.models))
-    _sum(records(*table), parts, models, step.grid, into, Generator(SFC64(0)))
+    _sum(records(*table), parts, models, step.grid, into, memory, Generator(SFC64(0)))
 
 
 def no_sums(job: Job, step: Step) -> Sums:
@@ -207,10 +234,11 @@ def _draw(sampling: Sampling, m: int, position: int, first: int, last: int, rng:
 
 
 @kernel
-def _sum(table: Records, parts: RecordParts, models: Models, grid: Grid, into: Sums, rng: Generator) -> None:
+def _sum(
+    table: Records, parts: RecordParts, models: Models, grid: Grid, into: Sums, memory: Array, rng: Generator
+) -> None:
     rows = table.labels.size
     space = workspace(table.features, models.theta)
-    memory = np.empty((0, 0))  # rules that track gradients cannot be run in chunks
     add_batch(table, parts, models, Span(np.arange(rows), 0, rows), grid, into, memory, space, rng)
 
 
@@ -235,7 +263,7 @@ def run_chunked(
     problem : RemoteProblem
         The problem without its records.
     rule : Rule
-        The rule; its sampling must be Poisson or Full.
+        The rule. If it tracks gradients, `sum_up` keeps the memories.
     steps : int
         T, the number of updates.
     start : array-like
@@ -261,7 +289,8 @@ def run_chunked(
     rule.check(problem, steps)
     rule = rule.on(problem, steps)
     state = initial_state(problem, rule, start_of(start, problem))
-    replicate = Replicate(state, empty_recording(problem, rule, np.array([steps])), spawn(seed, 1)[0])
+    order = np.arange(problem.records) if permutes(rule.sampling) else _NOTHING
+    replicate = Replicate(state, empty_recording(problem, rule, np.array([steps])), spawn(seed, 1)[0], order)
     public = scaling(problem, rule, steps)
     firsts = [0, *np.cumsum(sizes).tolist()][:-1]
     try:
@@ -278,12 +307,8 @@ def run_chunked(
 
 def check_chunked(problem: Problem, rule: Rule) -> None:
     """Raise ValueError for a rule or a problem that needs all records in one place."""
-    if implementation(draw_span, type(rule.sampling)) is None:
-        raise ValueError(f"sampling must be Poisson or Full for records in chunks, got {rule.sampling}.")
-    if tracks(rule.feedback):
-        raise ValueError(
-            f"feedback must not track gradients for records in chunks, which keep no memory, got {rule.feedback}."
-        )
+    if isinstance(rule.noise, Local):
+        raise ValueError(f"noise must not be local for records in chunks, whose users are elsewhere, got {rule.noise}.")
     if is_random(problem.response):
         raise ValueError(f"response must not draw at random for records in chunks, got {problem.response}.")
 
@@ -297,15 +322,15 @@ def _advance(
     sum_up: Callable[[Step], Sums],
 ) -> None:
     """Take one step with the sums that `sum_up` returns."""
-    state, streams = replicate.state, replicate.streams
-    if rule.deploy_every > 1 and replicate.done % rule.deploy_every == 0:
+    state, streams, done = replicate.state, replicate.streams, replicate.done
+    if rule.deploy_every > 1 and done % rule.deploy_every == 0:
         state.deployed[:] = state.theta
-    clip = at_step(rule.clip, replicate.done + 1, state.clip)
-    starts = _chunk_starts(rule.sampling, problem.records, firsts, streams.records)
+    clip = at_step(rule.clip, done + 1, state.clip)
+    draws = _draw_chunks(rule.sampling, done, problem.records, firsts, replicate)
     bound = largest_norm(clip)
-    std = deviation(rule.noise, replicate.done + 1, bound * public.weight)
+    std = deviation(rule.noise, done + 1, bound * public.weight)
     grid = step_grid(public, bound, std, state.theta.size)
-    total = sum_up(Step(Models(state.theta, state.deployed), clip, grid, count_width(rule.clip), starts))
+    total = sum_up(Step(done, _copied_models(state), clip, grid, count_width(rule.clip), draws))
     arrays = (problem.loss, problem.region)
     replicate.diverged = not _finish_step(rule.update(), *arrays, grid, total, state, streams.noise)
     record(state, replicate.recording)
@@ -319,6 +344,34 @@ def _finish_step(
     add_penalties(loss, state.theta, grid, total)
     finite: bool = finish_step(update, region, drawn, grid, total, state, rng)
     return finite
+
+
+def _copied_models(state: State) -> Models:
+    """Return copies of the models, since a task that runs again later must find those of its own step."""
+    theta = state.theta.copy()
+    return Models(theta, theta if state.deployed is state.theta else state.deployed.copy())
+
+
+def _draw_chunks(sampling: Sampling, t: int, m: int, firsts: list[int], replicate: Replicate) -> list[ChunkDraws]:
+    """Draw the records of step t, and return what each chunk needs to know of them."""
+    rng = replicate.streams.records
+    if _draws_by_chunk(sampling):
+        return [*_chunk_starts(sampling, m, firsts, rng)]
+    return [*_chunk_rows(sampling, t, m, firsts, replicate.order, rng)]
+
+
+def _chunk_rows(sampling: Sampling, t: int, m: int, firsts: list[int], order: Indices, rng: Generator) -> list[Indices]:
+    """Draw the records of step t, and return the rows of each chunk in increasing order."""
+    drawn = np.empty(most_drawn(sampling, m), dtype=np.int64)
+    drawn = np.sort(drawn[: _draw_batch(sampling, t, m, order, rng, drawn)])
+    parts = np.split(drawn, np.searchsorted(drawn, firsts[1:]))
+    return [part - first for part, first in zip(parts, firsts, strict=True)]
+
+
+@kernel
+def _draw_batch(sampling: Sampling, t: int, m: int, order: Indices, rng: Generator, drawn: Indices) -> int:
+    batch: int = draw(sampling, t, m, order, rng, drawn)
+    return batch
 
 
 def _chunk_starts(sampling: Sampling, m: int, firsts: list[int], rng: Generator) -> list[ChunkStart]:

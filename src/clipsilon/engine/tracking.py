@@ -33,8 +33,11 @@ def bytes_per_replicate(problem: Problem, rule: Rule) -> int:
 
 
 def initial_memory(problem: Problem, rule: Rule) -> Array:
-    """Return the memories before the first step: zeros of shape (m, d), or nothing for rules that do not track."""
-    return np.zeros((problem.records, problem.dimension) if tracks(rule.feedback) else (0, 0))
+    """Return the memories before the first step: zeros of shape (m, d), or nothing for rules that do not track.
+
+    Of records that are elsewhere there is one row, which stands in for them as in the problem, and is not used.
+    """
+    return np.zeros((problem.labels.size, problem.dimension) if tracks(rule.feedback) else (0, 0))
 
 
 def check_memory(problem: Problem, rule: Rule, replicates: int) -> None:

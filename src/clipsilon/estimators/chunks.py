@@ -1,8 +1,10 @@
 """Dask arrays and data frames as records: chunks stay on the workers, and only sums are returned.
 
 Each step is one map-reduce: one task per chunk, whose sums are added in the order of the chunks. A task depends on
-nothing but its chunk and its arguments, so one that runs again after its worker was lost returns the same bits. Noise
-is added once, to the total. Dask is an optional dependency, imported where it is used.
+nothing but its chunk and its arguments, and changes neither, so one that runs again after its worker was lost returns
+the same bits. Noise is added once, to the total. Where gradients are tracked, the memories stay with the workers: those
+of a chunk after a step are computed from those before it, so Dask can compute lost ones again, from the first step on.
+Dask is an optional dependency, imported where it is used.
 """
 
 from __future__ import annotations
@@ -22,23 +24,26 @@ from clipsilon._core import checks
 from clipsilon._core.rows import with_ones
 from clipsilon.engine.arrays import Records, Sums
 from clipsilon.engine.remote import (
-    ChunkStart,
+    ChunkDraws,
     Job,
     RemoteProblem,
     Step,
     add_records,
     add_up,
     drawn_rows,
+    needs_same_rows,
     no_sums,
     run_chunked,
 )
 from clipsilon.estimators.inputs import Array, Labels
 from clipsilon.estimators.quantiles import balances
 from clipsilon.estimators.rescaling import project
+from clipsilon.estimators.same_rows import KnownRows, check_fingerprint, check_rows, fingerprint, know_rows
 from clipsilon.estimators.seen_rows import Digests, compute_digests, digest_key, merge_digests
 from clipsilon.estimators.targets import ClassCounts, Moments, merge
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
+from clipsilon.rules.feedback import tracks
 from clipsilon.rules.rule import Rule
 
 if TYPE_CHECKING:
@@ -242,6 +247,12 @@ class ChunkRunner:
         )
         return encoded
 
+    @cached_property
+    def known(self) -> list[tuple[Any, bytes]]:
+        """Return the digests of all records, kept by the workers, and the fingerprint of each chunk's, kept here."""
+        found = _persist(_map(partial(_know_chunk, digest_key()), self.chunks.X, list(self.labels)))
+        return list(zip(found, _compute(_map(fingerprint, list(found))), strict=True))
+
     def run(
         self, rule: Rule, steps: int, seed: int | None, start: float | Array, directions: Array | None = None
     ) -> Array:
@@ -250,7 +261,7 @@ class ChunkRunner:
         Parameters
         ----------
         rule : Rule
-            The rule; its sampling must be Poisson or Full.
+            The rule; its noise must not be local.
         steps : int
             Number of iterations.
         seed : int or None
@@ -269,19 +280,39 @@ class ChunkRunner:
         if directions is not None:
             problem = RemoteProblem(problem.records, directions.shape[1], loss=problem.loss, response=None)
         job = Job(problem.loss, problem.response, rule.feedback, rule.sampling, problem.records)
-        sum_up = partial(self._add_chunks, job, directions)
-        trace = run_chunked(
-            problem, rule, steps, start, seed=seed, progress=self.progress, sizes=self.sizes, sum_up=sum_up
-        )
+        kept: list[Any] = []  # what the workers keep from step to step
+        add: Callable[..., Sums] = partial(self._track_chunks, kept) if tracks(rule.feedback) else self._add_chunks
+        sum_up = partial(add, job, directions)
+        try:
+            trace = run_chunked(
+                problem, rule, steps, start, seed=seed, progress=self.progress, sizes=self.sizes, sum_up=sum_up
+            )
+        finally:
+            _release(kept)
         return np.array(trace.output[0])
 
     def _add_chunks(self, job: Job, directions: Array | None, step: Step) -> Sums:
         """Return the sums of one step over all chunks."""
-        common = _ChunkStep(job, self.has_intercept, directions, step._replace(starts=[]))
-        tasks = [partial(_sums_of_chunk, common, start) for start in step.starts]
-        parts = [_delay(task, x, own) for task, x, own in zip(tasks, self.chunks.X, self.labels, strict=True)]
+        common = _ChunkStep(job, self.has_intercept, directions, step._replace(draws=[]))
+        parts = [_delay(partial(_sums_of_chunk, common, turn), *chunk) for turn, *chunk in self._turns(job, step)]
         total: Sums = _reduce(add_up, parts)
         return total
+
+    def _track_chunks(self, kept: list[Any], job: Job, directions: Array | None, step: Step) -> Sums:
+        """Return the sums of one step over all chunks, and replace the memories in `kept` by those after the step."""
+        common = _share(_ChunkStep(job, self.has_intercept, directions, step._replace(draws=[])))
+        before = kept[:-1] or [None] * len(self.sizes)
+        turns = zip(self._turns(job, step), before, strict=True)
+        chunks = [_delay(partial(_track_chunk, turn), common, memory, *chunk) for (turn, *chunk), memory in turns]
+        kept[:] = _persist([*chunks, _tree(add_up, _map(_sums_of, chunks))])
+        total: Sums = _compute(kept[-1:])[0]
+        return total
+
+    def _turns(self, job: Job, step: Step) -> list[tuple[Any, ...]]:
+        """Return what differs between the tasks of one step: a turn, X, labels and the digests of one chunk each."""
+        known = self.known if needs_same_rows(job) else [(None, b"")] * len(self.sizes)
+        chunks = zip(step.draws, self.chunks.X, self.labels, known, strict=True)
+        return [(_Turn(draws, expected), x, own, digests) for draws, x, own, (digests, expected) in chunks]
 
 
 def make_runner(
@@ -330,6 +361,18 @@ def _encode_chunk(encode: Encoder, y: Any, weights: Any) -> Labels:
     return checks.labels("labels", labels, labels.size, classes=None), weights
 
 
+def _know_chunk(key: int, x: Any, own: Labels) -> KnownRows:
+    return know_rows(key, _checked(x, own), own)
+
+
+def _checked(x: Any, own: Labels) -> Any:
+    """Return a chunk of X as the engine takes it; raise ValueError if it has another number of rows than the labels."""
+    x, rows = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0), own[0].size
+    if x.shape[0] != rows:
+        raise ValueError(f"X must be the same at every step, got a chunk of {x.shape[0]} rows that had {rows}.")
+    return x
+
+
 class _ChunkStep(NamedTuple):
     """The arguments that all chunks share in one step."""
 
@@ -339,24 +382,84 @@ class _ChunkStep(NamedTuple):
     step: Step
 
 
-def _sums_of_chunk(common: _ChunkStep, start: ChunkStart, x: Any, own: Labels) -> Sums:
+class _Turn(NamedTuple):
+    """What one chunk receives for one step: who takes part, and the fingerprint of its rows where these are checked."""
+
+    draws: ChunkDraws
+    fingerprint: bytes
+
+
+class _Chunk(NamedTuple):
+    """What the workers have of one chunk; `known` is None where rows are not checked."""
+
+    x: Any
+    own: Labels
+    known: KnownRows | None
+
+
+def _sums_of_chunk(common: _ChunkStep, turn: _Turn, *chunk: Any) -> Sums:
     """Return what the records of one chunk, or their projections if there are directions, add to a step."""
-    job, has_intercept, directions, step = common
-    labels, weights = own
-    sums, drawn = no_sums(job, step), drawn_rows(job, start, labels.size)
-    x = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0)
-    if x.shape[0] != labels.size:
-        raise ValueError(f"X must be the same at every step, got a chunk of {x.shape[0]} rows that had {labels.size}.")
+    return _add_rows(common, turn, _Chunk(*chunk), None)
+
+
+class _TrackedChunk(NamedTuple):
+    """What a chunk has after a step of a rule that tracks gradients; `done` counts the steps that are in the memory."""
+
+    done: int
+    memory: Array
+    sums: Sums
+
+
+def _track_chunk(turn: _Turn, common: _ChunkStep, before: _TrackedChunk | None, *chunk: Any) -> _TrackedChunk:
+    """Return the sums of one chunk and its memories after a step. Those before it are not changed, but copied."""
+    step, done, own = common.step, 0 if before is None else before.done, _Chunk(*chunk).own
+    if done != step.done:  # a memory that was lost must never become one of zeros
+        raise RuntimeError(f"the memories of a chunk must be of step {step.done}, got those of step {done}.")
+    memory = np.zeros((own[0].size, step.models.theta.size)) if before is None else before.memory.copy()
+    sums = _add_rows(common, turn, _Chunk(*chunk), memory)
+    return _TrackedChunk(done + 1, memory, sums)
+
+
+def _sums_of(chunk: _TrackedChunk) -> Sums:
+    """Return a copy of a chunk's sums, which leaves the memories where they are."""
+    return add_up(chunk.sums)
+
+
+def _add_rows(common: _ChunkStep, turn: _Turn, chunk: _Chunk, memory: Array | None) -> Sums:
+    """Sum the rows of a chunk that take part in a step, and update their memories, if any, in place."""
+    job, step = common.job, common.step
+    x, known = _checked(chunk.x, chunk.own), chunk.known
+    sums, drawn = no_sums(job, step), drawn_rows(job, turn.draws, x.shape[0])
+    if known is not None:
+        check_fingerprint(known, turn.fingerprint)
     for first in range(0, drawn.size, _BLOCK):
         rows = _as_slice(drawn[first : first + _BLOCK])
-        features = with_ones(x[rows]) if has_intercept else x[rows]
-        features = features if directions is None else project(features, directions)
-        add_records(job, step, Records(features, labels[rows], None if weights is None else weights[rows]), sums)
+        some_x, own = x[rows], _labels_of(chunk.own, rows)
+        if known is not None:
+            check_rows(known, rows, some_x, own)
+        table = Records(_features(common, some_x), *own)
+        if memory is None:
+            add_records(job, step, table, sums)
+        else:
+            memories = memory[rows]
+            add_records(job, step, table, sums, memories)
+            memory[rows] = memories
     return sums
 
 
+def _labels_of(own: Labels, rows: slice | NDArray[np.int64]) -> Labels:
+    labels, weights = own
+    return labels[rows], None if weights is None else weights[rows]
+
+
+def _features(common: _ChunkStep, x: Any) -> Any:
+    """Return rows with their column of ones, projected if there are directions."""
+    features = with_ones(x) if common.has_intercept else x
+    return features if common.directions is None else project(features, common.directions)
+
+
 def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Return contiguous rows as a slice, which avoids a copy."""
+    """Return increasing rows that are contiguous as a slice, which avoids a copy."""
     contiguous = rows[-1] - rows[0] == rows.size - 1
     return slice(rows[0], rows[-1] + 1) if contiguous else rows
 
@@ -448,11 +551,23 @@ def _map(function: Callable[..., Any], *columns: list[Any]) -> list[Any]:
     return [_delay(function, *arguments) for arguments in zip(*columns, strict=True)]
 
 
+def _share(value: Any) -> Any:
+    """Make one object of a value that many tasks take, so that it is sent once."""
+    import dask
+
+    return dask.delayed(value, pure=False, traverse=False)
+
+
 def _reduce(add: Callable[..., Any], parts: list[Any]) -> Any:
     """Add up the parts in an order that depends on their number only."""
+    return _compute([_tree(add, parts)])[0]
+
+
+def _tree(add: Callable[..., Any], parts: list[Any]) -> Any:
+    """Return the task that `_reduce` computes."""
     while len(parts) > 1:
         parts = [_delay(add, *parts[k : k + _FAN_IN]) for k in range(0, len(parts), _FAN_IN)]
-    return _compute(parts)[0]
+    return parts[0]
 
 
 def _compute(tasks: list[Any]) -> Any:
@@ -460,3 +575,19 @@ def _compute(tasks: list[Any]) -> Any:
     import dask
 
     return dask.compute(*tasks, optimize_graph=False)
+
+
+def _persist(tasks: list[Any]) -> tuple[Any, ...]:
+    """Compute where `_compute` would, and leave the results there. Dask remembers how they were computed."""
+    import dask
+
+    kept: tuple[Any, ...] = dask.persist(*tasks, optimize_graph=False)
+    return kept
+
+
+def _release(kept: list[Any]) -> None:
+    """Free what the workers keep, and cancel what they are still computing."""
+    for task in kept:
+        for result in dict(task.__dask_graph__()).values():
+            if hasattr(result, "release"):  # a future; there are none without a cluster
+                result.release()
