@@ -20,11 +20,9 @@ from clipsilon.rules.feedback import NoFeedback
 from clipsilon.rules.sampling import Full
 
 STEP, CLIP, OTHERS = cs.schedules.Constant(1.0), 0.5, 9
-RULES = {
+RULES = {  # the two ways in which gradients are summed
     "summed": cs.DPSGD(STEP, CLIP, 0.1, batch=1, sampling="full"),
-    "fed back": cs.DiceSGD(STEP, CLIP, 1.0, 0.1, residual_cap=0.7, sampling="full"),
     "tracked": cs.TrackedSGD(STEP, CLIP, 0.1, batch=1, sampling="full"),
-    "adaptive": cs.AdaptiveDPSGD(STEP, CLIP, 1.0, batch=1, sampling="full", quantile=0.5, count_noise=3.0),
 }
 rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
@@ -278,12 +276,11 @@ def _(loss, theta, features, label, out):
         out[j] = 1e6 * features[j]
 
 
-@pytest.mark.parametrize("preset", [cs.LDPSGD, cs.LDPASGD])
-def test_a_wrong_sensitivity_moves_no_report_by_more(preset):
+def test_a_wrong_sensitivity_moves_no_report_by_more():
     moves = []
     for sign in (1.0, -1.0):
         problem = cs.Problem(sign * np.array([[3.0, 4.0]]), loss=Lying())
-        moves.append(cs.run(problem, preset(STEP, 0.5), 1, seed=0, record=[1]).theta[0, 0])
+        moves.append(cs.run(problem, cs.LDPSGD(STEP, 0.5), 1, seed=0, record=[1]).theta[0, 0])
     assert 0.99 <= np.linalg.norm(moves[0] - moves[1]) <= 1 + 1e-9
 
 
@@ -297,10 +294,6 @@ def test_a_wrong_sensitivity_moves_no_local_report_by_more():
     assert 0.99 <= np.linalg.norm(sent(1.0) - sent(-1.0)) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [cs.DPGD(STEP, lipschitz=CLIP, noise_std=0.1), cs.NoisySelection(STEP, CLIP, 0.1, selection_epsilon=1.0)],
-    ids=["DPGD", "NoisySelection"],
-)
-def test_a_wrong_lipschitz_constant_moves_no_update_by_more(rule):
+def test_a_wrong_lipschitz_constant_moves_no_update_by_more():
+    rule = cs.DPGD(STEP, lipschitz=CLIP, noise_std=0.1)
     assert moved_by_the_first_record(rule, Lying()) <= 2 * (1 + 1e-9)

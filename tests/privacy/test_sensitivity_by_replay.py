@@ -144,7 +144,7 @@ def replay(rule, steps, seed, adjacency, adversary):
         drawn = np.empty(RECORDS, dtype=np.int64)
         drawn = drawn[: draw(rule.sampling, t, RECORDS, order, coins, drawn)]
         taken.append(TARGET in drawn)
-        gradients, replaced = adversary(t, first.state.theta.copy())
+        gradients, replaced = adversary(t, first.state.theta.copy(), *first.state.clip)
         other, weights = gradients.copy(), np.ones(RECORDS)
         released = first.step(gradients, weights.copy(), drawn)
         rest = drawn
@@ -173,7 +173,7 @@ def towards(theta):
     return theta / size if size > 0 else np.array([0.6, 0.8])
 
 
-def targets(kind, t, theta, size, rng):
+def targets(kind, t, theta, threshold, size, rng):
     """The gradients of the target and of the record in its place."""
     steady, strange = np.array([1.0, 0.0]), rng.choice(STRANGE, (2, DIMENSION)) * rng.choice([-1, 1], (2, DIMENSION))
     return {
@@ -181,7 +181,7 @@ def targets(kind, t, theta, size, rng):
         "alternating": ((-1) ** t * size * steady, -((-1) ** t) * size * steady),
         "along θ": (size * towards(theta), -size * towards(theta)),
         "against θ": (-size * towards(theta), size * towards(theta)[::-1]),
-        "around the clip": (0.8 * towards(theta), -0.8000001 * towards(theta)),
+        "around the clip": (threshold * towards(theta), -(1 + 1e-7) * threshold * towards(theta)),
         "random": tuple(size * rng.standard_normal((2, DIMENSION))),
         "strange": tuple(strange),
         "zero": (np.zeros(DIMENSION), size * steady),
@@ -195,19 +195,19 @@ def hostile(seed, kinds, size, others):
     """Another kind of gradients in each step; the other records react to θ as well."""
     rng = np.random.default_rng(seed)
 
-    def adversary(t, theta):
+    def adversary(t, theta, threshold=0.8):
         gradients = others * (rng.standard_normal((RECORDS, DIMENSION)) + np.tanh(theta))
-        gradients[TARGET], replaced = targets(kinds[t], t, theta, size, rng)
+        gradients[TARGET], replaced = targets(kinds[t], t, theta, threshold, size, rng)
         return gradients, replaced
 
     return adversary
 
 
-def steady(t, theta):
-    """One record that pushes in one direction, and nobody else."""
+def steady(t, theta, threshold=1e6):
+    """One record that pushes in one direction, and nobody else; where records are counted, it is just not clipped."""
     gradients = np.zeros((RECORDS, DIMENSION))
-    gradients[TARGET] = [1e6, 0.0]
-    return gradients, -gradients[TARGET]
+    gradients[TARGET] = [(1 - 1e-6) * threshold, 0.0]
+    return gradients, np.array([-1e9, 0.0])
 
 
 def allowed_step(rule, stated):
