@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::clipsilon.PrivacyWarning"),  # of estimators: one object, several fits
 ]
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(60, 2))
+X = RNG.normal(size=(600, 2))
 Y = (X[:, 0] > 0).astype(int)
 STEP = cs.schedules.Constant(0.1)
 
@@ -40,14 +40,14 @@ def in_fork(function):
 
 def ways():
     """Everything that draws, made before the fork."""
-    still = cs.Problem(np.zeros((60, 2)), Y, loss=cs.losses.Logistic())
+    still = cs.Problem(np.zeros((600, 2)), Y, loss=cs.losses.Logistic())
     problem = cs.Problem(X, Y, loss=cs.losses.Logistic())
     independent, correlated = (
         cs.DPSGD(STEP, 1.0, 0.1, batch=10),
         cs.CorrelatedSGD(STEP, 1.0, 0.1, sampling="full"),
     )
     coins = cs.DPSGD(STEP, 1.0, 0.0, batch=10)
-    model, scaler = PrivateLogisticRegression(epsilon=1.0, classes=[0, 1], epochs=3), PrivateScaler(epsilon=1.0)
+    model, scaler = PrivateLogisticRegression(epsilon=1.0, classes=[0, 1], epochs=3), PrivateScaler(epsilon=20.0)
     return {
         "noise": lambda: cs.run(still, independent, 3).output,
         "correlated noise": lambda: cs.run(still, correlated, 3).output,
@@ -63,7 +63,7 @@ WAYS = ways()
 
 @pytest.mark.parametrize("way", WAYS)
 def test_forked_processes_draw_differently(way):
-    """Numbers of more than 30 random bits are equal by chance with a probability below 1e-8 (coins: see below)."""
+    """Equal by chance with a probability below 1e-8: noise has more than 30 random bits, and 1,800 coins differ more."""
     function = WAYS[way]
     before = function()
     found = [before, *(in_fork(function) for _ in range(3)), function()]
@@ -99,7 +99,7 @@ def test_a_checkpoint_that_two_processes_resume_is_one_release(tmp_path):
     for other in (
         cs.Problem(changed, Y, loss=cs.losses.Logistic()),
         cs.Problem(X, 1 - Y, loss=cs.losses.Logistic()),
-        cs.Problem(X, Y, loss=cs.losses.Logistic(), weights=np.full(60, 0.5)),
+        cs.Problem(X, Y, loss=cs.losses.Logistic(), weights=np.full(600, 0.5)),
     ):
         path.write_bytes(kept["file"])
         with pytest.raises(cs.CheckpointError, match="another run"):
