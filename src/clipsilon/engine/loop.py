@@ -185,8 +185,8 @@ def advance(
     records, loss, response, region = arrays
     features, labels, _ = records
     clock, theta, deployed, _, memory, clip_state, _, _, _ = state
-    shown, answered = models
-    models = Models(shown, answered)
+    theta_view, deployed_view = models
+    models = Models(theta_view, deployed_view)
     post, drawn = shared.post, shared.drawn
     space, total = workspace(features, theta), span_sums(shared, 0)
     spans, members = shared.v.shape[0], shared.members
