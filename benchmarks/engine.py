@@ -21,7 +21,8 @@ import numba
 import numpy as np
 
 import clipsilon as cs
-from clipsilon.engine.arrays import problem_arrays
+from clipsilon._core.checks import frozen
+from clipsilon.engine.arrays import Models, problem_arrays
 from clipsilon.engine.exact_noise import draw as draw_exact
 from clipsilon.engine.grid import scaling
 from clipsilon.engine.loop import advance, empty_recording, initial_state
@@ -85,7 +86,9 @@ def engine(case: cs.Problem, how: cs.Rule, steps: int) -> np.ndarray:
     records = empty_recording(case, how, np.array([0, steps]))
     public, shared = scaling(case, how, steps), step_threads(case, how, 1)
     order = np.arange(case.records)
-    advance(problem_arrays(case), how.update(), public, shared, state, order, records, steps, *spawn(0, 1)[0])
+    models = Models(frozen(state.theta), frozen(state.deployed))
+    fixed = (problem_arrays(case), how.update(), public, shared, models)
+    advance(*fixed, state, order, records, steps, *spawn(0, 1)[0])
     return records.theta[-1]
 
 

@@ -75,7 +75,7 @@ def finished(problem, rule, steps):
     rule = rule.on(problem, 1)
     recording = empty_recording(problem, rule, np.array([0]))
     one = Replicate(initial_state(problem, rule, np.zeros(problem.dimension)), recording, spawn(0, 1)[0])
-    one.advance_to(problem, rule, steps, 1, Pace(), threading.Event())
+    one.advance_to(problem, rule, scaling(problem, rule, steps), steps, 1, Pace(), threading.Event())
     return one.state
 
 

@@ -1,6 +1,7 @@
 """With Dask, a fit equals the fit in memory, whatever the chunks and even if workers are lost."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import cloudpickle
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -476,6 +478,27 @@ def test_chunks_draw_what_one_table_would(seed, sampling, sizes):
         count = cs.sampling.draw(sampling, t, 200, order, copy.records, drawn)
         whole = [first + rows for first, rows in zip(firsts, found, strict=True)]
         np.testing.assert_array_equal(np.concatenate(whole), np.sort(drawn[:count]))
+
+
+@pytest.mark.parametrize("make", [logistic, poisson])
+@pytest.mark.parametrize("seed", [3, None])
+def test_tasks_that_run_again_draw_nothing_anew(monkeypatch, make, seed):
+    """Each task is computed three times, as if its results had been lost, and sent as to another process each time."""
+    once, compared = chunks._compute, []
+
+    def thrice(tasks):
+        results = [once(cloudpickle.loads(cloudpickle.dumps(tasks))) for _ in range(3)]
+        compared.append(len({pickle.dumps(result) for result in results}))
+        return results[-1]
+
+    tables = split(150, X, BINARY)
+    monkeypatch.setattr(chunks, "_compute", thrice)
+    found = make(random_state=seed).fit(*tables)
+    monkeypatch.undo()
+    assert len(compared) > STEPS
+    assert set(compared) == {1}  # the same coins and the same sums, and no noise in any of them
+    if seed is not None:
+        np.testing.assert_array_equal(found.theta_, make(random_state=seed).fit(*tables).theta_)
 
 
 # -- on a cluster ---------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_nothing_is_certified_without_clip_or_with_other_noise():
 
 @pytest.mark.parametrize("rule", [cs.TrackedSGD(STEP, 1.0, 0.1, batch=50), parts(Poisson(50, 0.05))])
 def test_add_remove_is_refused(rule):
-    with pytest.raises(ValueError, match="for tracked gradients, whose sum is divided by the number of records"):
+    with pytest.raises(ValueError, match="for tracked gradients, which are certified for a public number"):
         cs.account(rule, 1000, 10, 1e-5, "add-remove")
 
 

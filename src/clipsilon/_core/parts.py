@@ -22,13 +22,15 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
+from numbers import Number
 from types import CodeType
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from numba import types
 from numba.extending import overload
 
-from clipsilon._core.checks import short_repr
+from clipsilon._core.checks import frozen, short_repr
 
 __all__ = ["Part", "checked", "fallback", "implements", "operation", "traits"]
 
@@ -237,6 +239,41 @@ def traits(**facts: Any) -> Callable[[Class], Class]:
         return cls
 
     return decorate
+
+
+def read_only(role: str, part: Any) -> Any:
+    """Return a part whose arrays cannot be written to; raise TypeError if it holds anything else that can change.
+
+    A loss or a response that could change would carry something from one record to the next, and clipping one gradient
+    at a time would not bound what one record does.
+
+    Parameters
+    ----------
+    role : str
+        The name of the argument, such as "loss", for the message.
+    part : Part
+        The part, which is left unchanged.
+
+    Returns
+    -------
+    Part
+        The part itself if its arrays are read-only already.
+    """
+    changed: dict[str, Any] = {}
+    for name, field in part._asdict().items():
+        if hasattr(field, "_fields"):
+            kept = read_only(role, field)
+        elif isinstance(field, np.ndarray):
+            kept = frozen(field) if field.flags.writeable else field
+        elif field is None or isinstance(field, Number | np.generic | str):
+            kept = field
+        else:
+            raise TypeError(
+                f"{role} {type(part).__name__} must hold numbers, arrays and parts, got {name}={short_repr(field)}."
+            )
+        if kept is not field:
+            changed[name] = kept
+    return part._replace(**changed) if changed else part
 
 
 def is_ours(part: type) -> bool:

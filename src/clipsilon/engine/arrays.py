@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import frozen
+from clipsilon._core.parts import read_only
 from clipsilon._core.rows import stored
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.problem import Problem
@@ -81,7 +82,11 @@ class RecordParts(NamedTuple):
 
 
 class Models(NamedTuple):
-    """θ, and the model that records react to: θ itself under greedy deployment."""
+    """θ, and the model that records react to: θ itself under greedy deployment.
+
+    Losses and responses see these arrays, which are read-only where they can be of the user's own: what a record wrote
+    into θ would be released without noise.
+    """
 
     theta: Array
     deployed: Array
@@ -125,10 +130,9 @@ class Sums(NamedTuple):
 
 
 def problem_arrays(problem: Problem) -> ProblemArrays:
-    """Return the problem's arrays, read-only, and its parts."""
-    return ProblemArrays(
-        records(problem.features, problem.labels, problem.weights), problem.loss, problem.response, problem.region
-    )
+    """Return the problem's arrays and its parts, read-only. (What was pickled is writable again.)"""
+    loss, response = read_only("loss", problem.loss), read_only("response", problem.response)
+    return ProblemArrays(records(problem.features, problem.labels, problem.weights), loss, response, problem.region)
 
 
 def records(features: Any, labels: Array, weights: Array | None) -> Records:

@@ -23,7 +23,7 @@ from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.parts import implementation, implemented
+from clipsilon._core.parts import implementation, implemented, is_ours
 from clipsilon._core.products import fused
 from clipsilon._core.rows import (
     MARGIN,
@@ -171,7 +171,9 @@ def _record_by_record(records, parts, models, span, grid, into, memory, space, r
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
+        _forget(response, moved)
         label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
+        _forget(loss, gradient_i)
         gradient(loss, theta, moved, label, gradient_i)
         weigh(weights, i, gradient_i)
         _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept)
@@ -188,10 +190,28 @@ def _by_memory(records, parts, models, span, grid, into, memory, space, rng):
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
+        _forget(response, moved)
         label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
+        _forget(loss, gradient_i)
         gradient(loss, theta, moved, label, gradient_i)
         weigh(weights, i, gradient_i)
         add_change(clip, gradient_i, grid, memory, i, change, v)
+
+
+def _forget(part, vector):
+    """Overwrite what the record before has left in a vector, unless a part of the package is to write all of it.
+
+    An entry that a user's part does not write is NaN then: such a record adds nothing, in place of another's numbers.
+    """
+
+
+@overload(_forget, jit_options=INNER)
+def _forget_before(part, vector):
+    def overwrite(part, vector):
+        for j in range(vector.size):
+            vector[j] = np.nan
+
+    return (lambda part, vector: None) if is_ours(part.instance_class) else overwrite
 
 
 def _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept):

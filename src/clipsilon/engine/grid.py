@@ -164,7 +164,6 @@ def _drift(rule: Rule, problem: Problem, steps: int) -> tuple[float, float]:
 
 def _correlated_drift(noise: Correlated, sampling: Sampling, problem: Problem, steps: int) -> float:
     """Return what rounding adds to the shift between neighbouring data sets; less if the shift itself is longer."""
-    steps = max(steps, 1)  # it is 0 where a run is only compiled
     times, apart = participations(sampling, problem.records, steps), separation(sampling, problem.records)
     shift = 1.0 if times is None or apart is None else shift_norm(noise.buffers, steps, times, apart)
     return rounding(noise.buffers, steps) * float(np.sqrt(steps * problem.dimension)) / shift

@@ -147,6 +147,7 @@ def advance(
     update: Update,
     public: Scaling,
     shared: StepThreads,
+    models: Models,
     state: State,
     order: NDArray[np.int64],
     recording: Recording,
@@ -167,6 +168,8 @@ def advance(
         The numbers that the grid of a step follows from.
     shared : StepThreads
         The memory shared with the worker threads, which must be running if there are any.
+    models : Models
+        Read-only views of the state's θ and deployed model.
     state : State
         Updated in place.
     order : array of int
@@ -182,8 +185,10 @@ def advance(
     records, loss, response, region = arrays
     features, labels, _ = records
     clock, theta, deployed, _, memory, clip_state, _, _, _ = state
+    theta_view, deployed_view = models
+    models = Models(theta_view, deployed_view)
     post, drawn = shared.post, shared.drawn
-    models, space, total = Models(theta, deployed), workspace(features, theta), span_sums(shared, 0)
+    space, total = workspace(features, theta), span_sums(shared, 0)
     spans, members = shared.v.shape[0], shared.members
     due, begun = record(state, recording), clock[0]
     grid = step_grid(public, np.inf, 0.0, theta.size)

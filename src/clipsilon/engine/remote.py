@@ -17,7 +17,7 @@ from numpy.random import SFC64, Generator
 from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core.checks import frozen
-from clipsilon._core.parts import implementation
+from clipsilon._core.parts import implementation, read_only
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums, records
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, scaling, step_grid
@@ -196,7 +196,8 @@ def add_records(job: Job, step: Step, table: Records, into: Sums, memory: Array 
     memory : array of shape (records of the table, d), default empty
         The memories of the records if the feedback tracks gradients, updated in place.
     """
-    parts = RecordParts(job.loss, job.response, step.clip, job.feedback)
+    loss, response = read_only("loss", job.loss), read_only("response", job.response)
+    parts = RecordParts(loss, response, step.clip, job.feedback)
     _check_parts(parts)
     models = Models(*(frozen(model) for model in step.models))
     _sum(records(*table), parts, models, step.grid, into, memory, Generator(SFC64(0)))

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clipsilon._core.checks import frozen
 from clipsilon.engine.arrays import Models, ProblemArrays, problem_arrays
-from clipsilon.engine.grid import Scaling, scaling
+from clipsilon.engine.grid import Scaling
 from clipsilon.engine.loop import Recording, State, advance
 from clipsilon.engine.streams import Streams
 from clipsilon.engine.threads import StepThreads, prepare, step_threads, worker_threads
@@ -39,12 +40,15 @@ class Fixed(NamedTuple):
         The numbers that the grid of a step follows from.
     shared : StepThreads
         The memory shared with the worker threads.
+    models : Models
+        Read-only views of θ and the deployed model.
     """
 
     arrays: ProblemArrays
     update: Update
     public: Scaling
     shared: StepThreads
+    models: Models
 
 
 @dataclass
@@ -109,22 +113,31 @@ class Replicate:
         finally:
             self.moving.release()
 
-    def compile(self, problem: Problem, rule: Rule, threads: int) -> None:
+    def compile(self, problem: Problem, rule: Rule, public: Scaling, threads: int) -> None:
         """Compile or load the loop, and record the start; no step is taken.
 
         Parameters
         ----------
         problem, rule : Problem, Rule
             What will run.
+        public : Scaling
+            The numbers that the grids of the run follow from.
         threads : int
             The largest number of threads per step.
         """
-        fixed = self._fixed(problem, rule, self.done, threads)
+        fixed = self._fixed(problem, rule, public, threads)
         advance(*fixed, self.state, self.order, self.recording, self.done, *self.streams)
         prepare(fixed.shared, *self._common(fixed))
 
     def advance_to(
-        self, problem: Problem, rule: Rule, steps: int, threads: int, pace: Pace, stop: threading.Event
+        self,
+        problem: Problem,
+        rule: Rule,
+        public: Scaling,
+        steps: int,
+        threads: int,
+        pace: Pace,
+        stop: threading.Event,
     ) -> None:
         """Advance in chunks of about CHUNK_SECONDS, so that the replicate can be stopped or saved in between.
 
@@ -132,6 +145,8 @@ class Replicate:
         ----------
         problem, rule : Problem, Rule
             What runs.
+        public : Scaling
+            The numbers that the grids of the run follow from, which all replicates share.
         steps : int
             The number of steps at the end.
         threads : int
@@ -145,22 +160,21 @@ class Replicate:
             return
         if permutes(rule.sampling) and self.order.size == 0:
             self.order = np.arange(problem.records)
-        fixed = self._fixed(problem, rule, steps, threads)
+        fixed = self._fixed(problem, rule, public, threads)
         with worker_threads(fixed.shared, *self._common(fixed)):
             self._advance(fixed, steps, pace, stop)
         if self.done == steps:
             with self.still():
                 self.order = _NOTHING  # so that memory does not grow with the number of replicates
 
-    def _fixed(self, problem: Problem, rule: Rule, steps: int, threads: int) -> Fixed:
-        public = scaling(problem, rule, steps)
-        return Fixed(problem_arrays(problem), rule.update(), public, step_threads(problem, rule, threads))
+    def _fixed(self, problem: Problem, rule: Rule, public: Scaling, threads: int) -> Fixed:
+        models = Models(frozen(self.state.theta), frozen(self.state.deployed))
+        return Fixed(problem_arrays(problem), rule.update(), public, step_threads(problem, rule, threads), models)
 
     def _common(self, fixed: Fixed) -> tuple[Any, ...]:
         """Return the arguments that all worker threads share."""
-        models = Models(self.state.theta, self.state.deployed)
         state = self.state
-        return fixed.arrays, fixed.update, models, state.memory, state.clip, fixed.public, self.streams.response
+        return fixed.arrays, fixed.update, fixed.models, state.memory, state.clip, fixed.public, self.streams.response
 
     def _advance(self, fixed: Fixed, steps: int, pace: Pace, stop: threading.Event) -> None:
         while self.done < steps and not stop.is_set():

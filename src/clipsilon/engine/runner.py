@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
 from clipsilon.engine import checkpoint as checkpoints
+from clipsilon.engine.grid import scaling
 from clipsilon.engine.loop import empty_recording, initial_state
 from clipsilon.engine.progress import Progress
 from clipsilon.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
@@ -223,10 +224,11 @@ def _run_all(
     each = max(1, threads // len(work))
     pool = ThreadPoolExecutor(max_workers=min(threads, len(work)))
     try:
+        public = scaling(problem, rule, steps)
         if work[0].done < steps:
-            work[0].compile(problem, rule, each)  # in the main thread, so that Ctrl-C can interrupt it
+            work[0].compile(problem, rule, public, each)  # in the main thread, so that Ctrl-C can interrupt it
         pace = Pace()
-        jobs = [pool.submit(replicate.advance_to, problem, rule, steps, each, pace, stop) for replicate in work]
+        jobs = [pool.submit(replicate.advance_to, problem, rule, public, steps, each, pace, stop) for replicate in work]
         with progress:
             _watch(jobs, work, progress, file)
     except KeyboardInterrupt:

@@ -117,8 +117,8 @@ def _refused_removal(released: Release) -> str:
     """Return why add-remove is not certified for a release, and what to do instead."""
     if released.tracks:
         return (
-            "adjacency must be 'replace-one' or 'zero-out' for tracked gradients, whose sum is divided by the number "
-            "of records, got 'add-remove'."
+            "adjacency must be 'replace-one' or 'zero-out' for tracked gradients, which are certified for a public "
+            "number of records only, got 'add-remove'."
         )
     sampling = released.sampling
     about = f"{type(sampling).__name__} sampling, whose batches depend on the number of records"

@@ -297,6 +297,8 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     terms += [
         "All iterates are covered, and so is anything computed from them, such as the last one or an average.",
         "One run is covered: each replicate, and each run made to choose a setting, is a release of its own.",
+        "The number of steps must be fixed beforehand: a run that stops because of what it released costs all the "
+        "steps that it might have taken.",
         _IF_SEEDED,
     ]
     if released.feedback is not None:

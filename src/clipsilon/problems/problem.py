@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from clipsilon._core import checks
-from clipsilon._core.parts import is_ours, require
+from clipsilon._core.parts import is_ours, read_only, require
 from clipsilon._core.rows import dense, first_row
 from clipsilon.problems.constants import Constants, constants
 from clipsilon.problems.losses.base import Loss, dimension, gradient, label_kind, value
@@ -73,6 +75,7 @@ class Problem:
         require("loss", self.loss, [value, gradient])
         require("response", self.response, [respond])
         require("region", self.region, [project])
+        self.loss, self.response = read_only("loss", self.loss), read_only("response", self.response)
         self.features: Any = checks.records("features", features)
         self.labels: Array = self._labels(labels)
         self.weights: Array | None = None if weights is None else checks.weights("weights", weights, self.records)
@@ -94,17 +97,29 @@ class Problem:
         """Call the parts on one record, uncompiled, so that a mistake in them raises a short error here."""
         rng = np.random.Generator(np.random.SFC64(0))
         before = str(rng.bit_generator.state)
-        moved, slope = np.empty(self.features.shape[1]), np.zeros(self.dimension)
-        theta = np.full(self.dimension, 0.5)
-        with np.errstate(all="ignore"):
+        moved = np.empty(self.features.shape[1])
+        theta, features = checks.frozen(np.full(self.dimension, 0.5)), checks.frozen(first_row(self.features))
+        with np.errstate(all="ignore"), _explain_writing(self):
             for before_reaction in self._trial_labels():
                 moved[:] = np.nan  # what stays so would hold the features of the record before
-                label = respond(self.response, theta, first_row(self.features), before_reaction, moved, rng)
+                label = respond(self.response, theta, features, before_reaction, moved, rng)
                 self._check_reaction(moved, label)
-            gradient(self.loss, theta, moved, label, slope)
-            value(self.loss, theta, moved, label)
+                self._check_gradient(theta, moved, label)
+                value(self.loss, theta, moved, label)
         if str(rng.bit_generator.state) != before and not is_random(self.response):
             raise TypeError(f"response {type(self.response).__name__} draws at random but lacks `random = True`.")
+
+    def _check_gradient(self, theta: Array, moved: Array, label: float) -> None:
+        """Raise TypeError unless a loss writes its whole gradient, whatever the array held before."""
+        unknown, zero = np.full(self.dimension, np.nan), np.zeros(self.dimension)
+        for out in (unknown, zero):
+            gradient(self.loss, theta, moved, label, out)
+        missing = np.flatnonzero(np.isnan(unknown) & ~np.isnan(zero))
+        if missing.size:
+            raise TypeError(
+                f"gradient of {type(self.loss).__name__} must write a number into every entry of `out`, which holds "
+                f"another record's gradient before, got none in entries {checks.short_repr(missing.tolist())}."
+            )
 
     def _trial_labels(self) -> list[float]:
         """Return labels to try a response on, as it may treat them differently; that of the first record is last."""
@@ -173,3 +188,17 @@ class Problem:
             f"Problem({self.records} records × {self.features.shape[1]}, loss={self.loss}, "
             f"response={self.response}, region={self.region})"
         )
+
+
+@contextmanager
+def _explain_writing(problem: Problem) -> Iterator[None]:
+    """Turn NumPy's error about a read-only array into one that names the parts."""
+    try:
+        yield
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        names = f"loss {type(problem.loss).__name__} and response {type(problem.response).__name__}"
+        raise TypeError(
+            f"{names} must not write to θ, to the record or to their own arrays, got one that does."
+        ) from error

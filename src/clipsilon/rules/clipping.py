@@ -365,15 +365,15 @@ class Adaptive(NamedTuple):
         How fast the threshold moves, above 0; 0.2 in the paper.
     count_noise : float
         σ_b, the standard deviation of the noise on the count, between 1/32 and 2³⁰; B/20 in the paper.
-    batch : float
-        B, which a run takes from the rule's sampling; NaN until then.
+    batch : float, optional
+        B, which a run takes from the rule's sampling; None until then.
     """
 
     start: float
     quantile: float
     rate: float
     count_noise: float
-    batch: float = np.nan
+    batch: float | None = None
 
     def initial_state(self) -> list[float]:
         """Return the threshold of the first step."""
