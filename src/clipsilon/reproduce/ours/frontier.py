@@ -167,7 +167,7 @@ def _ratios(pairs: list[tuple[Found, Found]]) -> str:
 
 
 def _clearly_less(first: Found, second: Found) -> bool:
-    return first.mean + 2 * np.hypot(first.error, second.error) < second.mean
+    return bool(first.mean + 2 * np.hypot(first.error, second.error) < second.mean)
 
 
 def _order(once: list[Found], quiet: Found) -> Finding:

@@ -52,7 +52,7 @@ class TargetShift(NamedTuple):
 
 
 @implements(respond, TargetShift)
-def _(response, deployed, features, label, moved, rng):
+def _(response, deployed, features, label, moved, rng):  # type: ignore[no-untyped-def]
     prediction = 0.0
     for j in range(features.size):
         moved[j] = features[j]

@@ -41,7 +41,7 @@ _MOVES: tuple[dict[str, float], ...] = (
     {"cap": 2.0},
     {"cap": 0.5},
 )
-_WORTH = 0.98  # a move must bring the gap below this multiple of what it was
+_WORTH, _QUICK_WORTH = 0.98, 0.85  # a move must bring the gap below this multiple of what it was
 _SEED = 1  # of the search; another seed measures what it found
 
 Array = NDArray[np.float64]
@@ -211,7 +211,7 @@ def search(case: Case, name: str, epsilons: tuple[float, ...], most: int, quick:
     first = _first(case, name, most)
     begins, found = first[-1:] if quick else first, []
     for epsilon in epsilons:
-        ends = [_climb(case, name, epsilon, most, 4 if quick else 16, begin) for begin in begins]
+        ends = [_climb(case, name, epsilon, most, quick, begin) for begin in begins]
         found.append(min(ends)[1])
         begins = found[-1:] if quick else [*first, found[-1]]
     return found
@@ -222,11 +222,11 @@ def _climb(
     name: str,
     epsilon: float,
     most: int,
-    replicates: int,
+    quick: bool,
     best: Setting,
 ) -> tuple[float, Setting]:
     """Move one thing at a time, for as long as the mean gap falls; return the gap and the setting."""
-    records = case.problem.records
+    records, replicates, worth = case.problem.records, *((4, _QUICK_WORTH) if quick else (16, _WORTH))
 
     @cache
     def score(setting: Setting) -> float:
@@ -238,7 +238,7 @@ def _climb(
         moved = False
         for factors in _MOVES:
             other = _moved(best, factors)
-            while _allowed(other, name, records, most) and score(other) < _WORTH * score(best):
+            while _allowed(other, name, records, most) and score(other) < worth * score(best):
                 best, other, moved = other, _moved(other, factors), True
     return score(best), best
 
