@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import clipsilon as cs
-from clipsilon.estimators import PrivateScaler, quantiles, scaler
+from clipsilon.estimators import PrivateScaler, scaler
+from clipsilon.privacy import quantiles
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.auditing.inference import clopper_pearson_bound
 from clipsilon.privacy.statement import SEEDED

@@ -22,9 +22,9 @@ from clipsilon.estimators.base import SEED_ADVICE, rollback_on_error, seed_from
 from clipsilon.estimators.chunks import chunkwise, count_rows, is_chunked, to_chunks, total_balances
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
-from clipsilon.estimators.quantiles import Posterior, balances, search, values
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import Certificate, require_public_size
+from clipsilon.privacy.quantiles import Posterior, balances, search, values
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 
