@@ -11,16 +11,17 @@ from numpy.typing import ArrayLike
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import clipping_bias
 from clipsilon.privacy.calibration import calibrate
+from clipsilon.privacy.release import release
 from clipsilon.privacy.statement import Statement, account
 from clipsilon.problems.problem import Problem
-from clipsilon.rules.clipping import bound_of
-from clipsilon.rules.feedback import ErrorFeedback
-from clipsilon.rules.noise import std_of
+from clipsilon.rules.clipping import Adaptive, bound_of
+from clipsilon.rules.feedback import ErrorFeedback, Tracked
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import size
 from clipsilon.theory.forecast import Forecast
 from clipsilon.theory.tuning.bound import least_bound
 from clipsilon.theory.tuning.gap import least_gap
+from clipsilon.theory.tuning.simulation import SIMULATED
 from clipsilon.theory.tuning.task import Option, TuningTask, reach_of, task_of
 
 
@@ -83,15 +84,16 @@ def tune(
         "gap" minimises the squared distance to the stable point that is to be expected of a run on this very data.
         "bound" minimises what is proven of PCSGD for all data with the problem's constants; the region must be bounded,
         and the constants must not be estimates.
-    preset : {"PCSGD", "DiceSGD"}, optional
-        Consider only this preset.
+    preset : {"PCSGD", "DiceSGD", "CorrelatedSGD", "TrackedSGD", "AdaptiveDPSGD"}, optional
+        Consider only this preset. By default, all of which something is certified for the adjacency; those that need
+        simulations are left out if these would take too long.
     batch : int, default 1
         The number of records per step.
     start : array_like, default 0.0
         θ_0; one number stands for all coordinates.
     adjacency : {"replace-one", "zero-out", "add-remove"}, default "replace-one"
-        As in `account`. For "add-remove" the proposed rule draws with a fixed rate, that
-        of `batch` among the problem's records, and is PCSGD: no certificate is known for DiceSGD there.
+        As in `account`. For "add-remove" the proposed rule draws with a fixed rate, that of `batch` among the
+        problem's records, and is PCSGD or AdaptiveDPSGD: no certificate is known for the others there.
     progress : bool, optional
         Whether to show a progress bar; by default, in a terminal only.
 
@@ -119,16 +121,13 @@ def _reasons(task: TuningTask, options: list[Option], statement: Statement) -> I
     best = options[0]
     yield _expectation(best)
     yield _noise_reason(task, best)
-    reach = reach_of(best.rule)
-    yield (
-        f"Run for ever, a threshold of {reach:.3g} would end at a squared distance of "
-        f"{clipping_bias(task.problem, reach, task.start):.3g}; not moving at all leaves "
-        f"{np.sum((task.start - task.target) ** 2):.3g}."
-    )
+    yield from _limits(task, best.rule)
     if best.bound is not None:
         yield f"What is proven from the problem's constants alone is a gap of at most {best.bound:.3g}, in the mean."
     for other in options[1:]:
         yield f"The best {other.rule.name} found: {_expectation(other)}"
+    found = {option.rule.name for option in options}
+    yield from (_absence(name) for name in task.presets if name not in found)
     yield f"Certified for one run: ε = {statement.certified:.4g} at δ = {statement.delta:g}, {statement.adjacency}."
     yield "Tuning read the data without noise: what the choice itself reveals is not covered by the statement."
 
@@ -136,20 +135,47 @@ def _reasons(task: TuningTask, options: list[Option], statement: Statement) -> I
 def _expectation(option: Option) -> str:
     """Describe an option and its expected gap in one sentence."""
     rule, expected = option.rule, option.forecast
+    parts = f"{expected.bias:.3g} is bias, "
+    if expected.spread:
+        parts += f"{expected.spread:.3g} spread, by simulation"
+    else:
+        parts += f"{expected.noise:.3g} noise, {expected.scatter + expected.lag:.3g} the rest"
+    return (
+        f"{rule.name} with {_thresholds(rule)} and a step of {size(rule.step, 1):.3g} at first: the expected gap is "
+        f"{expected.gap:.3g}, of which {parts}."
+    )
+
+
+def _thresholds(rule: Rule) -> str:
+    if isinstance(rule.clip, Adaptive):
+        return f"a clip that starts at {rule.clip.start:.3g} and spares {rule.clip.quantile:.3g} of the records"
     part = f"clip {bound_of(rule.clip):.3g}"
     if isinstance(rule.feedback, ErrorFeedback):
         part += f", error clip {bound_of(rule.feedback.clip):.3g}, residual cap {reach_of(rule):.3g}"
-    return (
-        f"{rule.name} with {part} and a step of {size(rule.step, 1):.3g} at first: the expected gap is "
-        f"{expected.gap:.3g}, of which {expected.bias:.3g} is bias, {expected.noise:.3g} noise, "
-        f"{expected.scatter + expected.lag:.3g} the rest."
-    )
+    return part
+
+
+def _limits(task: TuningTask, rule: Rule) -> Iterator[str]:
+    """Yield where a rule would end that is biased by a constant clip, and where it begins."""
+    if not (isinstance(rule.clip, Adaptive) or isinstance(rule.feedback, Tracked)):
+        reach = reach_of(rule)
+        bias = clipping_bias(task.problem, reach, task.start)
+        yield f"Run for ever, a threshold of {reach:.3g} would end at a squared distance of {bias:.3g}."
+    yield f"Not moving at all leaves a squared distance of {np.sum((task.start - task.target) ** 2):.3g}."
+
+
+def _absence(preset: str) -> str:
+    """Say in one sentence why there is no option of a preset."""
+    if preset in SIMULATED:
+        return f"{preset} was not tried: the simulations would take too long; name it as the preset to try it."
+    return f"No {preset} was found whose error drains all along the path."
 
 
 def _noise_reason(task: TuningTask, option: Option) -> str:
     """Describe the noise of an option and its sampling in one sentence."""
-    std, clip = std_of(option.rule.noise), bound_of(option.rule.clip)
+    released = release(option.rule, task.problem.records, task.steps)
     return (
-        f"The budget asks for noise of {std:.3g} on the mean update, {std * task.batch / clip:.3g} times the clip on "
-        f"the sum, with {type(option.rule.sampling).__name__} sampling, which needs the least."
+        f"The budget asks for noise of {released.noise_std:.3g} on the mean update, "
+        f"{released.noise_std * released.batch / released.bound:.3g} times the clip on the sum, with "
+        f"{type(option.rule.sampling).__name__} sampling."
     )
