@@ -51,19 +51,20 @@ def test_forecast_equals_the_linear_algebra_of_a_linear_problem(step, steps):
         9.0 * np.sum(np.linalg.solve(matrix.T, response) ** 2),
     )
     path = mean_path(problem, 1e6, np.array([5.0]), 20.0)
-    found = correlated_forecast(path, target, step, steps, noise, 1, 200)
+    found = correlated_forecast(path, target, step, steps, noise, 1, problem)
     assert found[:3] == pytest.approx(exact, rel=1e-2)  # steps of 5e-3
 
 
 def test_tables_are_what_they_tabulate():
-    path = mean_path(logistic(), 0.7, np.zeros(3), 60.0)
+    problem = logistic()
+    path = mean_path(problem, 0.7, np.zeros(3), 60.0)
     buffers, steps = cs.correlation.square_root(700), 700
-    energies = response_table(cs.schedules.InverseTime(71.0, 70.0), steps, buffers, 350)
+    energies = response_table(cs.schedules.InverseTime(71.0, 70.0), steps, buffers, 400)
     for first in (1e-3, 0.02, 0.4):
         step = cs.schedules.InverseTime(71.0 * first, 70.0)
         rates, variances = tail_directions(path, step, steps)
         noises, uneven = energies(first * rates)
-        full = correlated_forecast(path, np.zeros(3), step, steps, Correlated(1.0, buffers), 2, 700)
+        full = correlated_forecast(path, np.zeros(3), step, steps, Correlated(1.0, buffers), 2, problem)
         assert first**2 * noises.sum() == pytest.approx(full.noise, rel=0.01)
         assert first**2 * variances @ uneven / 2 == pytest.approx(full.scatter, rel=0.02)
 
@@ -88,7 +89,7 @@ def test_forecast_of_runs(name):
     for step in (cs.schedules.Constant(20.0 / steps), cs.schedules.InverseTime(6.0, 0.1 * steps)):
         rule = cs.CorrelatedSGD(step, clip, std, batch, sampling, buffers=cs.correlation.square_root(steps))
         ends = cs.run(problem, rule, steps, start, replicates=1000, seed=0, progress=False).output
-        expected = correlated_forecast(path, target, step, steps, rule.noise, batch, problem.records)
+        expected = correlated_forecast(path, target, step, steps, rule.noise, batch, problem)
         squares = np.sum((ends - ends.mean(axis=0)) ** 2, axis=1)
         spread, error = expected.scatter + expected.noise, squares.std() / np.sqrt(squares.size)
         assert abs(squares.mean() - spread) <= 0.25 * spread + 6 * error

@@ -8,8 +8,11 @@ A pass has b batches of B records, in an order shuffled before the run. Over all
 w_ij = Σ_k r_i(j + k·b). Equal weights would make the deviations of all records cancel, so drawing them in this order
 adds S_i/B·(Σ_j w_ij² − (Σ_j w_ij)²/b), S_i being the variance of one record's clipped gradient in direction i.
 
+Single iterates may wander much farther than their mean. Where the field F is not linear over such distances, its mean
+over the iterates differs from F by δ = E F(θ + ξ) − F(θ), a force that moves the released mean by −Σ_t r_it·δ_i.
+
 Approximations, besides those of `forecast`: the field is linearised at one point, the knot of the path that is closest
-to the middle of the iterates that are averaged.
+to the middle of the iterates that are averaged, and δ is that of the last iterates there.
 """
 
 from __future__ import annotations
@@ -19,7 +22,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import make_interp_spline
+from scipy.special import ndtri
+from scipy.stats import qmc
 
+from clipsilon.engine.means import mean_gradient
+from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import project
+from clipsilon.rules.clipping import Norm
 from clipsilon.rules.correlation import average_response, output_norm
 from clipsilon.rules.noise import Correlated
 from clipsilon.rules.schedules import Constant, InverseTime
@@ -31,6 +40,7 @@ Array = NDArray[np.float64]
 
 _POINTS = 40  # iterates at which the average of the mean path is evaluated
 _NODES = 25  # rates at which a response is tabulated
+_WANDERERS = 32  # pairs of points over which the field is averaged
 
 
 def correlated_forecast(
@@ -40,7 +50,7 @@ def correlated_forecast(
     steps: int,
     noise: Correlated,
     batch: int,
-    records: int,
+    problem: Problem,
 ) -> Forecast:
     """Forecast E‖θ̄ − target‖² for the mean θ̄ of the last half of the iterates of a run along a mean path.
 
@@ -56,8 +66,10 @@ def correlated_forecast(
         T.
     noise : Correlated
         The noise, with the standard deviation of w.
-    batch, records : int
-        B and m; the order of the records is that of `sampling.SinglePass` or `sampling.Cyclic`.
+    batch : int
+        B; the order of the records is that of `sampling.SinglePass` or `sampling.Cyclic`.
+    problem : Problem
+        The problem of the path.
 
     Returns
     -------
@@ -65,11 +77,18 @@ def correlated_forecast(
         The expected squared distance, in parts. It is a prediction, not a bound.
     """
     noises = scatter = 0.0
+    pulls, deviations = [], []
     for rate, variance in zip(*tail_directions(path, step, steps), strict=True):
-        response = average_response(step, rate, steps, steps // 2)
+        response, last = (average_response(step, rate, steps, begin) for begin in (steps // 2, steps - 1))
         noises += (noise.std * output_norm(noise.buffers, response)) ** 2
-        scatter += variance / batch * _unevenness(response, -(-records // batch))
-    return Forecast(tail_bias(path, target, step, steps), float(scatter), noises)
+        scatter += float(variance) / batch * _unevenness(response, -(-problem.records // batch))
+        wandering = (noise.std * output_norm(noise.buffers, last)) ** 2 + variance / batch * float(last @ last)
+        deviations.append(np.sqrt(wandering))
+        pulls.append(response.sum())
+    k = _tail_knot(path, step, steps)
+    force = path.axes[k].T @ _force(problem, path, k, np.array(deviations))
+    shift = path.axes[k] @ (np.array(pulls) * force)
+    return Forecast(tail_bias(path, target + shift, step, steps), scatter, noises)
 
 
 def tail_bias(path: MeanPath, target: Array, step: Constant | InverseTime, steps: int) -> float:
@@ -115,9 +134,26 @@ def tail_directions(path: MeanPath, step: Constant | InverseTime, steps: int) ->
     rates, variances : array of shape (d,)
         One per direction.
     """
-    k = int(np.abs(path.knots - elapsed(step, max(3 * steps // 4, 1))).argmin())
+    k = _tail_knot(path, step, steps)
     axes = path.axes[k]
     return path.rates[k], np.einsum("ji,jk,ki->i", axes, path.scatter[k], axes)
+
+
+def _tail_knot(path: MeanPath, step: Constant | InverseTime, steps: int) -> int:
+    return int(np.abs(path.knots - elapsed(step, max(3 * steps // 4, 1))).argmin())
+
+
+def _force(problem: Problem, path: MeanPath, k: int, deviations: Array) -> Array:
+    """Return E F(θ + ξ) − F(θ) at a knot, for ξ normal with these standard deviations in its eigendirections."""
+    theta = path.at(path.knots[k])
+    normals = ndtri(qmc.Sobol(theta.size, rng=0).random(_WANDERERS))
+    total = np.zeros(theta.size)
+    for kick in (normals * deviations) @ path.axes[k].T:
+        for sign in (1.0, -1.0):
+            at = theta + sign * kick
+            project(problem.region, at)
+            total += mean_gradient(problem, at, at, 1, Norm(path.clip))
+    return total / (2 * _WANDERERS) - mean_gradient(problem, theta, theta, 1, Norm(path.clip))
 
 
 def response_table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from clipsilon.rules.noise import Correlated
 from clipsilon.rules.presets import CorrelatedSGD
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import participations, separation
-from clipsilon.rules.schedules import Constant, InverseTime, size
+from clipsilon.rules.schedules import Constant, InverseTime, Schedule, size
 from clipsilon.theory.correlated_forecast import correlated_forecast, response_table, tail_bias, tail_directions
 from clipsilon.theory.forecast import Forecast, MeanPath
 from clipsilon.theory.tuning.task import Option, TuningTask
@@ -23,8 +24,9 @@ Array = NDArray[np.float64]
 
 _FALLS = (0.01, 0.03, 0.1, 0.3, 1.0)  # a_1/T of the falling steps that are tried, besides constant ones
 _FIRSTS = 25  # first step sizes tried
-_FITS = 2  # how often the matrix is fitted to the steps, and the steps to the matrix
-_DIRECTIONS = 8  # eigendirections that the matrix is fitted to
+_DIRECTIONS = 4  # eigendirections that the matrix is fitted to
+_ITERATES = (0.01, 0.1, 1.0)  # of the way, at which the noise in iterates counts, too
+_RESTRAINTS = (0.1, 0.03, 0.01, 0.003)  # weights of the noise in iterates, relative to that in their mean
 
 
 class Plan(NamedTuple):
@@ -67,13 +69,25 @@ class Plan(NamedTuple):
 def plan_of(task: TuningTask, buffers: Array | None = None) -> Plan:
     """Calibrate CorrelatedSGD at clip one, by default with the square root, and tabulate what its noise adds."""
     pairs = square_root(task.steps) if buffers is None else buffers
-    sampling = "single-pass" if task.steps * task.batch <= task.problem.records else "cyclic"
-    rule = task.calibrated(CorrelatedSGD(Constant(1.0), 1.0, 1.0, task.batch, sampling, buffers=pairs))
-    assert isinstance(rule.noise, Correlated)
+    sampling, noise = _calibrated(task, pairs)
     steps: list[Constant | InverseTime] = [Constant(1.0)]
     steps += [InverseTime(fall * task.steps + 1.0, fall * task.steps) for fall in _FALLS]
     tables = [(step, response_table(step, task.steps, pairs, _slots(task))) for step in steps]
-    return Plan(sampling, rule.noise, tables)
+    return Plan(sampling, noise, tables)
+
+
+class _Calibrated(NamedTuple):
+    """How records are drawn, and the noise that the budget requires at clip one."""
+
+    sampling: str
+    noise: Correlated
+
+
+def _calibrated(task: TuningTask, buffers: Array) -> _Calibrated:
+    sampling = "single-pass" if task.steps * task.batch <= task.problem.records else "cyclic"
+    rule = task.calibrated(CorrelatedSGD(Constant(1.0), 1.0, 1.0, task.batch, sampling, buffers=buffers))
+    assert isinstance(rule.noise, Correlated)
+    return _Calibrated(sampling, rule.noise)
 
 
 def correlated_option(task: TuningTask, plan: Plan, path: MeanPath) -> Option:
@@ -104,7 +118,7 @@ def correlated_option(task: TuningTask, plan: Plan, path: MeanPath) -> Option:
 
 
 def refitted(task: TuningTask, option: Option, paths: Sequence[MeanPath]) -> Option:
-    """Fit the matrix of noise to an option's step, choose among all paths again, and forecast the winner in full.
+    """Fit the matrix of noise to an option's step, choose step and threshold again, and forecast the winner in full.
 
     Parameters
     ----------
@@ -120,28 +134,63 @@ def refitted(task: TuningTask, option: Option, paths: Sequence[MeanPath]) -> Opt
     Option
         The best of all matrices that were tried.
     """
-    best = option
-    for _ in range(_FITS):
-        plan = plan_of(task, _fitted(task, best.rule, _path_of(paths, best.rule)))
-        best = min(best, *(correlated_option(task, plan, path) for path in paths), key=lambda one: one.forecast.gap)
-    rule, step = best.rule, best.rule.step
+    path = _path_of(paths, option.rule)
+    found = [_in_full(task, option.rule, path)]
+    for restraint in _RESTRAINTS:
+        noise = fitted_noise(task, option.rule, path, restraint)
+        rule = replace(option.rule, noise=noise._replace(std=noise.std * path.clip))
+        found.append(_in_full(task, rule, path))
+    best = min(found, key=lambda one: one.forecast.gap)
+    assert isinstance(best.rule.noise, Correlated)
+    plan = plan_of(task, best.rule.noise.buffers)
+    again = min((correlated_option(task, plan, one) for one in paths), key=lambda one: one.forecast.gap)
+    return min(best, _in_full(task, again.rule, _path_of(paths, again.rule)), key=lambda one: one.forecast.gap)
+
+
+def _in_full(task: TuningTask, rule: Rule, path: MeanPath) -> Option:
+    """Forecast a rule along its path, without a table."""
     assert isinstance(rule.noise, Correlated)
-    assert isinstance(step, Constant | InverseTime)  # a step of the grid
-    about = (step, task.steps, rule.noise, task.batch, task.problem.records)
-    return Option(rule, correlated_forecast(_path_of(paths, rule), task.target, *about))
+    assert isinstance(rule.step, Constant | InverseTime)  # a step of the grid
+    about = (rule.step, task.steps, rule.noise, task.batch, task.problem)
+    return Option(rule, correlated_forecast(path, task.target, *about))
 
 
-def _fitted(task: TuningTask, rule: Rule, path: MeanPath) -> Array:
-    """Return buffers for the response of the rule's output to noise."""
+def fitted_noise(task: TuningTask, rule: Rule, path: MeanPath, restraint: float) -> Correlated:
+    """Return noise for clip one that leaves the least in the rule's output.
+
+    Parameters
+    ----------
+    task : TuningTask
+        The task.
+    rule : Rule
+        A CorrelatedSGD, whose step and sampling are used.
+    path : MeanPath
+        Its mean path.
+    restraint : float
+        Weight of the noise in single iterates. With none, iterates may wander off as far as they like if only later
+        ones return; but the field is not linear that far.
+
+    Returns
+    -------
+    Correlated
+        The noise, calibrated to the budget.
+    """
     assert isinstance(rule.step, Constant | InverseTime)
     rates, _ = tail_directions(path, rule.step, task.steps)
     chosen = np.quantile(rates, np.linspace(0.0, 1.0, min(rates.size, _DIRECTIONS)))
-    responses = np.stack([average_response(rule.step, rate, task.steps, task.steps // 2) for rate in chosen])
+    responses = [average_response(rule.step, rate, task.steps, task.steps // 2) for rate in chosen]
+    times = [max(round(part * task.steps), 1) for part in _ITERATES]
+    responses += [restraint * _iterate_response(task, rule.step, rate, t) for rate in chosen for t in times]
     taken = participations(rule.sampling, task.problem.records, task.steps)
     apart = separation(rule.sampling, task.problem.records)
     assert taken is not None
     assert apart is not None
-    return fit(responses, taken, apart)
+    return _calibrated(task, fit(np.stack(responses), taken, apart)).noise
+
+
+def _iterate_response(task: TuningTask, step: Schedule, rate: float, t: int) -> Array:
+    """Return how much the noise of each step moves iterate t."""
+    return np.append(average_response(step, rate, t, t - 1), np.zeros(task.steps - t))
 
 
 def _path_of(paths: Sequence[MeanPath], rule: Rule) -> MeanPath:
