@@ -10,9 +10,12 @@ from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import clipping_bias
+from clipsilon.engine.runner import start_of
+from clipsilon.engine.streams import spawn
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.release import release
 from clipsilon.privacy.statement import Statement, account
+from clipsilon.privacy.warning import warn_about_delta
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.clipping import Adaptive, bound_of
 from clipsilon.rules.feedback import ErrorFeedback, Tracked
@@ -21,8 +24,9 @@ from clipsilon.rules.schedules import size
 from clipsilon.theory.forecast import Forecast
 from clipsilon.theory.tuning.bound import least_bound
 from clipsilon.theory.tuning.gap import least_gap
+from clipsilon.theory.tuning.private import private_rule
 from clipsilon.theory.tuning.simulation import SIMULATED
-from clipsilon.theory.tuning.task import Option, TuningTask, reach_of, task_of
+from clipsilon.theory.tuning.task import Budget, Option, TuningTask, reach_of, task_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,18 +38,19 @@ class Proposal:
     rule : Rule
         The rule, calibrated to the budget.
     statement : Statement
-        The privacy of one run of the rule. It does not cover the tuning, which reads the data without noise.
-    forecast : Forecast
-        Of E‖θ_T − θ_PS‖².
+        The privacy of one run of the rule; with `private`, of tuning and run together. Otherwise it does not cover the
+        tuning, which reads the data without noise.
+    forecast : Forecast or None
+        Of E‖θ_T − θ_PS‖²; None with `private`, because θ_PS is not known then.
     options : tuple of Option
-        The best option of each preset, the proposed one first.
+        The best option of each preset, the proposed one first; empty with `private`.
     reasons : tuple of str
         Sentences that explain the proposal.
     """
 
     rule: Rule
     statement: Statement
-    forecast: Forecast
+    forecast: Forecast | None
     options: tuple[Option, ...]
     reasons: tuple[str, ...]
 
@@ -65,12 +70,13 @@ def tune(
     batch: int = 1,
     start: ArrayLike = 0.0,
     adjacency: str = "replace-one",
+    private: bool = False,
     progress: bool | None = None,
 ) -> Proposal:
     """Propose preset, thresholds and step for the smallest expected gap to θ_PS at a certified (ε, δ).
 
-    The result depends on the data in ways that the statement does not cover: tune on public data, on generated data of
-    the same shape, or spend budget on it.
+    Unless `private` is set, the result depends on the data in ways that the statement does not cover: tune on public
+    data, on generated data of the same shape, or among those who may see the data anyway.
 
     Parameters
     ----------
@@ -94,6 +100,10 @@ def tune(
     adjacency : {"replace-one", "zero-out", "add-remove"}, default "replace-one"
         As in `account`. For "add-remove" the proposed rule draws with a fixed rate, that of `batch` among the
         problem's records, and is PCSGD or AdaptiveDPSGD: no certificate is known for the others there.
+    private : bool, default False
+        Whether to choose by a private sketch of the gradients at the start and by public facts alone. The sketch spends
+        5 % of μ², and the proposal is a CorrelatedSGD for the rest. Every call takes a new sketch, with cryptographic
+        noise: a release of its own.
     progress : bool, optional
         Whether to show a progress bar; by default, in a terminal only.
 
@@ -104,9 +114,11 @@ def tune(
 
     Formal guarantee
     ----------------
-    One run of `rule` is (ε, δ)-differentially private on the terms that `statement` states. The tuning itself is not
-    private.
+    One run of `rule` is (ε, δ)-differentially private on the terms that `statement` states. With `private`, the
+    proposal and one run of its rule together are; without, the tuning itself is not private.
     """
+    if checks.flag("private", private):
+        return _private_proposal(problem, Budget(epsilon, delta, adjacency), steps, goal, preset, batch, start)
     search = checks.choice("goal", goal, {"gap": least_gap, "bound": least_bound})
     task = task_of(problem, epsilon, delta, steps, preset, batch, start, adjacency, proven=goal == "bound")
     options = search(task, progress)
@@ -114,6 +126,34 @@ def tune(
     statement = account(rule, problem.records, task.steps, delta, adjacency)
     reasons = tuple(_reasons(task, options, statement))
     return Proposal(rule, statement, options[0].forecast, tuple(options), reasons)
+
+
+def _private_proposal(
+    problem: Problem, budget: Budget, steps: int, goal: str, preset: str | None, batch: int, start: ArrayLike
+) -> Proposal:
+    """Check the arguments of `tune`, and propose a rule that a private sketch is the only thing to depend on."""
+    checks.instance("problem", problem, Problem)
+    steps, batch = checks.count("steps", steps), checks.count("batch", batch)
+    checks.open_fraction("delta", budget.delta)
+    if batch > problem.records:
+        raise ValueError(f"batch must be at most the number of records ({problem.records}), got {batch}.")
+    if goal != "gap":
+        raise ValueError(f"goal must be 'gap' for private tuning, got {goal!r}.")
+    if preset not in (None, "CorrelatedSGD"):
+        raise ValueError(f"preset must be CorrelatedSGD for private tuning, got {preset!r}.")
+    rule, statement, sketch = private_rule(
+        problem, budget, steps, batch, start_of(start, problem), spawn(None, 1)[0].noise
+    )
+    warn_about_delta(budget.delta, problem.records, stacklevel=3)
+    reasons = (
+        f"Half of the gradients at the start are shorter than about {sketch.typical:.3g}, and most than "
+        f"{sketch.longest:.3g}, which is the clip; they change by up to {sketch.curvature:.3g} per unit of θ.",
+        f"A step of {size(rule.step, 1):.3g} at first suits a linear problem with such gradients. How close a run "
+        "comes to θ_PS is not forecast.",
+        f"Certified for this proposal and one run: ε = {statement.certified:.4g} at δ = {statement.delta:g}, "
+        f"{statement.adjacency}.",
+    )
+    return Proposal(rule, statement, None, (), reasons)
 
 
 def _reasons(task: TuningTask, options: list[Option], statement: Statement) -> Iterator[str]:
