@@ -29,16 +29,26 @@ Array = NDArray[np.float64]
 _TRIALS = 40  # points that are run, about
 _WORK = 3e7  # gradients per preset that all trials together may take
 _MOST_WORK = 10 * _WORK  # a preset that needs more, with two runs per point, is tried only if it is named
-_REPLICATES = (2, 16)  # runs per point
+_REPLICATES = (2, 8)  # runs per point
 _SHARES = (0.5, 1.0, 2.0, 4.0, 8.0)  # clips of TrackedSGD, in units of what makes a record catch up by the end
 _CLIPPED = (0.003, 0.01, 0.03, 0.1, 0.3)  # fractions of records that AdaptiveDPSGD may clip
-_FIRSTS = (1.0, 0.3, 0.1, 0.03)  # first steps, in units of the largest that is allowed
+_FIRSTS = (1.0, 0.1, 0.01, 0.001)  # first steps, in units of the largest that is allowed
 _FALLS = (np.inf, 0.3, 0.03)  # a_1/T of the steps; infinite for constant ones
-_MOVES = (2.0, 1.4)  # factors by which thresholds and steps are changed
+_MOVES = (3.0, 1.5)  # factors by which thresholds and steps are changed
 
 
 class Point(NamedTuple):
-    """A setting: the threshold (for AdaptiveDPSGD, the fraction of clipped records), the first step, and its fall."""
+    """A setting that is run.
+
+    Attributes
+    ----------
+    threshold : float
+        The clip of TrackedSGD, or the fraction of records that AdaptiveDPSGD clips.
+    first : float
+        The first step size.
+    fall : int
+        How soon the step falls: an index of `_FALLS`.
+    """
 
     threshold: float
     first: float
@@ -74,7 +84,7 @@ def simulate(task: TuningTask, preset: str) -> Option | None:
     _descend(scores, score, 1.0 if preset == "AdaptiveDPSGD" else np.inf, task.fastest)
     best = min(scores, key=scores.__getitem__)
     rule = make(best.threshold, _step(task, best))
-    return Option(rule, _gap_of(_ends(task, rule, 2 * replicates, seed=2), task.target))
+    return Option(rule, _gap_of(_ends(task, rule, 4 * replicates, seed=2), task.target))
 
 
 def _descend(scores: dict[Point, float], score: Callable[[Point], float], most: float, fastest: float) -> None:
