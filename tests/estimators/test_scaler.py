@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
 import clipsilon as cs
-from clipsilon.estimators import PrivateScaler, quantiles, scaler
+from clipsilon.estimators import PrivateScaler, scaler
+from clipsilon.privacy import quantiles
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.auditing.inference import clopper_pearson_bound
 from clipsilon.privacy.statement import SEEDED
@@ -95,7 +96,7 @@ def test_nothing_but_the_noisy_balances_is_learnt(monkeypatch):
 def test_the_noise_is_what_another_accountant_asks_for(adjacency, epsilon, delta, columns):
     X = np.random.default_rng(3).standard_normal((20_000, columns))
     statement = PrivateScaler(epsilon, delta, adjacency=adjacency, random_state=0).fit(X).statement_
-    std = scaler.noise_std(gaussian.largest_mu(epsilon, delta), columns, adjacency)
+    std = quantiles.balance_noise(gaussian.largest_mu(epsilon, delta), columns * scaler.QUESTIONS, adjacency)
     moved = math.sqrt(columns) * (2 if adjacency == "replace-one" else 1)
     one = privacy_loss_distribution.from_gaussian_mechanism(
         std, sensitivity=moved, value_discretization_interval=1e-3 * epsilon
@@ -156,9 +157,9 @@ def attack(cut, runs=8000):
     Columns are searched independently, so many columns with the noise of one are as many runs on one column.
     """
     n, delta = 80, 0.01
-    mu = math.sqrt(scaler.QUESTIONS) / (n * scaler._WORST_ERROR * 0.998)
-    std = scaler.noise_std(mu, 1, "replace-one")
-    assert 0.99 * scaler._WORST_ERROR < scaler._error(std, n) <= scaler._WORST_ERROR
+    mu = math.sqrt(scaler.QUESTIONS) / (n * quantiles.WORST_ERROR * 0.998)
+    std = quantiles.balance_noise(mu, scaler.QUESTIONS, "replace-one")
+    assert 0.99 * quantiles.WORST_ERROR < quantiles.answer_error(std, n) <= quantiles.WORST_ERROR
     even = np.repeat([-1.0, 1.0], n // 2)
     uneven = np.where(np.arange(n) == 0, 1.0, even)
     centers = [

@@ -36,11 +36,11 @@ from clipsilon.engine.remote import (
     run_chunked,
 )
 from clipsilon.estimators.inputs import Array, Labels
-from clipsilon.estimators.quantiles import balances
 from clipsilon.estimators.rescaling import project
 from clipsilon.estimators.same_rows import KnownRows, check_fingerprint, check_rows, fingerprint, know_rows
 from clipsilon.estimators.seen_rows import Digests, compute_digests, digest_key, merge_digests
 from clipsilon.estimators.targets import ClassCounts, Moments, merge
+from clipsilon.privacy.quantiles import balances
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
 from clipsilon.rules.feedback import tracks

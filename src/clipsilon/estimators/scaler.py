@@ -22,9 +22,17 @@ from clipsilon.estimators.base import SEED_ADVICE, rollback_on_error, seed_from
 from clipsilon.estimators.chunks import chunkwise, count_rows, is_chunked, to_chunks, total_balances
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
-from clipsilon.estimators.quantiles import Posterior, balances, search, values
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import Certificate, require_public_size
+from clipsilon.privacy.quantiles import (
+    WORST_ERROR,
+    Posterior,
+    answer_error,
+    balance_noise,
+    balances,
+    search,
+    values,
+)
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 
@@ -40,7 +48,6 @@ QUESTIONS = _CENTER_QUESTIONS + _SCALE_QUESTIONS + _CHECKS
 _WITHIN = 0.95  # fraction of values whose distance from the centre gives the scale
 _LIKELY = 0.05, 0.95  # a quantile is assumed to be between these fractions of its posterior
 _LOOSE = 8.0  # factor by which a scale may be too large or too small before it counts as unknown
-_WORST_ERROR = 1 / 20  # as a fraction of the records: with a larger one, answers are worthless
 
 
 class _Scaling(NamedTuple):
@@ -126,8 +133,8 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
             return
         mu = gaussian.largest_mu(_check_budget(self.epsilon), delta)
         noise = spawn(seed_from(self.random_state), 1)[0].noise
-        std = noise_std(mu, columns, self.adjacency)
-        if _error(std, n) > _WORST_ERROR:
+        std = balance_noise(mu, columns * QUESTIONS, self.adjacency)
+        if answer_error(std, n) > WORST_ERROR:
             reasons = ["Too few records for this budget to learn anything: no column was looked at, no budget spent."]
             self._set(_nothing(columns), n, 0.0, reasons)
         else:
@@ -192,35 +199,9 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         ]
 
 
-def noise_std(mu: float, columns: int, adjacency: str) -> float:
-    """Return the standard deviation of the noise on each balance.
-
-    Parameters
-    ----------
-    mu : float
-        All questions about all columns together are μ-GDP.
-    columns : int
-        Number of columns.
-    adjacency : str
-        "zero-out", or "replace-one", under which a balance changes by 2 instead of 1.
-
-    Returns
-    -------
-    float
-        The standard deviation.
-    """
-    change = 2.0 if adjacency == "replace-one" else 1.0
-    return float(change * np.sqrt(columns * QUESTIONS) / mu * (1.0 + 2.0**-50))  # not below, whatever was rounded
-
-
-def _error(std: float, records: int) -> float:
-    """Return the standard deviation of an answer as a fraction of the records."""
-    return float(np.hypot(std, 0.3) / (2 * records))  # 0.3 for rounding
-
-
 def _learn(count: Count, n: int, columns: int, std: float, noise: Generator) -> _Scaling:
     """Search the medians, then the distances from them within which most values lie."""
-    error = _error(std, n)
+    error = answer_error(std, n)
 
     def fraction_below(thresholds: Array, center: Array | None = None) -> Array:
         # Balances are whole numbers, and so is the exact noise: no low-order digits reveal either.

@@ -88,17 +88,20 @@ class Forecast(NamedTuple):
         From the privacy noise.
     lag : float, default 0.0
         From the error that has not been fed back yet.
+    spread : float, default 0.0
+        From records and noise together, where simulations do not tell them apart.
     """
 
     bias: float
     scatter: float
     noise: float
     lag: float = 0.0
+    spread: float = 0.0
 
     @property
     def gap(self) -> float:
-        """The sum of the four parts."""
-        return self.bias + self.scatter + self.noise + self.lag
+        """The sum of all parts."""
+        return self.bias + self.scatter + self.noise + self.lag + self.spread
 
 
 def mean_path(problem: Problem, clip: float, start: Array, horizon: float) -> MeanPath:

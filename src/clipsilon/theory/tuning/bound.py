@@ -14,9 +14,7 @@ from clipsilon.theory.tuning.task import Option, TuningTask, falling_step
 
 def least_bound(task: TuningTask, progress: bool | None) -> list[Option]:
     """Return the PCSGD that minimises `sharp_clipped_sgd_bound` at the end of the run."""
-    candidate = next((candidate for candidate in task.candidates if candidate.preset == "PCSGD"), None)
-    if candidate is None:
-        raise ValueError("preset must be PCSGD for the goal 'bound': DiceSGD's bound rests on an unproven assumption.")
+    (candidate,) = task.candidates
     known, far = task.problem.constants(), float(np.sum((task.start - task.target) ** 2))
     if known.estimated:
         raise ValueError(f"goal must be 'gap' where constants are estimates: {', '.join(known.estimated)}.")

@@ -1,7 +1,8 @@
 """The smallest expected gap.
 
 For each clipping threshold, `clipsilon.theory.forecast` gives the mean path of the rule and the spread of runs around
-it; with the noise that certifies the budget, every step size then has an expected gap.
+it; with the noise that certifies the budget, every step size then has an expected gap. Rules without a forecast are
+simulated.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from clipsilon.engine.means import gradient_norms, mean_gradient
+from clipsilon.engine.means import mean_gradient
 from clipsilon.engine.progress import Progress
 from clipsilon.rules.clipping import Norm, bound_of
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import InverseTime, size
 from clipsilon.theory.forecast import Forecast, MeanPath, elapsed, forecast, mean_path
-from clipsilon.theory.tuning.task import Candidate, Option, TuningTask, falling_step, reach_of
+from clipsilon.theory.tuning.correlated import correlated_option, plan_of, refitted
+from clipsilon.theory.tuning.simulation import SIMULATED, simulate
+from clipsilon.theory.tuning.task import Candidate, Option, TuningTask, falling_step, gradient_lengths, reach_of
 
 Array = NDArray[np.float64]
 
@@ -29,23 +32,33 @@ _SLACK = 0.8  # largest mean residual that may enter the error, as a fraction of
 
 
 def least_gap(task: TuningTask, progress: bool | None) -> list[Option]:
-    """Return the best option of each preset, best first: a grid of thresholds, then refinements between neighbours."""
+    """Return the best option of each preset, best first: by forecasts along mean paths, and by simulations."""
+    simulated = [name for name in task.presets if name in SIMULATED]
+    with Progress(progress, "thresholds", _CLIPS + 2 * _ROUNDS * len(task.presets)) as bar:
+        found = _along_paths(task, bar) if len(simulated) < len(task.presets) else []
+    return best(found + [option for name in simulated if (option := simulate(task, name)) is not None])
+
+
+def _along_paths(task: TuningTask, bar: Progress) -> list[Option]:
+    """Return the best option of each preset that can be forecast: by a grid of thresholds, then between neighbours."""
     clips = thresholds(task)
     width = float(np.sqrt(clips[-1] / clips[-2])) if clips.size > 1 else 1.0
+    plan = plan_of(task) if "CorrelatedSGD" in task.presets else None
     found: list[Option] = []
-    tried = 0
-    presets = {candidate.preset for candidate in task.candidates}
-    with Progress(progress, "thresholds", clips.size + 2 * _ROUNDS * len(presets)) as bar:
-        for _ in range(_ROUNDS + 1):
-            for clip in clips:
-                found += options([task], clip)[0]
-                tried += 1
-                bar.show(tried)
-            if not found:
-                raise ValueError("preset must be PCSGD: no DiceSGD was found whose error drains all along the path.")
-            clips = np.array([reach_of(one.rule) * factor for one in best(found) for factor in (1 / width, width)])
-            width = float(np.sqrt(width))
-        return best([_polish(task, option) for option in best(found)])
+    paths: list[MeanPath] = []
+    for _ in range(_ROUNDS + 1):
+        for clip in clips:
+            paths.append(mean_path(task.problem, clip, task.start, task.horizon))
+            found += _along([task], paths[-1])[0]
+            found += [] if plan is None else [correlated_option(task, plan, paths[-1])]
+            bar.show(len(paths))
+        if not found:
+            raise ValueError("preset must be PCSGD: no DiceSGD was found whose error drains all along the path.")
+        clips = np.array([reach_of(one.rule) * factor for one in best(found) for factor in (1 / width, width)])
+        width = float(np.sqrt(width))
+    return [
+        refitted(task, one, paths) if one.rule.name == "CorrelatedSGD" else _polish(task, one) for one in best(found)
+    ]
 
 
 def best(found: list[Option]) -> list[Option]:
@@ -64,11 +77,7 @@ def _candidate_of(task: TuningTask, rule: Rule) -> Candidate:
 
 def thresholds(task: TuningTask) -> Array:
     """Return thresholds from nearly every record clipped to none clipped, at the stable point and at the start."""
-    points = (task.target, task.start)
-    norms = np.concatenate([gradient_norms(task.problem, at, at, 1).ravel() for at in points])
-    norms = norms[norms > 0]
-    if norms.size == 0:
-        raise ValueError("problem must have a record with a gradient that is not zero.")
+    norms = gradient_lengths(task)
     low, high = 0.5 * float(np.quantile(norms, 0.1)), float(norms.max())
     return np.geomspace(low, high, _CLIPS) if high > low else np.array([high])
 
@@ -76,10 +85,15 @@ def thresholds(task: TuningTask) -> Array:
 def options(tasks: Sequence[TuningTask], reach: float) -> list[list[Option]]:
     """Return, per task, each candidate at one threshold with the best step of a grid.
 
-    The tasks may differ in their budgets only.
+    The tasks may differ in their budgets only. Presets other than PCSGD and DiceSGD are left out.
     """
     first = tasks[0]
-    path = mean_path(first.problem, reach, first.start, first.horizon)
+    return _along(tasks, mean_path(first.problem, reach, first.start, first.horizon))
+
+
+def _along(tasks: Sequence[TuningTask], path: MeanPath) -> list[list[Option]]:
+    """Return the options of PCSGD and DiceSGD along one mean path."""
+    first, reach = tasks[0], path.clip
     trials = [(step, _forecast(first, path, step)) for step in _ladder(first)]
     ratios = {candidate.ratio for candidate in first.candidates if candidate.preset == "DiceSGD"}
     errors = {("DiceSGD", ratio): _error_length(first, path, reach / ratio) for ratio in ratios}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
 from clipsilon.analysis.fixed_points import stable_point
+from clipsilon.engine.means import gradient_norms
 from clipsilon.engine.runner import start_of
 from clipsilon.privacy.calibration import calibrated
 from clipsilon.privacy.certificate import ADJACENCIES
@@ -26,6 +27,11 @@ Array = NDArray[np.float64]
 _RATIOS = {"PCSGD": (1.0,), "DiceSGD": (1.5, 3.0, 6.0, 12.0, 25.0, 50.0)}  # cap over clip
 _SAMPLINGS = {"add-remove": ("poisson",), "replace-one": ("uniform", "epochs"), "zero-out": ("uniform", "epochs")}
 _FRESH = ("uniform", "poisson")  # the samplings that draw anew at each step, as the bounds require
+
+PRESETS = ("PCSGD", "DiceSGD", "CorrelatedSGD", "TrackedSGD", "AdaptiveDPSGD")
+"""The presets that can be tuned: those of which something is certified, and which are not special cases of others."""
+
+_REMOVABLE = ("PCSGD", "AdaptiveDPSGD")  # those of which something is certified under add-remove
 
 
 class Option(NamedTuple):
@@ -91,6 +97,22 @@ class Candidate(NamedTuple):
         return make(step, clip, self.noise_std * clip, reach, batch, self.sampling, self.rate)
 
 
+class Budget(NamedTuple):
+    """What one run may spend.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        The target of the certificate.
+    adjacency : str
+        How neighbouring data sets differ.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+
+
 class TuningTask(NamedTuple):
     """What is to be tuned.
 
@@ -103,11 +125,15 @@ class TuningTask(NamedTuple):
     steps, batch : int
         The length of the run and the number of records per step.
     candidates : list of Candidate
-        The presets to consider, each calibrated at clip one.
+        PCSGD and DiceSGD, if they are to be considered, each calibrated at clip one.
     fastest : float
         The largest step size allowed.
     horizon : float
         The τ after which the mean path no longer changes.
+    presets : tuple of str
+        All presets to consider.
+    budget : Budget
+        What a run may spend.
     """
 
     problem: Problem
@@ -118,6 +144,13 @@ class TuningTask(NamedTuple):
     candidates: list[Candidate]
     fastest: float
     horizon: float
+    presets: tuple[str, ...]
+    budget: Budget
+
+    def calibrated(self, rule: Rule) -> Rule:
+        """Return a rule with the least noise that certifies the budget."""
+        about = (*self.budget[:2], self.problem.records, self.steps)
+        return calibrated(rule, *about, adjacency=self.budget.adjacency)
 
 
 def task_of(
@@ -136,7 +169,7 @@ def task_of(
     Parameters
     ----------
     problem, epsilon, delta, steps, preset, batch, start, adjacency
-        As in `tune`.
+        As in `tune`; without a preset, all of which something is certified for the adjacency are considered.
     proven : bool, default False
         Whether a bound is to be proven; then only samplings that draw anew at each step are considered.
 
@@ -148,25 +181,19 @@ def task_of(
     checks.instance("problem", problem, Problem)
     steps, batch = checks.count("steps", steps), checks.count("batch", batch)
     begin = start_of(start, problem)
-    if preset is not None:
-        checks.choice("preset", preset, _PRESETS)
-    checks.choice("adjacency", adjacency, ADJACENCIES)
+    presets = _considered(preset, adjacency, proven)
     if batch > problem.records:
         raise ValueError(f"batch must be at most the number of records ({problem.records}), got {batch}.")
     samplings = [one for one in _SAMPLINGS[adjacency] if one in _FRESH or not proven]
-    if adjacency == "add-remove" and preset is None:
-        preset = "PCSGD"  # no certificate is known for DiceSGD with a cap and a public rate
     candidates = [
         _least_noise(name, ratio, batch, samplings, adjacency, (epsilon, delta, problem.records, steps))
-        for name, ratios in _RATIOS.items()
-        if preset in (None, name)
-        for ratio in ratios
+        for name in presets
+        for ratio in _RATIOS.get(name, ())
     ]
     point = stable_point(problem, begin)
     if not point.converged:
         raise ValueError(f"problem must have a stable point to come close to. {point.message}")
-    target = point.theta
-    rates = decay_rates(problem, target)
+    rates = decay_rates(problem, point.theta)
     if rates.max() <= 0 or (point.isolated and not point.attracts):
         raise ValueError(
             f"problem must have a stable point that models are drawn to, got one with rates of decay from "
@@ -174,7 +201,40 @@ def task_of(
         )
     fastest = 1.0 / max(float(rates.max()), 1e-12)
     horizon = steps * fastest if rates.min() <= 0 else min(steps * fastest, 30.0 / float(rates.min()))
-    return TuningTask(problem, target, begin, steps, batch, candidates, fastest, horizon)
+    budget = Budget(epsilon, delta, adjacency)
+    return TuningTask(problem, point.theta, begin, steps, batch, candidates, fastest, horizon, presets, budget)
+
+
+def samplings_of(task: TuningTask) -> list[dict[str, Any]]:
+    """Return the samplings that the adjacency allows, as arguments of presets."""
+    rate = task.batch / task.problem.records
+    return [{"sampling": one, "rate": rate if one == "poisson" else None} for one in _SAMPLINGS[task.budget.adjacency]]
+
+
+def gradient_lengths(task: TuningTask) -> Array:
+    """Return the lengths of all gradients at the stable point and at the start that are not 0."""
+    points = (task.target, task.start)
+    norms = np.concatenate([gradient_norms(task.problem, at, at, 1).ravel() for at in points])
+    if not norms.any():
+        raise ValueError("problem must have a record with a gradient that is not zero.")
+    return np.asarray(norms[norms > 0])
+
+
+def _considered(preset: str | None, adjacency: str, proven: bool) -> tuple[str, ...]:
+    """Return the presets to consider: the named one, or all of which something is certified, or a bound proven."""
+    checks.choice("adjacency", adjacency, ADJACENCIES)
+    known = _REMOVABLE if adjacency == "add-remove" else PRESETS
+    if preset is None:
+        return ("PCSGD",) if proven else known
+    checks.choice("preset", preset, dict.fromkeys(PRESETS))
+    if proven and preset != "PCSGD":
+        raise ValueError(f"preset must be PCSGD for the goal 'bound': no bound is proven for others, got {preset!r}.")
+    if preset not in known:
+        raise ValueError(
+            f"preset must be {' or '.join(known)} for adjacency {adjacency!r}, for which nothing is certified of "
+            f"others, got {preset!r}."
+        )
+    return (preset,)
 
 
 def _least_noise(

@@ -17,6 +17,9 @@ from scipy.special import log_ndtr
 
 Array = NDArray[np.float64]
 
+WORST_ERROR = 1 / 20
+"""The largest error of an answer, as a fraction of the records: with a larger one, answers are worthless."""
+
 _OCTAVES = 50  # sizes from 2⁻⁵⁰ to 2⁵⁰, about 1e-15 to 1e15, are distinguished; smaller ones are 0
 _ZERO = 0.07  # positions up to this are 0: a wide interval, since many columns are mostly 0
 
@@ -51,6 +54,32 @@ def balances(X: Array, thresholds: Array, center: Array | None = None) -> NDArra
 def _balance(column: Array, threshold: float, center: float | None) -> int:
     counted = column if center is None else np.abs(column - center)
     return int(np.count_nonzero(counted < threshold) - np.count_nonzero(counted > threshold))
+
+
+def balance_noise(mu: float, asked: int, adjacency: str) -> float:
+    """Return the standard deviation of the noise on each balance.
+
+    Parameters
+    ----------
+    mu : float
+        All balances together are μ-GDP.
+    asked : int
+        Number of balances: questions times columns.
+    adjacency : str
+        "zero-out", or "replace-one", under which a balance changes by 2 instead of 1.
+
+    Returns
+    -------
+    float
+        The standard deviation.
+    """
+    change = 2.0 if adjacency == "replace-one" else 1.0
+    return float(change * np.sqrt(asked) / mu * (1.0 + 2.0**-50))  # not below, whatever was rounded
+
+
+def answer_error(std: float, records: int) -> float:
+    """Return the standard deviation of an answer, as a fraction of the records."""
+    return float(np.hypot(std, 0.3) / (2 * records))  # 0.3 for rounding
 
 
 def values(positions: Array) -> Array:
