@@ -45,7 +45,7 @@ def test_every_rule_certifies_the_epsilon_on_the_axis(small, name, epochs):
 
 
 def test_the_search_finds_a_better_setting_than_its_first_and_a_better_one_for_a_larger_budget(small):
-    best = search(small, "PCSGD", (8.0, 0.5), 2, quick=True)
+    best = search(small, "PCSGD", (8.0, 0.5), 2)
     found = [
         gaps(small, rule_of(small, "PCSGD", s, e), s.steps(1000), 20, 3).mean()
         for s, e in zip(best, (8.0, 0.5), strict=True)

@@ -1,7 +1,13 @@
-"""Ours: what each rule achieves at a certified ε with its best setting, and the limit for unbiased rules."""
+"""Ours: what each rule achieves at a certified ε with its best setting, and the limit for unbiased rules.
+
+The settings are in frontier_settings.json; `python tools/tune_frontier.py` searches for them, by runs with other random
+numbers than those that are shown.
+"""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +24,15 @@ from clipsilon.reproduce.ours.frontier_problems import (
     quadratic_case,
     skewed_case,
 )
-from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, Setting, gaps, rule_of, search
+from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, Setting, gaps, rule_of
 from clipsilon.reproduce.problems import stand_in_remark
 from clipsilon.rules.presets import DPGD
 from clipsilon.rules.schedules import Constant
 from clipsilon.theory.limits import far_neighbour, unbiased_limit
 
-EPSILONS, QUICK_EPSILONS = (8.0, 2.0, 1.0, 0.5), (8.0, 1.0)
+SETTINGS = Path(__file__).with_name("frontier_settings.json")
+EPSILONS = (8.0, 2.0, 1.0, 0.5)
+MOST_EPOCHS = 64
 ONE_PASS = ("PCSGD, in order", "PCSGD", "CorrelatedSGD")
 SEVERAL = ("PCSGD", "DiceSGD", "CorrelatedSGD", "TrackedSGD", "AdaptiveDPSGD")
 COLOURS = {
@@ -36,11 +44,11 @@ COLOURS = {
     "AdaptiveDPSGD": "#cc79a7",
 }
 PARAMETERS = {
-    "ε": f"certified: {join(EPSILONS[::-1])} (quick: {join(QUICK_EPSILONS[::-1])})",
+    "ε": f"certified: {join(EPSILONS[::-1])}",
     "δ, adjacency": "10⁻⁵, zero-out",
     "clip, step, batch, epochs": "the best for each rule and ε by runs with other random numbers, which cost no budget",
     "released": "the mean of the last half of the iterates",
-    "epochs": "1, or up to 64 (quick: 4)",
+    "epochs": f"1, or up to {MOST_EPOCHS}",
     "replicates": "100 (quick: 20)",
 }
 _SEED = 2  # the search used another
@@ -77,8 +85,8 @@ class Found(NamedTuple):
         return float(self.gap.std() / np.sqrt(self.gap.size))
 
 
-def measured(case: Case, name: str, epsilons: tuple[float, ...], most: int, quick: bool) -> list[Found]:
-    """Search for the best setting at each ε, and measure it with other random numbers.
+def measured(case: Case, name: str, settings: dict[float, Setting], replicates: int) -> list[Found]:
+    """Run a rule at each ε.
 
     Parameters
     ----------
@@ -86,24 +94,30 @@ def measured(case: Case, name: str, epsilons: tuple[float, ...], most: int, quic
         The problem.
     name : str
         The rule.
-    epsilons : tuple of float
-        The certified ε.
-    most : int
-        The largest number of epochs.
-    quick : bool
-        Whether to make fewer runs.
+    settings : dict of float to Setting
+        What was found for each certified ε.
+    replicates : int
+        The number of runs.
 
     Returns
     -------
     list of Found
         One per ε.
     """
-    settings = search(case, name, epsilons, most, quick)
     found = []
-    for epsilon, setting in zip(epsilons, settings, strict=True):
+    for epsilon, setting in settings.items():
         rule, steps = rule_of(case, name, setting, epsilon), setting.steps(case.problem.records)
-        found.append(Found(name, epsilon, setting, gaps(case, rule, steps, 20 if quick else 100, _SEED)))
+        found.append(Found(name, epsilon, setting, gaps(case, rule, steps, replicates, _SEED)))
     return found
+
+
+def _settings(problem: str, passes: str) -> dict[str, dict[float, Setting]]:
+    """Return the stored settings of a problem, by rule and ε."""
+    stored = json.loads(SETTINGS.read_text(encoding="utf-8"))[problem][passes]
+    return {
+        name: {float(epsilon): Setting(*numbers) for epsilon, numbers in found.items()}
+        for name, found in stored.items()
+    }
 
 
 def limits(case: Case, epsilons: tuple[float, ...]) -> list[float]:
@@ -118,13 +132,15 @@ def limits(case: Case, epsilons: tuple[float, ...]) -> list[float]:
     return found
 
 
-def frontier(lab: Lab, case: Case, remark: str = "") -> Result:
+def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
     """Measure all rules on one problem, in one pass and in several epochs.
 
     Parameters
     ----------
     lab : Lab
         Where results are kept.
+    name : str
+        The problem's name among the settings.
     case : Case
         The problem.
     remark : str, default ""
@@ -133,15 +149,16 @@ def frontier(lab: Lab, case: Case, remark: str = "") -> Result:
     Returns
     -------
     Result
-        Findings, two charts and a table.
+        Findings, two charts and two tables.
     """
-    epsilons, most = (QUICK_EPSILONS, 4) if lab.quick else (EPSILONS, 64)
+    replicates, epsilons = 20 if lab.quick else 100, EPSILONS
 
-    def run_all(names: tuple[str, ...], epochs: int) -> list[Found]:
-        return [one for name in names for one in lab.keep(measured, case, name, epsilons, epochs, lab.quick)]
+    def run_all(passes: str, rules: tuple[str, ...]) -> list[Found]:
+        settings = _settings(name, passes)
+        return [one for rule in rules for one in lab.keep(measured, case, rule, settings[rule], replicates)]
 
-    once, several = run_all(ONE_PASS, 1), run_all(SEVERAL, most)
-    quiet = lab.keep(measured, case, "PCSGD, in order", (np.inf,), 1, lab.quick)[0]
+    once, several = run_all("one pass", ONE_PASS), run_all("several epochs", SEVERAL)
+    (quiet,) = run_all("no noise", ONE_PASS[:1])
     floor = Series(
         "limit of unbiased rules", epsilons, lab.keep(limits, case, epsilons), kind="dashed", colour="#111111"
     )
@@ -266,7 +283,7 @@ def quadratic_frontier(lab: Lab) -> Result:
     """Each rule with its best setting, and the noise that certifies the ε on the axis. The dashed line that falls is
     the limit of rules without bias: clipping may pass it, because it has one.
     """
-    return frontier(lab, quadratic_case())
+    return frontier(lab, "quadratic", quadratic_case())
 
 
 @experiment(
@@ -280,7 +297,7 @@ def credit_frontier(lab: Lab) -> Result:
     """The same on credit data, where a few records have gradients a hundred times as long as most: one of them alone
     moves the stable point so far that no unbiased rule is better than not training unless ε is large.
     """
-    return frontier(lab, credit_case(), stand_in_remark())
+    return frontier(lab, "credit", credit_case(), stand_in_remark())
 
 
 @experiment(
@@ -294,7 +311,7 @@ def imbalanced_frontier(lab: Lab) -> Result:
     """The same where few records have the label 1, and five columns are log-normal: the rare records have the long
     gradients, so clipping pulls the model towards the common ones.
     """
-    return frontier(lab, imbalanced_case())
+    return frontier(lab, "imbalanced", imbalanced_case())
 
 
 @experiment(
@@ -308,4 +325,4 @@ def skewed_frontier(lab: Lab) -> Result:
     """The same for a regression with heavy tails on one side: clipping treats the long side as if it were shorter, and
     the intercept shows it.
     """
-    return frontier(lab, skewed_case())
+    return frontier(lab, "skewed", skewed_case())
