@@ -86,7 +86,7 @@ def test_the_first_screen_is_for_a_newcomer(small, tmp_path):
         assert to_html(heading) in text
         assert to_html(words) in text
     shown = [piece for piece in demo.summary(done) if isinstance(piece, str)]
-    assert "PCSGD    ████████████████████████████████████████" in shown[2]
+    assert "PCSGD          ████████████████████████████████████████" in shown[2]
     assert [f"{k}. {heading} {words}" for k, (heading, words) in enumerate(lessons, start=1)] == shown[-5:-1]
 
 

@@ -104,7 +104,7 @@ def _units(loss, clip, theta, table, labels, weights, std):
     grid = step_grid(scaling(problem, rule, 1), bound, std, theta.size)
     assert grid.rounding > 0
     job = remote.Job(loss, problem.response, NoFeedback(), Full(), 3)
-    step = remote.Step(remote.Models(theta, theta), clip, grid, 0, [])
+    step = remote.Step(0, remote.Models(theta, theta), clip, grid, 0, [])
     sums = remote.no_sums(job, step)
     remote.add_records(job, step, Records(table, labels, weights), sums)
     _complete(loss, theta, grid, sums)

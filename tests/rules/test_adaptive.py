@@ -30,7 +30,7 @@ def sums(loss, table, threshold=THRESHOLD):
     rule = cs.Rule("adaptive", cs.schedules.Constant(0.1), Adaptive(1.0, 0.5, 0.1, 1.0), Full(), Proportional(1.5))
     grid = step_grid(scaling(problem, rule, 1), threshold, MULTIPLIER * threshold / 10, WIDTH)
     theta = np.array([0.3, -0.2, 0.1])
-    step = remote.Step(Models(theta, theta), _CountedNorm(threshold), grid, 1, [])
+    step = remote.Step(0, Models(theta, theta), _CountedNorm(threshold), grid, 1, [])
     into = remote.no_sums(job, step)
     remote.add_records(job, step, table, into)
     return into.v, into.counts[0], threshold / 10 / grid.unit

@@ -41,7 +41,7 @@ COLOURS = {
     "DiceSGD": "#0072b2",
     "CorrelatedSGD": "#009e73",
     "TrackedSGD": "#5b4bb7",
-    "AdaptiveDPSGD": "#cc79a7",
+    "AdaptiveDPSGD": "#c2669a",
 }
 PARAMETERS = {
     "ε": f"certified: {join(EPSILONS[::-1])}",
@@ -160,9 +160,15 @@ def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
     once, several = run_all("one pass", ONE_PASS), run_all("several epochs", SEVERAL)
     (quiet,) = run_all("no noise", ONE_PASS[:1])
     floor = Series(
-        "limit of unbiased rules", epsilons, lab.keep(limits, case, epsilons), kind="dashed", colour="#111111"
+        "limit of unbiased rules", epsilons, lab.keep(limits, case, epsilons), kind="dashed", colour="#636363"
     )
-    start = Series("not training", _ends(epsilons), [float(np.sum((case.start - case.goal) ** 2))] * 2, kind="dashed")
+    start = Series(
+        "not training",
+        _ends(epsilons),
+        [float(np.sum((case.start - case.goal) ** 2))] * 2,
+        kind="dashed",
+        colour="#969696",
+    )
     noiseless = Series("without noise", _ends(epsilons), [quiet.mean] * 2, kind="dashed", colour="#7f7f7f")
     charts = [
         _chart("One pass over the records", [*_lines(once), noiseless, floor, start]),

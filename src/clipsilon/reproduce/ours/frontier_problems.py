@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from clipsilon._core.parts import implements
 from clipsilon.analysis.fixed_points import stable_point
 from clipsilon.problems import losses, responses
 from clipsilon.problems.problem import Problem
-from clipsilon.problems.responses import respond
 from clipsilon.reproduce.problems import credit_problem, quadratic
 from clipsilon.theory.forecast import decay_rates
 
@@ -45,21 +43,6 @@ def case_of(problem: Problem, start: float) -> Case:
     return Case(problem, start, goal, decay_rates(problem, goal))
 
 
-class TargetShift(NamedTuple):
-    """Targets that follow their prediction: y = ȳ + strength·⟨x, θ⟩, as prices follow a published forecast."""
-
-    strength: float
-
-
-@implements(respond, TargetShift)
-def _(response, deployed, features, label, moved, rng):  # type: ignore[no-untyped-def]
-    prediction = 0.0
-    for j in range(features.size):
-        moved[j] = features[j]
-        prediction += features[j] * deployed[j]
-    return label + response.strength * prediction
-
-
 @cache
 def quadratic_case() -> Case:
     """Return paper 1's first problem with β = 0.05: 100,000 records of one number."""
@@ -89,11 +72,14 @@ def imbalanced_case() -> Case:
 def skewed_case() -> Case:
     """Return a linear regression with skewed errors: 100,000 records, ten normal columns and a constant.
 
-    The errors follow Lomax's law with exponent 2.5, centred and times 1.5; targets move by 0.3 of their prediction.
+    The errors follow Lomax's law with exponent 2.5, centred and times 1.5. Targets move by 0.3 of their prediction,
+    y = ȳ + 0.3·⟨x, θ⟩, so that a gradient is (0.7·⟨x, θ⟩ − ȳ)·x: that of the row √0.7·x and the target ȳ/√0.7 without
+    a reaction, which is how the problem is stored.
     """
     rng = np.random.default_rng(0)
     features = np.column_stack([np.ones(100_000), rng.standard_normal((100_000, 10))])
     slopes = np.where(np.arange(11) % 2, -0.5, 0.5)
     errors = 1.5 * (rng.pareto(2.5, 100_000) - 1 / 1.5)
     targets = features @ slopes + errors
-    return case_of(Problem(features, targets, loss=losses.SquaredError(), response=TargetShift(0.3)), 0.0)
+    scale = np.sqrt(0.7)
+    return case_of(Problem(scale * features, targets / scale, loss=losses.SquaredError()), 0.0)
