@@ -211,7 +211,16 @@ def search(case: Case, name: str, epsilons: tuple[float, ...], most: int) -> lis
     for epsilon in epsilons:
         found.append(min(_climb(case, name, epsilon, most, begin) for begin in begins)[1])
         begins = [first[-1], found[-1]]
-    return found
+    return [_best(case, name, epsilon, found) for epsilon in epsilons]  # one search may end where another should have
+
+
+def _best(case: Case, name: str, epsilon: float, settings: list[Setting]) -> Setting:
+    return min(settings, key=lambda setting: _mean_gap(case, name, epsilon, setting))
+
+
+def _mean_gap(case: Case, name: str, epsilon: float, setting: Setting) -> float:
+    rule = rule_of(case, name, setting, epsilon)
+    return float(gaps(case, rule, setting.steps(case.problem.records), _REPLICATES, _SEED).mean())
 
 
 def _climb(
@@ -226,8 +235,7 @@ def _climb(
 
     @cache
     def score(setting: Setting) -> float:
-        rule = rule_of(case, name, setting, epsilon)
-        return float(gaps(case, rule, setting.steps(records), _REPLICATES, _SEED).mean())
+        return _mean_gap(case, name, epsilon, setting)
 
     moved = True
     while moved:
