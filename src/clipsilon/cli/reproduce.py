@@ -12,7 +12,7 @@ from clipsilon.cli.options import quiet_option
 
 @click.command("reproduce")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--quick", is_flag=True, help="Run fewer steps and replicates; takes three minutes.")
+@click.option("--quick", is_flag=True, help="Run fewer steps and replicates; takes a few minutes.")
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
