@@ -17,13 +17,7 @@ from clipsilon.privacy.statement import account
 from clipsilon.report.charts import Array, Chart, Series, Table
 from clipsilon.reproduce.base import Finding, Lab, Result, experiment
 from clipsilon.reproduce.numbers import join
-from clipsilon.reproduce.ours.frontier_problems import (
-    Case,
-    credit_case,
-    imbalanced_case,
-    quadratic_case,
-    skewed_case,
-)
+from clipsilon.reproduce.ours.frontier_problems import Case, credit_case, quadratic_case
 from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, Setting, gaps, rule_of
 from clipsilon.reproduce.problems import stand_in_remark
 from clipsilon.rules.presets import DPGD
@@ -304,31 +298,3 @@ def credit_frontier(lab: Lab) -> Result:
     moves the stable point so far that no unbiased rule is better than not training unless ε is large.
     """
     return frontier(lab, "credit", credit_case(), stand_in_remark())
-
-
-@experiment(
-    "ours-frontier-imbalanced",
-    paper=None,
-    where="frontier at certified ε, rare labels",
-    title="Accuracy at a certified ε: rare labels",
-    parameters={**PARAMETERS, "problem": "logistic loss, l2 = 0.001, few ones, β = 0.1, m = 50,000, d = 21"},
-)
-def imbalanced_frontier(lab: Lab) -> Result:
-    """The same where few records have the label 1, and five columns are log-normal: the rare records have the long
-    gradients, so clipping pulls the model towards the common ones.
-    """
-    return frontier(lab, "imbalanced", imbalanced_case())
-
-
-@experiment(
-    "ours-frontier-skewed",
-    paper=None,
-    where="frontier at certified ε, skewed targets",
-    title="Accuracy at a certified ε: skewed targets",
-    parameters={**PARAMETERS, "problem": "squared error, Lomax(2.5) errors, reaction 0.3, m = 10⁵, d = 11"},
-)
-def skewed_frontier(lab: Lab) -> Result:
-    """The same for a regression with heavy tails on one side: clipping treats the long side as if it were shorter, and
-    the intercept shows it.
-    """
-    return frontier(lab, "skewed", skewed_case())

@@ -1,4 +1,4 @@
-"""The four problems of the frontier: paper 1's two, one with rare labels, and one with skewed targets."""
+"""Problems for frontiers: paper 1's two, one with rare labels, and one with skewed targets."""
 
 from __future__ import annotations
 
