@@ -21,8 +21,7 @@ import numba
 import numpy as np
 
 import clipsilon as cs
-from clipsilon._core.checks import frozen
-from clipsilon.engine.arrays import Models, problem_arrays
+from clipsilon.engine.arrays import problem_arrays, visible_models
 from clipsilon.engine.exact_noise import draw as draw_exact
 from clipsilon.engine.grid import scaling
 from clipsilon.engine.loop import advance, empty_recording, initial_state
@@ -86,7 +85,7 @@ def engine(case: cs.Problem, how: cs.Rule, steps: int) -> np.ndarray:
     records = empty_recording(case, how, np.array([0, steps]))
     public, shared = scaling(case, how, steps), step_threads(case, how, 1)
     order = np.arange(case.records)
-    models = Models(frozen(state.theta), frozen(state.deployed))
+    models = visible_models(case, state.theta, state.deployed)
     fixed = (problem_arrays(case), how.update(), public, shared, models)
     advance(*fixed, state, order, records, steps, *spawn(0, 1)[0])
     return records.theta[-1]

