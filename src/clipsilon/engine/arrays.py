@@ -130,9 +130,20 @@ class Sums(NamedTuple):
 
 
 def visible_models(problem: Problem, theta: Array, deployed: Array) -> Models:
-    """Return θ and the deployed model as losses and responses see them: read-only unless all of these are ours.
+    """Return θ and the deployed model as losses and responses see them.
 
-    The package's own parts do not write to θ.
+    Parameters
+    ----------
+    problem : Problem
+        The problem, whose loss and response see the models.
+    theta, deployed : array of shape (d,)
+        The arrays of the state.
+
+    Returns
+    -------
+    Models
+        The arrays themselves if loss and response are the package's own, which do not write to them; else read-only
+        views.
     """
     if all_ours(problem.loss) and all_ours(problem.response):
         return Models(theta, deployed)
