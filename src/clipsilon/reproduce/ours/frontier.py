@@ -195,7 +195,7 @@ def _order(once: list[Found], quiet: Found) -> Finding:
         f"The gap of CorrelatedSGD is {_ratios(independent)} times that of PCSGD in the same order and "
         f"{_ratios(sampled)} times that of PCSGD with Poisson batches, at ε = {epsilons}; at the largest, "
         f"{sampled[-1][0].mean / quiet.mean:.3g} times that without noise.",
-        all(one.mean < other.mean for one, other in [*independent, *sampled]),
+        all(_clearly_less(*pair) for pair in [*independent, *sampled]),
     )
 
 
