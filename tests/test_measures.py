@@ -24,6 +24,7 @@ REPEATED = "".join(f"    total = total + values[{i}] * {i}\n" for i in range(6))
 FILES = {
     "README.md": "Three short words.\n",
     "docs/page.md": "# A title\n\nand `code`\n",
+    "docs/proofs.md": "Trivial.\n",
     "docs/_build/page.md": "not counted\n",
     "src/pack/__init__.py": "",
     "src/pack/version.py": "",
@@ -152,7 +153,8 @@ def test_figures_of_a_small_tree(measures, tree):
         "arguments per function, max": 4,
         "public functions": 8,
         "share of Any among parameters, %": round(300 / 15, 1),
-        "words of documentation": 3 + 5,
+        "words of documentation without proofs": 3 + 5,
+        "words of proofs": 1,
     }
     assert {name: figures[name] for name in expected} == expected
 

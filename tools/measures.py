@@ -17,6 +17,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 NOT_COUNTED = {"__init__.py", "version.py", "py.typed", "__pycache__"}  # at the top level of the package
 GENERATED_DOCS = {"_build", "gallery_pages"}
+PROOFS = "proofs.md"
 SHORTEST_DUPLICATE = 6  # lines
 FEW_PARAMETERS = 2  # a docstring can explain these in a sentence
 SECTION = re.compile(r"^\s*(Parameters|Attributes|Other Parameters)\n\s*-{3,}\s*$", re.MULTILINE)
@@ -164,6 +165,11 @@ def pages(root: Path) -> list[Path]:
     return [*written, *(p for p in (root / "README.md", root / "CONTRIBUTING.md") if p.exists())]
 
 
+def words(page: Path) -> int:
+    """Return the number of words on a page, as `wc -w` counts them."""
+    return len(page.read_text("utf-8").split())
+
+
 def percentile_95(values: list[int]) -> int:
     """Return the smallest value that at least 95 % of the values do not exceed."""
     return sorted(values)[-(-95 * len(values) // 100) - 1]
@@ -204,7 +210,8 @@ def measure(root: Path) -> tuple[dict[str, float], dict[str, list[str]]]:
         "public functions": len(public),
         "share of Any among parameters, %": round(100 * len(open_to_any) / max(len(annotated), 1), 1),
         **{name: len(places) for name, places in faults.items()},
-        "words of documentation": sum(len(page.read_text("utf-8").split()) for page in pages(root)),
+        "words of documentation without proofs": sum(words(page) for page in pages(root) if page.name != PROOFS),
+        "words of proofs": sum(words(page) for page in pages(root) if page.name == PROOFS),
     }
     return figures, faults
 
