@@ -84,6 +84,34 @@ def test_what_is_counted_of_a_record_depends_on_no_other():
         assert np.flatnonzero(before != after).tolist() == [7]
 
 
+def test_a_record_of_weight_0_is_counted_nowhere(monkeypatch):
+    """Zeroing out a record changes an answer by 1, not by 2 as if its gradient of 0 were counted."""
+    answers = []
+
+    def scripted(table, thresholds):
+        answers.append(quantiles.balances(table, thresholds))
+        return np.where(thresholds < 0.3, -table.shape[0] // 2, table.shape[0] // 2)
+
+    monkeypatch.setattr(sketching, "balances", scripted)
+    weights, counted = np.ones(5000), []
+    for weight in (1.0, 0.0):
+        weights[7] = weight
+        about = {"loss": cs.losses.Logistic(l2=0.1), "weights": weights}
+        problem = cs.Problem(logistic().features, logistic().labels, **about)
+        sketching.take_sketch(problem, np.zeros(3), 0.9, 20.0, Generator(SFC64(5)))
+        counted.append(np.array(answers))
+        answers.clear()
+    assert np.abs(counted[0] - counted[1]).max() == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_warning_reveals_a_gradient_that_is_not_finite():
+    features = np.ones((50, 2))
+    features[7] = 1e200
+    problem = cs.Problem(features, np.zeros(50), loss=cs.losses.SquaredError())
+    assert np.flatnonzero(~np.isfinite(sketching.curvatures(problem, np.ones(2)))).tolist() == [7]
+
+
 def test_curvatures_are_traces():
     problem, start = logistic(records=50), np.array([0.5, -0.2, 0.1])
     assert sketching.curvatures(quadratic(10), np.zeros(1)) == pytest.approx(np.full(10, 1 - 10.0 * 0.05), rel=1e-6)

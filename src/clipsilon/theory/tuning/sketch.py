@@ -72,9 +72,16 @@ def take_sketch(problem: Problem, start: Array, quantile: float, std: float, noi
     If zeroing out one record changes a count by 1, replacing it by 2, the sketch is μ-GDP with μ = √ASKED/std, or twice
     that for replacements.
     """
-    lengths, traces = gradient_norms(problem, start, start, 1), curvatures(problem, start)[:, np.newaxis]
+    lengths = _counted(problem, gradient_norms(problem, start, start, 1)[:, 0])
+    traces = _counted(problem, curvatures(problem, start))
     asked = [(lengths, 0.5), (lengths, quantile), (traces, _STEEP)]
     return Sketch(*(float(private_quantiles(table, level, std, noise)[0]) for table, level in asked))
+
+
+def _counted(problem: Problem, numbers: Array) -> Array:
+    """Return one number per record as a column, NaN for records of weight 0, which are zeroed out: counted nowhere."""
+    column = numbers[:, np.newaxis]
+    return column if problem.weights is None else np.where(problem.weights[:, np.newaxis] > 0, column, np.nan)
 
 
 def private_quantiles(table: Array, quantile: float, std: float, noise: Generator) -> Array:
@@ -113,5 +120,6 @@ def curvatures(problem: Problem, theta: Array) -> Array:
     traces = np.zeros(problem.records)
     for j, kick in enumerate(size * np.eye(theta.size)):
         after, before = (record_gradients(problem, theta + sign * kick, Unclipped())[:, j] for sign in (1.0, -1.0))
-        traces += (after - before) / (2.0 * size)
+        with np.errstate(all="ignore"):  # a warning would reveal that some gradient is not finite
+            traces += (after - before) / (2.0 * size)
     return np.abs(traces)
