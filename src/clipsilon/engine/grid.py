@@ -204,13 +204,12 @@ def check_rounding(problem: Problem, rule: Rule, steps: int) -> None:
     steps : int
         T, the length of the run.
     """
-    has_error, is_correlated = isinstance(rule.feedback, ErrorFeedback), isinstance(rule.noise, Correlated)
-    has_cap = has_error and np.isfinite(_cap_of(rule.feedback))
-    if not (has_error or is_correlated) or (has_cap and public_rate(rule.sampling) is not None):
+    has_cap = isinstance(rule.feedback, ErrorFeedback) and np.isfinite(_cap_of(rule.feedback))
+    if has_cap and public_rate(rule.sampling) is not None:
         return
     public, bound = scaling(problem, rule, steps), bound_of(rule.clip)
     grid = step_grid(public, bound, deviation(rule.noise, 1, bound * public.weight), problem.dimension)
-    charged = _MOST_NUMBERS / 4.0**grid.shift if is_correlated else 0.0
+    charged = _MOST_NUMBERS / 4.0**grid.shift if isinstance(rule.noise, Correlated) else 0.0
     if grid.rounding != 0.0 and grid.growth > _MOST_DRIFT and steps * problem.dimension > charged:
         raise ValueError(
             f"steps must be fewer for {rule.name} on {problem.records} records in {problem.dimension} dimensions, got "
