@@ -127,7 +127,7 @@ def test_a_run_with_threads_can_be_interrupted_and_resumed(tmp_path):
 @kernel
 def one_record(table, parts, theta, into, rng):
     space = workspace(table.features, theta)
-    grid = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf)
+    grid = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0)
     add_batch(
         table, parts, Models(theta, theta), Span(np.zeros(1, np.int64), 0, 1), grid, into, np.empty((0, 0)), space, rng
     )

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import clipsilon as cs
-from clipsilon.engine.grid import covers_rounding
+from clipsilon.engine.grid import check_rounding, scaling, step_grid
 from clipsilon.rules import correlation
 from clipsilon.rules.correlation import coefficients, rounding, square_root
 from clipsilon.rules.noise import correlate
@@ -103,9 +103,10 @@ def test_no_history_moves_the_means_by_more_than_the_certificate_says(data, kind
 
 def test_the_noise_of_the_engine_covers_its_rounding():
     problem = cs.Problem(np.zeros((1000, 10)), np.zeros(1000), loss=cs.losses.Logistic())
-    rule = cs.CorrelatedSGD(STEP, 1.0, 5.0)
-    assert covers_rounding(problem, rule, 1000)
-    assert not covers_rounding(problem, cs.CorrelatedSGD(STEP, 1.0, 1e7), 1000)
+    for noise, most in ((5.0, 1e-6), (1e7, 1.0)):
+        rule = cs.CorrelatedSGD(STEP, 1.0, noise)
+        assert 0 < step_grid(scaling(problem, rule, 1000), 1.0, noise, 10).growth < most
+        check_rounding(problem, rule, 1000)
 
 
 def test_the_last_half_is_released():

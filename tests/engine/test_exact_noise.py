@@ -40,12 +40,20 @@ def test_a_vector_within_the_bound_is_truncated_toward_zero():
     assert q.tolist() == [int(0.3 * 2**32), -int(0.3 * 2**32), 0]
 
 
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.lists(numbers, min_size=3, max_size=3), min_size=1, max_size=6), st.floats(1e-3, 1e3))
+def test_a_row_of_a_table_is_clipped_as_it_is_alone(rows, bound):
+    table = np.array(rows)
+    alone = [exact_noise.clip_to_grid(row, bound, 1.0).tolist() for row in table]
+    assert exact_noise.clip_to_grid(table, bound, 1.0).tolist() == alone
+
+
 BAD = {
     "bound beyond the range": (
         (np.ones(2), 2.0**30, 1.0),
         "bound must be between 0 and 2\\*\\*29 times the scale 1.0, got",
     ),
-    "not finite": ((np.array([np.nan]), 1.0, 1.0), "vector must be finite"),
+    "not finite": ((np.array([np.nan]), 1.0, 1.0), "vectors must be finite"),
     "scale of zero": ((np.ones(2), 1.0, 0.0), "scale must be a positive number of ordinary size, got 0.0"),
     "denormal scale": ((np.ones(2), 0.0, 1e-310), "scale must be a positive number of ordinary size, got 1e-310"),
     "infinite scale": ((np.ones(2), 1.0, np.inf), "scale must be a positive number of ordinary size, got inf"),

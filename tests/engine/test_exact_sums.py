@@ -17,7 +17,7 @@ from clipsilon._core.products import dot, measure_eight, measure_row
 from clipsilon.engine import remote
 from clipsilon.engine.arrays import Records
 from clipsilon.engine.batch import add_penalties
-from clipsilon.engine.grid import LARGEST, covers_rounding, round_fed_back, scaling, step_grid
+from clipsilon.engine.grid import LARGEST, check_rounding, round_fed_back, scaling, step_grid
 from clipsilon.privacy.auditing.bits import identify
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, add_clipped
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, recall, settle
@@ -252,11 +252,37 @@ def grids_of(problem, rule, steps):
 def test_long_runs_with_feedback_are_covered_and_endless_ones_are_not():
     problem = remote.RemoteProblem(100_000, 10, loss=cs.losses.Logistic(l2=1e-3), response=None)
     rule = cs.DiceSGD(STEP, 1.0, 1.0, 0.02, residual_cap=2.0, batch=500)
-    assert covers_rounding(problem, rule, 20_000)
-    assert not covers_rounding(problem, rule, 10**9)
+    check_rounding(problem, rule, 20_000)
+    with pytest.raises(ValueError, match="steps must be fewer for DiceSGD"):
+        check_rounding(problem, rule, 10**15)
     noisier = [grids_of(problem, rule, steps) for steps in (1, 20_000)]
     growth = (noisier[1].unit * 2.0 ** -noisier[1].shift) / (noisier[0].unit * 2.0 ** -noisier[0].shift) - 1
     assert 0 < growth <= 2.0**-6
+
+
+@pytest.mark.parametrize("cap", [2.0, 1.5, 1.2, 1.02])
+def test_much_noise_and_many_steps_are_covered(cap):
+    """The noise of paper 3 for 10⁶ steps, and five times that: rounding is in proportion to what is rounded."""
+    problem = remote.RemoteProblem(10_000, 10, loss=cs.losses.Logistic(), response=None)
+    for noise in (99.0, 500.0):
+        rule = cs.DiceSGD(STEP, 1.0, 1.0, noise, residual_cap=cap)
+        check_rounding(problem, rule, 10**6)
+        grid = grids_of(problem, rule, 10**6)
+        assert grid.growth < 0.01
+        assert grid.largest_error > 1000 * cap
+
+
+def test_a_run_whose_rounding_no_certificate_covers_is_refused():
+    problem = _problem(LOSSES["margins"])
+    long = cs.DiceSGD(STEP, 1.0, 1.0, 1e9, residual_cap=2.0)
+    assert np.isfinite(cs.account(long, problem.records, 1000, 1e-5).certified)
+    with pytest.raises(ValueError, match="steps must be fewer for DiceSGD on 70 records in 5 dimensions, got 1000"):
+        cs.run(problem, long, 1000)
+    check_rounding(problem, cs.DiceSGD(STEP, 1.0, 1.0, 0.0, residual_cap=2.0), 10**15)  # nothing is certified of it
+    many, correlated = remote.RemoteProblem(2**30, 4, loss=cs.losses.Logistic(), response=None), cs.CorrelatedSGD
+    check_rounding(many, correlated(STEP, 1.0, 1e9), 2**28)  # charged by the least μ of its certificate
+    with pytest.raises(ValueError, match="steps must be fewer for CorrelatedSGD"):
+        check_rounding(many, correlated(STEP, 1.0, 1e9), 2**29)
 
 
 class Loose(NamedTuple):
@@ -278,7 +304,7 @@ def test_a_cap_of_the_user_does_not_take_away_the_grid():
     rule = cs.Rule("user", STEP, Norm(1.0), Full(), Gaussian(0.5), ErrorFeedback(Norm(1.0), Loose()))
     assert np.isfinite(cs.account(rule, 70, 3, 1e-5).certified)
     assert grids_of(problem, rule, 3).rounding > 0
-    assert covers_rounding(problem, rule, 3)
+    assert grids_of(problem, rule, 3).growth < 1e-6
 
 
 def test_the_rounding_of_a_fed_back_error_is_within_its_allowance():

@@ -201,22 +201,27 @@ def grid(problem, rule, t, steps, clip_t=None):
         times, apart = participations(rule.sampling, problem.records, steps), separation(rule.sampling, problem.records)
         most_moved = shift_norm(rule.noise.buffers, steps, times, apart)
         more = 2 * rounding(rule.noise.buffers, steps) * (steps * problem.dimension) ** 0.5 / most_moved
-        per_std /= 1 + min(more / (bound / batch / std * per_std), 2**-6)
+        per_std /= 1 + min(more / (bound / batch / std * per_std), 1)
     if has_error:
-        per_std /= 1 + _growth(problem.dimension, steps, bound / batch / std * per_std, cap / bound)
-    slack = 16 * root + 16 if has_error else 5 * root + 4
+        record, fullness = bound / batch / std * per_std, share * per_std / 2**50
+        per_std /= 1 + _growth(problem.dimension, steps, record, cap / bound, fullness)
+    slack = 5 * root + 4
+    if has_error:
+        residual = abs(cap / bound - 1)
+        slack = max(16 * root + 16, (6 * root + 4) / residual if residual >= 2**-6 else 0)
     limit = bound / batch / std * per_std * (1 - (problem.dimension + 64) * 2**-52) - slack
     return Grid(max(limit, 0) / bound, std / per_std, shift)
 
 
-def _growth(d, steps, record, cap):
+def _growth(d, steps, record, cap, fullness):
     """How much more noise makes up for rounding; `record` is one record's bound in units, `cap` C3/C1."""
-    drift = steps**0.5 * (2 * d**0.5 + (d + 24) / 64)
+    drift = steps**0.5 * (2 * d**0.5 + fullness * (d + 24) / 64)
     if cap < np.inf:
         of_error = steps * d**0.5 / 2
-        drift += steps * (d + 24) / 64 + of_error * min(max(2**-11 * record / of_error, 1), 2**64)
-        drift += steps * (6 * d**0.5 + 4) * (cap < 1.5)
-    return min(2 * drift / record, 2**-6)
+        drift += fullness * steps * (d + 24) / 64
+        drift += of_error * min(max(2**-11 * record / of_error, fullness), 2**64)
+        drift += steps * (6 * d**0.5 + 4) * (abs(cap - 1) < 2**-6)
+    return min(2 * drift / record, 1)
 
 
 def deviation(part, t, contribution):

@@ -171,9 +171,9 @@ def _record_by_record(records, parts, models, span, grid, into, memory, space, r
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
-        _forget(response, moved)
+        forget(response, moved)
         label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
-        _forget(loss, gradient_i)
+        forget(loss, gradient_i)
         gradient(loss, theta, moved, label, gradient_i)
         weigh(weights, i, gradient_i)
         _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept)
@@ -190,23 +190,23 @@ def _by_memory(records, parts, models, span, grid, into, memory, space, rng):
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
-        _forget(response, moved)
+        forget(response, moved)
         label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
-        _forget(loss, gradient_i)
+        forget(loss, gradient_i)
         gradient(loss, theta, moved, label, gradient_i)
         weigh(weights, i, gradient_i)
         add_change(clip, gradient_i, grid, memory, i, change, v)
 
 
-def _forget(part, vector):
+def forget(part: Any, vector: Array) -> None:
     """Overwrite what the record before has left in a vector, unless a part of the package is to write all of it.
 
     An entry that a user's part does not write is NaN then: such a record adds nothing, in place of another's numbers.
     """
 
 
-@overload(_forget, jit_options=INNER)
-def _forget_before(part, vector):
+@overload(forget, jit_options=INNER)
+def _forgotten(part, vector):
     def overwrite(part, vector):
         for j in range(vector.size):
             vector[j] = np.nan

@@ -83,12 +83,12 @@ def grid_of(scale: float) -> float:
     return grid
 
 
-def clip_to_grid(vector: Array, bound: float, scale: float) -> Integers:
-    """Clip a vector to a bound and truncate it toward zero to the grid of a noise scale.
+def clip_to_grid(vectors: Array, bound: float, scale: float) -> Integers:
+    """Clip a vector, or each row of a table, to a bound and truncate it toward zero to the grid of a noise scale.
 
     Parameters
     ----------
-    vector : array of shape (d,)
+    vectors : array of shape (d,) or (n, d)
         Finite numbers.
     bound : float
         The largest norm.
@@ -102,7 +102,7 @@ def clip_to_grid(vector: Array, bound: float, scale: float) -> Integers:
 
     Formal guarantee
     ----------------
-    ‖g·q‖ ≤ bound as real numbers, for any vector of up to 2^40 entries.
+    ‖g·q‖ ≤ bound as real numbers, for any vector of up to 2^40 entries; it does not depend on other rows.
 
     Notes
     -----
@@ -112,15 +112,15 @@ def clip_to_grid(vector: Array, bound: float, scale: float) -> Integers:
     grid = grid_of(scale)
     if not (0 <= bound <= scale * 2.0**29):
         raise ValueError(f"bound must be between 0 and 2**29 times the scale {scale!r}, got {bound!r}.")
-    if not np.isfinite(vector).all():
-        raise ValueError("vector must be finite.")
-    allowed = bound * (1.0 - (vector.size + 8) * 2.0**-52)
-    largest = float(np.abs(vector).max(initial=0.0))
-    if largest == 0.0:
-        return np.zeros(vector.size, dtype=np.int64)
-    direction = vector / largest  # its squares cannot overflow, and those that underflow do not matter
-    length = math.sqrt(float(direction @ direction))
-    kept = vector if largest * length <= allowed else direction * (allowed / length)
+    if not np.isfinite(vectors).all():
+        raise ValueError("vectors must be finite.")
+    allowed = bound * (1.0 - (vectors.shape[-1] + 8) * 2.0**-52)
+    largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0.0)
+    direction = vectors / np.where(largest > 0.0, largest, 1.0)  # its squares cannot overflow
+    length = np.sqrt(np.sum(direction**2, axis=-1, keepdims=True))  # at least 1 unless all is 0
+    with np.errstate(over="ignore"):
+        is_short = largest * length <= allowed
+    kept = np.where(is_short, vectors, direction * (allowed / np.maximum(length, 1.0)))
     return np.asarray(np.trunc(kept / grid), dtype=np.int64)
 
 

@@ -43,8 +43,10 @@ _MOST_RATIO = 2.0**21  # of a record's bound to the noise; certificates require 
 _LARGEST_ERROR = 2.0**48
 _MOST_HEADROOM = 2.0**64  # how much larger entries of the error may become if rounding permits
 _FEEDBACK_ROOM = 8.0  # with feedback, sums stay so much smaller
-_MOST_DRIFT = 2.0**-6  # how much larger the noise becomes to make up for the rounding of the fed-back error, at most
+_MOST_DRIFT = 1.0  # how much larger the noise becomes to make up for rounding that adds up, at most
 _LEAST_DRIFT = 2.0**-11  # half of what it may become for the sake of a longer error
+_LEAST_RESIDUAL = 2.0**-6  # |C3 − C1|/C1 for which the slack covers the rounding of what one record adds to e
+_MOST_NUMBERS = 2.0**30  # steps times dimension for which certificates of correlated noise charge for rounding
 
 
 class Scaling(NamedTuple):
@@ -65,6 +67,8 @@ class Scaling(NamedTuple):
     drift : float
         What rounding the fed-back error, or correlated noise, may add to the shift between neighbouring data sets in a
         run, in units.
+    clip_drift : float
+        What the clip of the error adds to that, if sums are as large as the grid permits; less for smaller ones.
     error_drift : float
         What the rounding of e itself adds to that, if its entries are cut off at 2^48 units.
     is_constant : bool
@@ -77,6 +81,7 @@ class Scaling(NamedTuple):
     kept_bound: float
     slack: float
     drift: float
+    clip_drift: float
     error_drift: float
     is_constant: bool
 
@@ -98,6 +103,8 @@ class Grid(NamedTuple):
         The binary digits of the noise below one unit.
     largest_error : float
         Where entries of the error are cut off.
+    growth : float
+        How much larger the noise has to be to make up for rounding that adds up; it is, up to `_MOST_DRIFT`.
     """
 
     weight: float
@@ -107,6 +114,7 @@ class Grid(NamedTuple):
     unit: float
     shift: int
     largest_error: float
+    growth: float
 
 
 def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
@@ -127,17 +135,34 @@ def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
         room *= _FEEDBACK_ROOM
     if isinstance(rule.feedback, ErrorFeedback):
         error_bound, kept_bound = _FEEDBACK_ROOM * bound_of(rule.feedback.clip), _cap_of(rule.feedback)
-    drift, error_drift = _drift(rule, problem, steps)
+    drift, clip_drift, error_drift = _drift(rule, problem, steps)
     return Scaling(
         weight=1.0 / expected_batch(rule.sampling, records),
         most=room * most,
         error_bound=error_bound,
         kept_bound=kept_bound,
-        slack=16.0 * (root + 1.0) if remembers(rule.feedback) else 5.0 * root + 4.0,
+        slack=_slack(rule, root),
         drift=drift,
+        clip_drift=clip_drift,
         error_drift=error_drift,
         is_constant=type(rule.clip) not in implemented(at_step) and type(rule.noise) is not ScheduledGaussian,
     )
+
+
+def _slack(rule: Rule, root: float) -> float:
+    """Return `slack` of `Scaling`, for d = root²."""
+    if not remembers(rule.feedback):
+        return 5.0 * root + 4.0
+    residual = _residual(rule)
+    least = (6.0 * root + 4.0) / residual if _LEAST_RESIDUAL <= residual < np.inf else 0.0
+    return max(16.0 * (root + 1.0), least)
+
+
+def _residual(rule: Rule) -> float:
+    """Return |C3 − C1|/C1, or less than what a record may leave in e, over C1; infinite without a cap."""
+    if not isinstance(rule.feedback, ErrorFeedback):
+        return np.inf
+    return abs(_cap_of(rule.feedback) / bound_of(rule.clip) - 1.0)
 
 
 def _cap_of(feedback: ErrorFeedback) -> float:
@@ -145,21 +170,19 @@ def _cap_of(feedback: ErrorFeedback) -> float:
     return bound_of(feedback.cap) if type(feedback.cap) in implemented(largest_norm) else np.inf
 
 
-def _drift(rule: Rule, problem: Problem, steps: int) -> tuple[float, float]:
-    """Return `drift` and `error_drift` of `Scaling`."""
-    dimension = problem.dimension
+def _drift(rule: Rule, problem: Problem, steps: int) -> tuple[float, float, float]:
+    """Return `drift`, `clip_drift` and `error_drift` of `Scaling`."""
     if isinstance(rule.noise, Correlated):
-        return _correlated_drift(rule.noise, rule.sampling, problem, steps), 0.0
+        return _correlated_drift(rule.noise, rule.sampling, problem, steps), 0.0, 0.0
     if not isinstance(rule.feedback, ErrorFeedback):
-        return 0.0, 0.0
-    root, clipping = float(np.sqrt(dimension)), (dimension + 24) / 64
-    drift = (2.0 * root + clipping) * float(np.sqrt(steps))
-    cap = _cap_of(rule.feedback)
-    if np.isinf(cap):  # nothing is certified of e but what its clip lets through
-        return drift, 0.0
-    if cap < 1.5 * bound_of(rule.clip):  # else the slack covers the rounding of what one record adds to e
+        return 0.0, 0.0, 0.0
+    root, clipping = float(np.sqrt(problem.dimension)), (problem.dimension + 24) / 64
+    drift, shown = 2.0 * root * float(np.sqrt(steps)), clipping * float(np.sqrt(steps))
+    if np.isinf(_cap_of(rule.feedback)):  # nothing is certified of e but what its clip lets through
+        return drift, shown, 0.0
+    if _residual(rule) < _LEAST_RESIDUAL:
         drift += (6.0 * root + 4.0) * steps
-    return drift + clipping * steps, 0.5 * root * steps
+    return drift, shown + clipping * steps, 0.5 * root * steps
 
 
 def _correlated_drift(noise: Correlated, sampling: Sampling, problem: Problem, steps: int) -> float:
@@ -169,8 +192,10 @@ def _correlated_drift(noise: Correlated, sampling: Sampling, problem: Problem, s
     return rounding(noise.buffers, steps) * float(np.sqrt(steps * problem.dimension)) / shift
 
 
-def covers_rounding(problem: Problem, rule: Rule, steps: int) -> bool:
-    """Return whether the engine's noise makes up for rounding that adds up, of a fed-back error or correlated noise.
+def check_rounding(problem: Problem, rule: Rule, steps: int) -> None:
+    """Raise ValueError if rounding adds up to more than what a certificate of the rule leaves room for.
+
+    Nothing is certified without a grid, nor of an error with a cap where the number of records is hidden.
 
     Parameters
     ----------
@@ -179,13 +204,17 @@ def covers_rounding(problem: Problem, rule: Rule, steps: int) -> bool:
     steps : int
         T, the length of the run.
     """
-    if not isinstance(rule.feedback, ErrorFeedback) and not isinstance(rule.noise, Correlated):
-        return not remembers(rule.feedback)
+    has_cap = isinstance(rule.feedback, ErrorFeedback) and np.isfinite(_cap_of(rule.feedback))
+    if has_cap and public_rate(rule.sampling) is not None:
+        return
     public, bound = scaling(problem, rule, steps), bound_of(rule.clip)
-    std = deviation(rule.noise, 1, bound * public.weight)
-    grid = step_grid(public, bound, std, problem.dimension)
-    record = bound * public.weight / std * 2.0 ** (32 - grid.shift)
-    return bool(grid.rounding != 0.0 and 2.0 * (public.drift + public.error_drift) <= _MOST_DRIFT * record)
+    grid = step_grid(public, bound, deviation(rule.noise, 1, bound * public.weight), problem.dimension)
+    charged = _MOST_NUMBERS / 4.0**grid.shift if isinstance(rule.noise, Correlated) else 0.0
+    if grid.rounding != 0.0 and grid.growth > _MOST_DRIFT and steps * problem.dimension > charged:
+        raise ValueError(
+            f"steps must be fewer for {rule.name} on {problem.records} records in {problem.dimension} dimensions, got "
+            f"{steps}: rounding would add up to more than its noise can make up for."
+        )
 
 
 # Everything below is compiled without fast-math flags, which functions would inherit from the kernel that calls them.
@@ -208,7 +237,7 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
         d.
     """
     if not (is_moderate(bound) and is_moderate(std)):
-        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf)
+        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf, 0.0)
     ratio = bound * public.weight / std
     longest = bound if public.kept_bound == np.inf else max(bound, public.kept_bound)
     share = max(ratio * (longest / bound) * public.most, public.error_bound / std)
@@ -216,12 +245,12 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
     while share * deviation > LARGEST and shift < _MOST_SHIFT:
         deviation, shift = 0.5 * deviation, shift + 1
     if ratio > _MOST_RATIO or share * deviation > LARGEST:
-        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf)
+        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf, 0.0)
     # Noise makes up for what rounding adds to the fed-back error. The less that is, the longer e may become.
-    record = ratio * deviation
-    headroom = min(max(_LEAST_DRIFT * record / max(public.error_drift, 1e-200), 1.0), _MOST_HEADROOM)
-    drift = public.drift + headroom * public.error_drift
-    deviation = deviation / (1.0 + min(2.0 * drift / record, _MOST_DRIFT))
+    record, fullness = ratio * deviation, share * deviation / LARGEST
+    headroom = min(max(_LEAST_DRIFT * record / max(public.error_drift, 1e-200), fullness), _MOST_HEADROOM)
+    growth = 2.0 * (public.drift + fullness * public.clip_drift + headroom * public.error_drift) / record
+    deviation = deviation / (1.0 + min(growth, _MOST_DRIFT))
     limit = max(0.0, ratio * deviation * (1.0 - (dimension + 64) * 2.0**-52) - public.slack)
     weight = limit / bound
     within = 1.0 + 2.0**-47
@@ -234,6 +263,7 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
         unit,
         shift,
         _LARGEST_ERROR * headroom * unit,
+        growth,
     )
 
 

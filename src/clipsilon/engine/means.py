@@ -3,6 +3,8 @@
 The functions distinguish the `deployed` model, which the records react to, from θ, at which the loss is
 evaluated; the two are equal for performative quantities. A random response is averaged over `draws` draws, which
 are the same in every call, so that the result is a smooth function of θ.
+
+What is returned per record depends on that record alone, also for losses and responses of users.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from numpy.typing import NDArray
 
 from clipsilon._core.rows import row, weigh, weight_of, width
 from clipsilon._core.vectors import norm
-from clipsilon.engine.arrays import ProblemArrays, problem_arrays
+from clipsilon.engine.arrays import ProblemArrays, problem_arrays, visible_models
+from clipsilon.engine.batch import forget
 from clipsilon.engine.kernel_cache import kernel
 from clipsilon.problems.losses.base import gradient, value
 from clipsilon.problems.problem import Problem
@@ -85,7 +88,8 @@ def record_gradients(problem: Problem, theta: Array, clip: Clip) -> Array:
     ndarray of shape (m, d)
         The gradients; with a random response, after one reaction.
     """
-    return np.asarray(_record_gradients(problem_arrays(problem), clip, theta, _generator()))
+    seen, _ = visible_models(problem, theta, theta)
+    return np.asarray(_record_gradients(problem_arrays(problem), clip, seen, _generator()))
 
 
 def gradient_norms(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
@@ -105,7 +109,8 @@ def gradient_norms(problem: Problem, theta: Array, deployed: Array, draws: int) 
     ndarray of shape (m, draws)
         The norms; a single column if the response is not random.
     """
-    return np.asarray(_gradient_norms(problem_arrays(problem), theta, deployed, _repeats(problem, draws), _generator()))
+    seen = visible_models(problem, theta, deployed)
+    return np.asarray(_gradient_norms(problem_arrays(problem), *seen, _repeats(problem, draws), _generator()))
 
 
 def count_signs(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
@@ -173,7 +178,9 @@ def _record_gradients(arrays: ProblemArrays, clip: Clip, theta: Array, rng: Gene
     gradient_i = np.empty(theta.size)
     out = np.zeros((labels.size, theta.size))
     for i in range(labels.size):
+        forget(arrays.response, moved)
         label = respond(arrays.response, theta, row(features, i, stored_row), labels[i], moved, rng)
+        forget(arrays.loss, gradient_i)
         gradient(arrays.loss, theta, moved, label, gradient_i)
         weigh(weights, i, gradient_i)
         add_clipped(clip, gradient_i, 1.0, out[i])
@@ -188,7 +195,9 @@ def _gradient_norms(arrays: ProblemArrays, theta: Array, deployed: Array, repeat
     norms = np.empty((labels.size, repeats))
     for i in range(labels.size):
         for k in range(repeats):
+            forget(arrays.response, moved)
             label = respond(arrays.response, deployed, row(features, i, stored_row), labels[i], moved, rng)
+            forget(arrays.loss, gradient_i)
             gradient(arrays.loss, theta, moved, label, gradient_i)
             weigh(weights, i, gradient_i)
             norms[i, k] = norm(gradient_i)

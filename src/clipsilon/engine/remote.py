@@ -20,7 +20,7 @@ from clipsilon._core.checks import frozen
 from clipsilon._core.parts import implementation, read_only
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums, records
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
-from clipsilon.engine.grid import Grid, Scaling, scaling, step_grid
+from clipsilon.engine.grid import Grid, Scaling, check_rounding, scaling, step_grid
 from clipsilon.engine.kernel_cache import kernel
 from clipsilon.engine.loop import State, empty_recording, finish_step, initial_state, record
 from clipsilon.engine.progress import Progress
@@ -288,6 +288,7 @@ def run_chunked(
     """
     check_chunked(problem, rule)
     rule.check(problem, steps)
+    check_rounding(problem, rule, steps)
     rule = rule.on(problem, steps)
     state = initial_state(problem, rule, start_of(start, problem))
     order = np.arange(problem.records) if permutes(rule.sampling) else _NOTHING

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core import checks
 from clipsilon.engine import checkpoint as checkpoints
-from clipsilon.engine.grid import scaling
+from clipsilon.engine.grid import check_rounding, scaling
 from clipsilon.engine.loop import empty_recording, initial_state
 from clipsilon.engine.progress import Progress
 from clipsilon.engine.replicate import CHUNK_SECONDS, Pace, Replicate, all_still
@@ -128,6 +128,7 @@ def run(
     threads = min(_processors(), replicates) if n_jobs is None else checks.count("n_jobs", n_jobs)
     rule.check(problem, steps)
     check_memory(problem, rule, replicates)
+    check_rounding(problem, rule, steps)
     rule = rule.on(problem, steps)
     theta = start_of(start, problem)
     iterations = recorded_iterations(record, steps)

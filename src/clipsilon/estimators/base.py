@@ -18,7 +18,6 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from clipsilon._core import checks
 from clipsilon._core.rows import with_ones
-from clipsilon.engine.grid import covers_rounding
 from clipsilon.estimators import chunks
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
@@ -39,7 +38,6 @@ from clipsilon.rules.schedules import Schedule
 if TYPE_CHECKING:
     from clipsilon.estimators.inputs import Column, DaskColumn, DaskTable, RandomState, Table
 
-_TOO_LONG = "The run is too long for its noise to cover the rounding of the fed-back error: take fewer steps."
 _PARALLEL = "partial_fit: a record must be in one call only; this is the call that spends most (parallel composition)."
 _WEIGHTED = "sample_weight: the weight of a record must be public or depend on this record alone, which is not checked."
 SEED_ADVICE = "Leave random_state at None for a release; nothing is certified of this fit."
@@ -251,8 +249,6 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Set the statement and the number of steps; `counted` are notes about other fits."""
         call = statement_of(plan, data.runner.problem.records, self.delta, self.adjacency)
         call = about_noise(about_seed(call, self.random_state is not None), plan.rule)
-        if not covers_rounding(data.runner.problem, plan.rule, plan.steps):
-            call = fail_closed(call, _TOO_LONG)
         for fault in reversed(data.learnt):
             call = fail_closed(call, fault)
         notes = data.learnt + counted

@@ -303,10 +303,7 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
     ]
     if released.feedback is not None:
         terms.append("The error e is hidden state: a recorded or checkpointed e is not covered.")
-        terms.append(
-            "The rounding of e is covered unless the run is very long, or the rate is public, where a few steps may be "
-            "too many: estimators check this, `run` does not (docs/proofs.md)."
-        )
+        terms.append("The rounding of e is covered: `run` refuses runs that are too long for it (docs/proofs.md).")
     if released.tracks:
         terms.append("The records' memories are hidden state: checkpoints, which hold them, are not covered.")
     if released.counts:
@@ -314,10 +311,7 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
             "The thresholds are covered, too. Their start, target quantile and rate must be chosen without the records."
         )
     if released.buffers is not None:
-        terms.append(
-            "The rounding of correlated noise is covered in up to 2³⁰ numbers, steps times dimension (fewer for very "
-            "large batches); `run` does not check this (docs/proofs.md)."
-        )
+        terms.append("The rounding of noise is covered: `run` refuses runs that are too long for it (docs/proofs.md).")
     if released.selection > 0:
         terms.append("What would have been selected earlier in the run, and any noisy norm, is not covered.")
     return terms

@@ -2,10 +2,9 @@
 
 What is proposed is CorrelatedSGD: the mean of its last iterates forgives a step that is not the best, and sketch and
 run compose exactly, because both are Gaussian mechanisms. The step is the best for a stand-in, a linear field that has
-the length and the curvature of the sketch:
+the lengths and the curvature of the sketch:
 - its rates are in the proportions 1, ½, …, 1/d, and add up to the curvature;
-- its zero is equally far away in all directions, as far as makes the mean gradient at the start half as long as a
-  typical one;
+- its zero is equally far away in all directions, as far as makes the mean gradient at the start as long as it is;
 - what differs from record to record is as long as a typical gradient.
 """
 
@@ -38,7 +37,7 @@ Array = NDArray[np.float64]
 SHARE = 0.05
 """The part of μ² that the sketch spends."""
 
-_COMMON = 0.5  # length of the mean gradient at the start, in units of a typical one
+_COUNTED = 0.5  # the part of this that noisy counts spend; the rest is for the mean gradient
 _CLIPPED = 5e-4, 0.5  # limits of the fraction of records that is clipped at the start
 _RESTRAINT = 0.1  # weight of the noise in single iterates, as it is not known how far the field is linear
 _MARGIN = 1e-9  # relative, for the rounding of μ
@@ -78,7 +77,8 @@ def private_rule(
     total = gaussian.largest_mu(checks.positive("epsilon", budget.epsilon), budget.delta)
     total *= 1.0 - _MARGIN
     spent, left = math.sqrt(SHARE) * total, math.sqrt(1.0 - SHARE) * total
-    std = balance_noise(spent, ASKED, budget.adjacency)
+    std = balance_noise(math.sqrt(_COUNTED) * spent, ASKED, budget.adjacency)
+    multiplier = balance_noise(math.sqrt(1.0 - _COUNTED) * spent, 1, budget.adjacency)  # a record moves it as a count
     if answer_error(std, problem.records) > WORST_ERROR:
         raise ValueError(
             f"epsilon must be larger for private tuning on {problem.records} records, got {budget.epsilon!r}: noise "
@@ -88,7 +88,7 @@ def private_rule(
     # the matrix of the noise depend on the sketch, and the run is calibrated to the same μ whatever they are.
     task = _public_task(problem, budget, left, steps, batch)
     plan = plan_of(task)
-    sketch = take_sketch(problem, start, 1.0 - _clipped_fraction(task, plan), std, noise)
+    sketch = take_sketch(problem, start, 1.0 - _clipped_fraction(task, plan), std, multiplier, noise)
     path = stand_in(sketch, problem.dimension, steps)
     task = task._replace(start=path.theta[0], fastest=1.0 / float(path.rates.sum()))
     rule = correlated_option(task, plan, path).rule
@@ -120,7 +120,7 @@ def stand_in(sketch: Sketch, dimension: int, steps: int) -> MeanPath:
     side = typical / math.sqrt(dimension)
     horizon = min(30.0 / float(rates.min()), steps / curvature)
     times = np.concatenate([[0.0], np.geomspace(horizon / 1e4, horizon, 400)])
-    theta = _COMMON * typical / np.linalg.norm(rates) * np.exp(-np.outer(times, rates))
+    theta = sketch.common / np.linalg.norm(rates) * np.exp(-np.outer(times, rates))
     scatter, axes = np.diag(np.full(dimension, side**2)), np.eye(dimension)
     return MeanPath(sketch.longest or 1.0, times, theta, times[:1], rates[None], axes[None], scatter[None])
 
@@ -149,10 +149,11 @@ def _together(run: Statement, spent: float, left: float) -> Statement:
     if profile is None or profile.mu is None or profile.mu > left:
         raise AssertionError("the run must be Gaussian, and within what the sketch leaves")
     reasons = (
-        f"The private sketch behind this rule: {ASKED} noisy counts, Gaussian differential privacy with μ = "
+        f"The private sketch behind this rule: {ASKED} noisy counts and a mean, Gaussian differential privacy with μ = "
         f"{spent:.4g}. The run: at most μ = {left:.4g}, whatever the sketch was. Together: μ = "
         f"{math.hypot(spent, left):.4g}.",
-        "The sketch is covered once: each call of `tune` with private=True takes a new one, a release of its own.",
+        "The sketch and one run are covered: each further run of the same length has μ = "
+        f"{left:.4g} again, and each call of `tune` with private=True takes a new sketch.",
     )
     certificate = Certificate(profiles.gaussian(math.hypot(spent, left)), reasons)
     return replace(

@@ -147,7 +147,8 @@ def _private_proposal(
     warn_about_delta(budget.delta, problem.records, stacklevel=3)
     reasons = (
         f"Half of the gradients at the start are shorter than about {sketch.typical:.3g}, and most than "
-        f"{sketch.longest:.3g}, which is the clip; they change by up to {sketch.curvature:.3g} per unit of θ.",
+        f"{sketch.longest:.3g}, which is the clip; they change by up to {sketch.curvature:.3g} per unit of θ, and "
+        f"their mean is about {sketch.common:.3g} long.",
         f"A step of {size(rule.step, 1):.3g} at first suits a linear problem with such gradients. How close a run "
         "comes to θ_PS is not forecast.",
         f"Certified for this proposal and one run: ε = {statement.certified:.4g} at δ = {statement.delta:g}, "
