@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from clipsilon._core.checks import frozen
 from clipsilon._core.rows import Table
@@ -47,7 +46,7 @@ def hash_rows(features: Table, key: int, columns: int | None = None) -> Words:
         factors = factors.copy()
         factors[columns:] = 0
     found = np.empty(rows, dtype=np.uint64)
-    if sparse.issparse(features):
+    if not isinstance(features, np.ndarray):
         _hash_entries(_bits(features.data), frozen(features.indices), frozen(features.indptr), factors, offsets, found)
         return found
     block = max(_FEWEST_ROWS, _NUMBERS // max(1, width))

@@ -147,7 +147,7 @@ class ChunkRunner:
     def _track_chunks(self, kept: list[Task], job: Job, directions: Array | None, step: Step) -> Sums:
         """Return the sums of one step over all chunks, and replace the memories in `kept` by those after the step."""
         common = dask_tasks.share(self._common(job, directions, step))
-        before = kept[:-1] or [None] * len(self.survey.sizes)
+        before: list[Task | None] = [*kept[:-1]] or [None] * len(self.survey.sizes)
         turns = zip(self._turns(step), before, strict=True)
         chunks = [make_task(partial(_track_chunk, draws), common, memory, *chunk) for (draws, chunk), memory in turns]
         kept[:] = dask_tasks.persist([*chunks, dask_tasks.sum_of(add_up, make_tasks(_sums_of, chunks))])

@@ -83,5 +83,5 @@ def count_workers() -> int:
     """Return the number of workers of the user's cluster; 1 where tasks are computed in this process."""
     from dask.base import get_scheduler
 
-    client = getattr(get_scheduler(), "__self__", None)  # of a cluster, the scheduler is a method of its client
+    client: Any = getattr(get_scheduler(), "__self__", None)  # of a cluster, the scheduler is a method of its client
     return max(1, len(client.nthreads())) if hasattr(client, "nthreads") else 1

@@ -131,7 +131,8 @@ def require_order(x: Table, name: str, column: Column | None) -> None:
     column : array, series or None
         The same chunk of y or of the weights.
     """
-    mine, others = getattr(x, "index", None), getattr(column, "index", None)
+    mine: Any = getattr(x, "index", None)
+    others: Any = getattr(column, "index", None)
     if not hasattr(mine, "equals") or not hasattr(others, "equals") or mine.equals(others):
         return
     if len(mine) == len(others) and mine.isin(others).all() and others.isin(mine).all():
