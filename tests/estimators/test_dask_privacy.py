@@ -10,9 +10,10 @@ from distributed import Client, LocalCluster
 from scipy import sparse
 
 import clipsilon as cs
-from clipsilon.engine import remote, tracking
+from clipsilon.engine import machines, remote, tracking
 from clipsilon.engine.arrays import Models
 from clipsilon.engine.grid import scaling, step_grid
+from clipsilon.engine.machines import this_machine
 from clipsilon.engine.projection import project
 from clipsilon.estimators import (
     PrivateLogisticRegression,
@@ -20,9 +21,7 @@ from clipsilon.estimators import (
     chunk_runner,
     chunks,
     dask_tasks,
-    same_machines,
 )
-from clipsilon.estimators.same_machines import this_machine
 from clipsilon.estimators.same_rows import features_fingerprint, know_rows, require_rows, targets_fingerprint
 from clipsilon.privacy.accounting.gaussian import largest_mu
 from clipsilon.rules.correlation import coefficients, shift_norm, square_root
@@ -293,13 +292,13 @@ def test_workers_of_different_kinds_are_refused(monkeypatch, field):
         logistic().fit(*tables)
     kinds = iter([here] * 4 + [other] * 100)  # the survey, a step, and the next one
     monkeypatch.setattr(chunks, "this_machine", lambda: here)
-    monkeypatch.setattr(same_machines, "this_machine", lambda: next(kinds))
+    monkeypatch.setattr(machines, "this_machine", lambda: next(kinds))
     with pytest.raises(ValueError, match="like those at the beginning of the fit, got one that is not"):
         logistic().fit(*tables)
 
 
 def test_workers_with_another_version_than_the_driver_are_refused(monkeypatch):
-    monkeypatch.setattr(chunks, "this_machine", lambda: same_machines.Machine("older", "", ""))
+    monkeypatch.setattr(chunks, "this_machine", lambda: machines.Machine("older", "", ""))
     with pytest.raises(ValueError, match="must have the same version of clipsilon as this process"):
         logistic().fit(constant(X), constant(Y))
 

@@ -21,6 +21,7 @@ from sklearn.utils.validation import column_or_1d
 from clipsilon._core import checks
 from clipsilon._core.rows import with_ones
 from clipsilon.engine.arrays import Records, Sums
+from clipsilon.engine.machines import Machine, require_machine
 from clipsilon.engine.projection import project
 from clipsilon.engine.remote import (
     ChunkDraws,
@@ -38,7 +39,6 @@ from clipsilon.estimators import dask_tasks
 from clipsilon.estimators.chunks import TABLES, Chunks, Survey
 from clipsilon.estimators.dask_tasks import Task, make_task, make_tasks
 from clipsilon.estimators.inputs import Array, Labels
-from clipsilon.estimators.same_machines import Machine, require_machine
 from clipsilon.estimators.same_rows import (
     KnownRows,
     features_fingerprint,

@@ -16,10 +16,10 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import column_or_1d
 
 from clipsilon._core import checks
+from clipsilon.engine.machines import Machine, require_alike, this_machine
 from clipsilon.estimators import dask_tasks
 from clipsilon.estimators.dask_tasks import Task, make_tasks
 from clipsilon.estimators.inputs import Array
-from clipsilon.estimators.same_machines import Machine, require_alike, this_machine
 from clipsilon.estimators.same_rows import (
     Fingerprints,
     features_fingerprint,
