@@ -19,7 +19,7 @@ import numpy as np
 from distributed import Client, LocalCluster, wait
 
 from clipsilon.estimators import PrivateLogisticRegression
-from clipsilon.estimators.chunks import _FAN_IN
+from clipsilon.estimators.dask_tasks import FAN_IN
 from results import Row, cost, main
 from timing import ratio, seconds, turns
 
@@ -51,7 +51,7 @@ def tasks_of(chunks: int) -> int:
     """Return the number of tasks per step."""
     tasks, parts = chunks, chunks
     while parts > 1:
-        parts = -(-parts // _FAN_IN)
+        parts = -(-parts // FAN_IN)
         tasks += parts
     return tasks
 
@@ -64,7 +64,7 @@ def empty_step(client: Client, chunks: int) -> None:
     """Run the tasks of one step, each of which does nothing."""
     parts = client.map(nothing, range(chunks), pure=False)
     while len(parts) > 1:
-        parts = [client.submit(nothing, *parts[k : k + _FAN_IN], pure=False) for k in range(0, len(parts), _FAN_IN)]
+        parts = [client.submit(nothing, *parts[k : k + FAN_IN], pure=False) for k in range(0, len(parts), FAN_IN)]
     parts[0].result()
 
 

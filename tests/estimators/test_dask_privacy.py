@@ -1,15 +1,28 @@
 """What certificates rest on where records are in Dask's chunks: bounded changes, fixed orders, and pure tasks."""
 
+import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas
 import pytest
+from distributed import Client, LocalCluster
+from scipy import sparse
 
 import clipsilon as cs
-from clipsilon.engine import remote
+from clipsilon.engine import machines, remote, tracking
 from clipsilon.engine.arrays import Models
 from clipsilon.engine.grid import scaling, step_grid
-from clipsilon.estimators import PrivateLogisticRegression, chunks
-from clipsilon.estimators.same_rows import check_fingerprint, check_rows, fingerprint, know_rows
+from clipsilon.engine.machines import this_machine
+from clipsilon.engine.projection import project
+from clipsilon.estimators import (
+    PrivateLogisticRegression,
+    PrivateScaler,
+    chunk_runner,
+    chunks,
+    dask_tasks,
+)
+from clipsilon.estimators.same_rows import features_fingerprint, know_rows, require_rows, targets_fingerprint
 from clipsilon.privacy.accounting.gaussian import largest_mu
 from clipsilon.rules.correlation import coefficients, shift_norm, square_root
 
@@ -117,43 +130,206 @@ def test_the_draws_do_not_depend_on_the_data(monkeypatch, name):
 
 # -- rows that must stay where they are -------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("name", METHODS)
-def test_rows_that_change_places_are_refused_where_it_matters(name):
-    """A record would take part at other times than the certificate assumes, or enter the memory of another one."""
-    reads = []
-
-    def swapped(block):
-        reads.append(len(block))
-        return block if len(reads) <= 3 else block[::-1]  # the survey, the digests and the first step
-
-    dX = da.from_array(X, chunks=(N, 3)).map_blocks(swapped, dtype=float, meta=np.empty((0, 3)))
-    how = {"method": name.split(",")[0], "random_state": 3, "classes": [0, 1]} | METHODS[name]
-    model = PrivateLogisticRegression(1.0, 1e-5, **how)
-    if name == "correlated, full":  # all records at every step
-        model.fit(dX, da.from_array(Y, chunks=N))
-        return
-    with pytest.raises(
-        ValueError, match="X, y and sample_weight must be the same at every step, got a chunk with other"
-    ):
-        model.fit(dX, da.from_array(Y, chunks=N))
+POISSON = {"method": "dpsgd", "batch": 150, "epochs": STEPS / 2}
+FULL = {"method": "clipped-dpgd", "epochs": STEPS}
+CYCLIC = {"method": "correlated", "batch": 75, "epochs": STEPS / 4}
+TRACKED = {"method": "tracked", "batch": 150, "epochs": STEPS / 2}
 
 
-@pytest.mark.parametrize("change", ["rows", "labels", "weights"])
-def test_digests_tell_rows_labels_and_weights_apart(change):
-    weights = RNG.uniform(size=N)
-    tables = {"rows": X, "labels": Y.astype(float), "weights": weights}
-    known, same = (know_rows(7, tables["rows"], (tables["labels"], tables["weights"])) for _ in range(2))
-    check_fingerprint(same, fingerprint(known))
-    check_rows(known, slice(2, 9), X[2:9], (tables["labels"][2:9], weights[2:9]))
-    swap = np.arange(N)
-    first, second = np.flatnonzero(Y == 0)[0], np.flatnonzero(Y == 1)[0]
-    swap[[first, second]] = second, first
-    tables[change] = tables[change][swap]
-    others = know_rows(7, tables["rows"], (tables["labels"], tables["weights"]))
-    assert np.flatnonzero(others.digests != known.digests).tolist() == sorted([first, second])
+def logistic(how=POISSON):
+    return PrivateLogisticRegression(1.0, 1e-5, random_state=3, classes=[0, 1], **how)
+
+
+def changing(table, reads, change):
+    """Return a Dask array of one chunk that is `table` in the first reads, and changed in all later ones."""
+    seen = []
+
+    def read(block):
+        seen.append(1)
+        return block if len(seen) <= reads else change(block)
+
+    columns = table.shape[1:]
+    return da.from_array(table, chunks=(N, *columns)).map_blocks(read, dtype=table.dtype, meta=np.empty((0, *columns)))
+
+
+def constant(table):
+    return da.from_array(table, chunks=(N, *table.shape[1:]))
+
+
+@pytest.mark.parametrize("reads", [1, 2, 5])  # the survey, the digests, and a few steps
+@pytest.mark.parametrize("how", [POISSON, FULL, CYCLIC, TRACKED], ids=lambda how: how["method"])
+def test_rows_that_change_places_are_refused(how, reads):
+    """The features of one record would meet the label of another, and a record would enter two terms of a sum."""
+    with pytest.raises(ValueError, match=r"must be the same .* got a chunk with other rows, or in another order"):
+        logistic(how).fit(changing(X, reads, lambda block: block[::-1]), constant(Y))
+
+
+@pytest.mark.parametrize("name", ["y", "weights"])
+def test_labels_that_change_places_are_refused(name):
+    """Labels are read twice, by the survey and when they are encoded."""
+    tables = {"y": Y, "weights": np.linspace(0.5, 1.5, N)}
+    read = {key: (changing(own, 1, np.flip) if key == name else constant(own)) for key, own in tables.items()}
+    with pytest.raises(ValueError, match="X, y and sample_weight must be the same whenever they are read"):
+        logistic().fit(constant(X), read["y"], read["weights"])
+
+
+@pytest.mark.parametrize("change", [lambda block: block[:-1], lambda block: np.concatenate([block, block[:9]])])
+def test_chunks_that_change_their_length_are_refused(change):
+    """A longer chunk would use the coins of the next one: records of both would be drawn together."""
+    x, y = (da.concatenate([changing(table, 1, change), constant(table)]) for table in (X, Y))
     with pytest.raises(ValueError, match="must be the same whenever they are read"):
-        check_fingerprint(others, fingerprint(known))
+        logistic().fit(x, y)
+    x = da.concatenate([changing(X, 3, change), constant(X)])
+    with pytest.raises(
+        ValueError, match="X must be the same at every step, got a chunk of (299|309) rows and 3 columns"
+    ):
+        logistic().fit(x, da.concatenate([constant(Y)] * 2))
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+@pytest.mark.parametrize("as_table", [np.array, sparse.csr_array])
+def test_chunks_of_another_width_are_refused(columns, as_table):
+    """Compiled code would take the numbers of the next record, or of other memory, for those of a row."""
+    block = dask.delayed(as_table)(np.ones((N, columns)))
+    x = da.concatenate([constant(X).map_blocks(as_table), da.from_delayed(block, (N, 3), float)])
+    with pytest.raises(ValueError, match=f"X must have 3 columns in every chunk, got a chunk with {columns}"):
+        logistic().fit(x, da.concatenate([constant(Y)] * 2))
+    if as_table is np.array:  # scalers take dense tables only
+        with pytest.raises(ValueError, match="X must have 3 columns in every chunk"):
+            PrivateScaler(random_state=0).fit(x)
+
+
+def test_sparse_chunks_with_wrong_columns_are_refused():
+    table = sparse.csr_array(X)
+    table.indices[7] = 10**6
+    x = da.from_delayed(dask.delayed(table, traverse=False), (N, 3), float)
+    with pytest.raises(ValueError, match="indices must be < 3"):
+        logistic().fit(x, constant(Y))
+
+
+def test_columns_of_a_frame_that_were_shuffled_apart_are_refused():
+    """Two shuffles of one data frame order its rows differently; the index tells."""
+    frame = pandas.DataFrame(X, columns=list("abc")).assign(y=Y, w=1.0)
+    other = frame.sample(frac=1.0, random_state=0)
+    tables = {"X": frame[["a", "b", "c"]], "y": frame["y"], "w": frame["w"]}
+    for name, wrong in (("y", other["y"]), ("w", other["w"])):
+        parts = [dd.from_delayed([dask.delayed(own)]) for own in (tables | {name: wrong}).values()]
+        with pytest.raises(ValueError, match="must have its rows in the order of X, got an index that is that of X"):
+            logistic().fit(*parts)
+    apart = frame["y"].set_axis(np.arange(N) + 10**6)  # an index of its own
+    logistic().fit(*(dd.from_delayed([dask.delayed(own)]) for own in (tables | {"y": apart}).values()))
+
+
+def test_a_scaler_refuses_rows_that_change():
+    with pytest.raises(ValueError, match="must be the same whenever they are read"):
+        PrivateScaler(5.0, random_state=0).fit(changing(X, 4, lambda block: block[::-1]))
+
+
+def test_digests_and_fingerprints_tell_rows_labels_and_weights_apart():
+    known, same = know_rows(7, X), know_rows(7, sparse.csr_array(X))
+    np.testing.assert_array_equal(known.digests, same.digests)
+    assert features_fingerprint(known) == features_fingerprint(same)
+    require_rows(known, slice(2, 9), X[2:9])
+    swapped = X.copy()
+    swapped[[3, 5]] = X[[5, 3]]
+    others = know_rows(7, swapped)
+    assert np.flatnonzero(others.digests != known.digests).tolist() == [3, 5]
+    assert features_fingerprint(others) != features_fingerprint(known)
+    wider = know_rows(7, np.column_stack([X, np.zeros(N)]))  # zeros add nothing to a digest
+    assert features_fingerprint(wider) != features_fingerprint(known)
+    with pytest.raises(ValueError, match="X must be the same at every step"):
+        require_rows(known, slice(2, 9), swapped[2:9])
+    words = np.array(["no", "yes"], dtype=object)[Y]
+    found = {
+        targets_fingerprint(*columns)
+        for columns in (
+            (Y, None),
+            (Y[::-1], None),
+            (Y, Y),
+            (words, None),
+            (words[::-1], None),
+            (words.astype(str), None),
+        )
+    }
+    assert len(found) == 6
+    assert targets_fingerprint(words, Y) == targets_fingerprint(np.array(words.tolist(), dtype=object), Y.copy())
+
+
+# -- records that must not change each other ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_table", [np.array, np.float32, np.asfortranarray, sparse.csr_array])
+@pytest.mark.parametrize("columns", [1, 3, 50])
+def test_a_projection_does_not_depend_on_the_other_rows(columns, as_table):
+    """On Dask the records that are drawn are projected: a record must not change the last bits of the others."""
+    table, directions = as_table(RNG.normal(size=(67, columns))), RNG.normal(size=(columns, 2))
+    whole = project(table, directions)
+    dense = table.toarray() if sparse.issparse(table) else table.astype(float)
+    np.testing.assert_allclose(whole, dense @ directions, rtol=1e-12, atol=1e-12)
+    for rows in ([5], [4, 5], [5, 66], list(range(66)), list(range(1, 67))):
+        np.testing.assert_array_equal(project(table[rows], directions), whole[rows])
+
+
+def test_rescaling_steps_are_those_in_memory_to_the_bit():
+    how = {"method": "dpsgd", "epochs": 100, "batch": 2}  # chunks of which one record is drawn, or none
+    found, expected = (
+        PrivateLogisticRegression(1000.0, 1e-5, random_state=3, classes=[0, 1], **how).fit(*tables)
+        for tables in ([da.from_array(own, chunks=(50, *own.shape[1:])) for own in (X, Y)], (X, Y))
+    )
+    np.testing.assert_array_equal(found.theta_, expected.theta_)
+
+
+# -- workers that must compute the same bits ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", this_machine()._fields)
+def test_workers_of_different_kinds_are_refused(monkeypatch, field):
+    here, other = this_machine(), this_machine()._replace(**{field: "another"})
+    tables = [da.from_array(table, chunks=(150, *table.shape[1:])) for table in (X, Y)]
+    kinds = iter([here, other])
+    monkeypatch.setattr(chunks, "this_machine", lambda: next(kinds))
+    with pytest.raises(ValueError, match="got 2 different kinds"):
+        logistic().fit(*tables)
+    kinds = iter([here] * 4 + [other] * 100)  # the survey, a step, and the next one
+    monkeypatch.setattr(chunks, "this_machine", lambda: here)
+    monkeypatch.setattr(machines, "this_machine", lambda: next(kinds))
+    with pytest.raises(ValueError, match="like those at the beginning of the fit, got one that is not"):
+        logistic().fit(*tables)
+
+
+def test_workers_with_another_version_than_the_driver_are_refused(monkeypatch):
+    monkeypatch.setattr(chunks, "this_machine", lambda: machines.Machine("older", "", ""))
+    with pytest.raises(ValueError, match="must have the same version of clipsilon as this process"):
+        logistic().fit(constant(X), constant(Y))
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_memories_that_are_too_large_are_refused(monkeypatch):
+    monkeypatch.setattr(tracking, "MOST_BYTES", 8 * N * 4 - 1)
+    with pytest.raises(ValueError, match=r"the memory of tracked gradients must be at most .* on 1 worker\(s\)"):
+        logistic(TRACKED).fit(constant(X), constant(Y))
+    monkeypatch.setattr(dask_tasks, "count_workers", lambda: 2)
+    logistic(TRACKED).fit(constant(X), constant(Y))
+
+
+def test_workers_are_those_of_the_cluster_that_computes():
+    assert dask_tasks.count_workers() == 1
+    here = {"n_workers": 3, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
+    with LocalCluster(**here) as workers, Client(workers):
+        assert dask_tasks.count_workers() == 3
+        with dask.config.set(scheduler="threads"):
+            assert dask_tasks.count_workers() == 1
+
+
+def test_more_records_than_a_hidden_number_may_have_are_refused():
+    """The units of the grid would be too small for exact sums."""
+    rule = cs.DPSGD(cs.schedules.Constant(1.0), 1.0, 1.0, batch=100, rate=1e-6)
+    problem = remote.RemoteProblem(2**31 + 1, 3, loss=cs.losses.Logistic(), response=None)
+    with pytest.raises(ValueError, match=r"problem must have at most 2\*\*31 records"):
+        scaling(problem, rule, STEPS)
+    scaling(remote.RemoteProblem(2**31, 3, loss=cs.losses.Logistic(), response=None), rule, STEPS)
 
 
 # -- tasks that run again ---------------------------------------------------------------------------------------------
@@ -167,8 +343,10 @@ def task(done, draws, before):
     job = remote.Job(problem.loss, problem.response, RULE.feedback, RULE.sampling, N)
     grid = step_grid(scaling(problem, RULE, STEPS), CLIP, 0.01, 3)
     models = Models(HISTORY[done, :3], HISTORY[done, :3])
-    common = chunks._ChunkStep(job, False, None, remote.Step(done, models, RULE.clip, grid, 0, []))
-    return chunks._track_chunk(chunks._Turn(draws, b""), common, before, X, (Y.astype(float), None), None)
+    common = chunk_runner._ChunkStep(
+        job, False, None, remote.Step(done, models, RULE.clip, grid, 0, []), this_machine()
+    )
+    return chunk_runner._track_chunk(draws, common, before, X, (Y.astype(float), None), know_rows(7, X))
 
 
 def assert_equal(found, expected):

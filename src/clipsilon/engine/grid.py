@@ -37,7 +37,7 @@ LARGEST = 2.0**50
 """Sums are whole numbers of at most this size, so that they survive being multiplied by a unit and divided again."""
 CANCELLATION = 2.0**4
 """How much longer than a gradient its penalty and the rest of it are taken to be, at most."""
-_HIDDEN_RECORDS = 2**31  # more than memory holds; the grid must not depend on a number of records that is not public
+_HIDDEN_RECORDS = 2**31  # at most: the grid must not depend on a number of records that is not public
 _MOST_SHIFT = 46
 _MOST_RATIO = 2.0**21  # of a record's bound to the noise; certificates require at most half of it
 _LARGEST_ERROR = 2.0**48
@@ -128,7 +128,9 @@ def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
         T, the length of the run.
     """
     records, root = problem.records, float(np.sqrt(problem.dimension))
-    most = _HIDDEN_RECORDS if public_rate(rule.sampling) is not None else most_drawn(rule.sampling, records)
+    most = most_drawn(rule.sampling, records) if public_rate(rule.sampling) is None else _HIDDEN_RECORDS
+    if public_rate(rule.sampling) is not None and records > _HIDDEN_RECORDS:
+        raise ValueError(f"problem must have at most 2**31 records for batches with a public rate, got {records}.")
     room = 4.0 * CANCELLATION if penalty(problem.loss) > 0 else 1.0
     error_bound, kept_bound = 0.0, np.inf
     if remembers(rule.feedback):

@@ -33,7 +33,7 @@ from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region
 from clipsilon.problems.responses import Response, is_random, respond
 from clipsilon.rules.clipping import Clip, add_clipped, at_step, count_width, largest_norm
-from clipsilon.rules.feedback import Feedback, keep, remembers, tracks
+from clipsilon.rules.feedback import Feedback, keep, remembers
 from clipsilon.rules.noise import Local, deviation
 from clipsilon.rules.rule import Rule, Update
 from clipsilon.rules.sampling import Sampling, draw, draw_span, most_drawn, pass_span, permutes
@@ -170,11 +170,6 @@ def drawn_rows(job: Job, draws: ChunkDraws, rows: int) -> Indices:
     last = draws.first + rows
     rng = draws.generator.generator()
     return drawn[: _draw(job.sampling, job.records, draws.position, draws.first, last, rng, drawn)]
-
-
-def needs_same_rows(job: Job) -> bool:
-    """Return whether a row must stand for the same record at every step: with an order of records, or with memories."""
-    return tracks(job.feedback) or not _draws_by_chunk(job.sampling)
 
 
 def _draws_by_chunk(sampling: Sampling) -> bool:

@@ -23,7 +23,7 @@ from clipsilon.rules.rule import Rule
 Array = NDArray[np.float64]
 
 MOST_BYTES = 2**31
-"""The largest memory of a run, over all replicates."""
+"""The largest memory of a run, over all replicates; on a cluster, per worker."""
 _LARGEST = 2.0**52  # entries of the memory stay below, where float64 adds whole numbers exactly
 
 
@@ -40,8 +40,8 @@ def initial_memory(problem: Problem, rule: Rule) -> Array:
     return np.zeros((problem.labels.size, problem.dimension) if tracks(rule.feedback) else (0, 0))
 
 
-def check_memory(problem: Problem, rule: Rule, replicates: int) -> None:
-    """Raise ValueError if the memories of a run are too large.
+def check_memory(problem: Problem, rule: Rule, replicates: int, workers: int = 1) -> None:
+    """Raise ValueError if the memories of a run are too large for one machine.
 
     Parameters
     ----------
@@ -49,13 +49,16 @@ def check_memory(problem: Problem, rule: Rule, replicates: int) -> None:
         What runs.
     replicates : int
         The number of replicates, each with a memory of its own.
+    workers : int, default 1
+        The number of machines, or processes, that share the memories.
     """
-    needed = replicates * bytes_per_replicate(problem, rule)
+    needed = replicates * bytes_per_replicate(problem, rule) / workers
     if needed > MOST_BYTES:
+        each = "" if workers == 1 else " per worker"
         raise ValueError(
-            f"the memory of tracked gradients must be at most {MOST_BYTES / 2**30:.3g} GiB, got {needed / 2**30:.3g} "
-            f"GiB: 8 bytes for each of {problem.dimension} coordinates of {problem.records} records in {replicates} "
-            "replicate(s)."
+            f"the memory of tracked gradients must be at most {MOST_BYTES / 2**30:.3g} GiB{each}, got "
+            f"{needed / 2**30:.3g} GiB: 8 bytes for each of {problem.dimension} coordinates of {problem.records} "
+            f"records in {replicates} replicate(s), on {workers} worker(s)."
         )
 
 

@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from clipsilon._core import checks
 from clipsilon._core.rows import with_ones
 from clipsilon.estimators import chunks
+from clipsilon.estimators.chunk_runner import Encoder, make_runner
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.methods import Budget, Choices
@@ -46,7 +47,7 @@ SEED_ADVICE = "Leave random_state at None for a release; nothing is certified of
 class Encoding(NamedTuple):
     """How y becomes labels."""
 
-    encode: chunks.Encoder
+    encode: Encoder
     learnt: tuple[str, ...]  # what was learnt from the records without budget, in sentences
 
 
@@ -162,11 +163,11 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     ) -> _Prepared:
         data = chunks.to_chunks(X, y, sample_weight)
         validate_data(self, data.sample, reset=reset, skip_check_array=True)
-        sizes, summary, digests = chunks.survey(data, self._summarizer(), self._has_numeric_targets())
-        encode, learnt = self._encode(summary, known)
-        runner = chunks.make_runner(
+        survey = chunks.survey(data, self._summarizer(), self._has_numeric_targets())
+        encode, learnt = self._encode(survey.summary, known)
+        runner = make_runner(
             data,
-            sizes,
+            survey,
             encode,
             loss=self._loss(),
             response=self.response,
@@ -174,7 +175,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             progress=self.progress,
         )
         columns = data.sample.shape[1] + self.fit_intercept
-        return _Prepared(runner, columns, sample_weight is not None, learnt, digests)
+        return _Prepared(runner, columns, sample_weight is not None, learnt, survey.digests)
 
     def _validated(
         self, X: Table, y: Column, sample_weight: Column | None, reset: bool

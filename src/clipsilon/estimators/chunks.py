@@ -1,61 +1,44 @@
-"""Dask arrays and data frames as records: chunks stay on the workers, and only sums are returned.
+"""Dask arrays and data frames as chunks of records, and what one pass over them returns.
 
-Each step is one map-reduce: one task per chunk, whose sums are added in the order of the chunks. A task depends on
-nothing but its chunk and its arguments, and changes neither, so one that runs again after its worker was lost returns
-the same bits. Noise is added once, to the total. Where gradients are tracked, the memories stay with the workers: those
-of a chunk after a step are computed from those before it, so Dask can compute lost ones again, from the first step on.
-Dask is an optional dependency, imported where it is used.
+The chunks stay on the workers, and only sums, counts and fingerprints are returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from scipy import sparse
 from sklearn.utils import check_array, check_X_y
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from clipsilon._core import checks
-from clipsilon._core.rows import with_ones
-from clipsilon.engine.arrays import Records, Sums
-from clipsilon.engine.remote import (
-    ChunkDraws,
-    Job,
-    RemoteProblem,
-    Step,
-    add_records,
-    add_up,
-    drawn_rows,
-    needs_same_rows,
-    no_sums,
-    run_chunked,
+from clipsilon.engine.machines import Machine, require_alike, this_machine
+from clipsilon.estimators import dask_tasks
+from clipsilon.estimators.dask_tasks import Task, make_tasks
+from clipsilon.estimators.inputs import Array
+from clipsilon.estimators.same_rows import (
+    Fingerprints,
+    features_fingerprint,
+    know_rows,
+    require_order,
+    require_same,
+    targets_fingerprint,
 )
-from clipsilon.estimators.inputs import Array, Labels
-from clipsilon.estimators.rescaling import project
-from clipsilon.estimators.same_rows import KnownRows, check_fingerprint, check_rows, fingerprint, know_rows
-from clipsilon.estimators.seen_rows import Digests, compute_digests, digest_key, merge_digests
+from clipsilon.estimators.seen_rows import Digests, digest_key, merge_digests
 from clipsilon.estimators.targets import ClassCounts, Moments, merge
 from clipsilon.privacy.quantiles import balances
-from clipsilon.problems.losses.base import Loss
-from clipsilon.problems.responses import Response
-from clipsilon.rules.feedback import tracks
-from clipsilon.rules.rule import Rule
 
 if TYPE_CHECKING:
     import pandas
 
     from clipsilon.estimators.inputs import DaskColumn, DaskTable
 
-Encoder = Callable[[Any, Array | None], Labels]  # from y and weights to labels and weights
-
-_BLOCK = 4096  # rows of a chunk that get their column of ones, and are summed, at a time
-_FAN_IN = 16  # parts that one task adds up
-_TABLES: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+TABLES: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "ensure_min_samples": 0}
+"""How scikit-learn is to check the chunks of X for training."""
 
 
 class Chunks(NamedTuple):
@@ -69,28 +52,10 @@ class Chunks(NamedTuple):
         One row of ones, with the names of the columns if they have any.
     """
 
-    X: list[Any]
-    y: list[Any]
-    weights: list[Any]
+    X: list[Task]
+    y: list[Task | None]
+    weights: list[Task | None]
     sample: Array | pandas.DataFrame
-
-
-class Survey(NamedTuple):
-    """What is learnt about the chunks before a fit.
-
-    Attributes
-    ----------
-    sizes : list of int
-        The number of rows of each chunk.
-    summary : ClassCounts or Moments
-        A summary of all of y.
-    digests : Digests
-        Digests of the rows.
-    """
-
-    sizes: list[int]
-    summary: ClassCounts | Moments
-    digests: Digests
 
 
 def is_chunked(X: object) -> TypeGuard[DaskTable]:
@@ -124,14 +89,14 @@ def to_chunks(X: DaskTable, y: DaskColumn | None = None, weights: DaskColumn | N
     return Chunks(blocks, _aligned("y", y, X, blocks), _aligned("sample_weight", weights, X, blocks), _sample(X))
 
 
-def _blocks(X: DaskTable) -> list[Any]:
+def _blocks(X: DaskTable) -> list[Task]:
     """Return the blocks of rows of X, each with all its columns."""
     if not hasattr(X, "columns") and X.numblocks[1] > 1:
         X = X.rechunk({1: -1})
     return list(np.ravel(X.to_delayed()))
 
 
-def _aligned(name: str, column: DaskColumn | None, X: DaskTable, blocks: list[Any]) -> list[Any]:
+def _aligned(name: str, column: DaskColumn | None, X: DaskTable, blocks: list[Task]) -> list[Task | None]:
     """Return the chunks of a column, aligned with those of X; all None without a column."""
     if column is None:
         return [None] * len(blocks)
@@ -157,7 +122,31 @@ def _sample(X: DaskTable) -> Array | pandas.DataFrame:
     return pandas.DataFrame(row, columns=X.columns)
 
 
-# -- one pass beforehand ----------------------------------------------------------------------------------------------
+# -- training ---------------------------------------------------------------------------------------------------------
+
+
+class Survey(NamedTuple):
+    """What is learnt about the chunks before a fit.
+
+    Attributes
+    ----------
+    sizes : list of int
+        The number of rows of each chunk.
+    fingerprints : list of Fingerprints
+        What stands for the rows of each chunk.
+    summary : ClassCounts or Moments
+        A summary of all of y.
+    digests : Digests
+        Digests of the rows.
+    machine : Machine
+        What all workers are like.
+    """
+
+    sizes: list[int]
+    fingerprints: list[Fingerprints]
+    summary: ClassCounts | Moments
+    digests: Digests
+    machine: Machine
 
 
 def survey(chunks: Chunks, summarize: Callable[[Any, Any], Any], numeric: bool) -> Survey:
@@ -175,315 +164,103 @@ def survey(chunks: Chunks, summarize: Callable[[Any, Any], Any], numeric: bool) 
     Returns
     -------
     Survey
-        The number of rows of each chunk, the summary of all of y, and digests of the rows.
+        Sizes and fingerprints of the chunks, the summary of all of y, digests of the rows, and what workers are like.
     """
-    examine = partial(_examine, summarize, numeric, digest_key())
-    found = _compute(_map(examine, chunks.X, chunks.y, chunks.weights))
+    examine = partial(_examine, summarize, numeric, digest_key(), chunks.sample.shape[1])
+    found = dask_tasks.compute(make_tasks(examine, chunks.X, chunks.y, chunks.weights))
+    machine = require_alike([one.machine for one in found])
     summaries = [one.summary for one in found if one.summary is not None]
     if not summaries:
         raise ValueError("X must have at least one row, got none in any chunk.")
     if not any(one.has_weight for one in found):
         raise ValueError("sample_weight must have at least one weight above 0, got none.")
     digests = merge_digests([one.digests for one in found])
-    return Survey([one.rows for one in found], merge(summaries), digests)
+    return Survey([one.rows for one in found], [one.fingerprints for one in found], merge(summaries), digests, machine)
 
 
 class _Examined(NamedTuple):
     """What is learnt from one chunk: `summary` is that of y, None without rows."""
 
     rows: int
+    fingerprints: Fingerprints
     summary: ClassCounts | Moments | None
     has_weight: bool
     digests: Digests
+    machine: Machine
 
 
-def _examine(summarize: Callable[[Any, Any], Any], numeric: bool, key: int, x: Any, y: Any, weights: Any) -> _Examined:
+def _examine(
+    summarize: Callable[[Any, Any], Any], numeric: bool, key: int, columns: int, x: Any, y: Any, weights: Any
+) -> _Examined:
     """Check one chunk; `key` is that of the digests of its rows."""
-    x, y = check_X_y(x, y, **_TABLES, y_numeric=numeric, ensure_min_samples=0)
+    require_order(x, "y", y)
+    require_order(x, "sample_weight", weights)
+    targets = targets_fingerprint(column_or_1d(y), weights)
+    x, y = check_X_y(x, y, **TABLES, y_numeric=numeric)
+    _require_columns(x, columns)
     rows = x.shape[0]
     if weights is not None:
         weights = checks.weights("sample_weight", weights, rows)
     has_weight = bool(rows if weights is None else (weights > 0).any())
-    return _Examined(rows, summarize(y, weights) if rows else None, has_weight, compute_digests(x, x.shape[1], key))
-
-
-# -- training ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChunkRunner:
-    """Run rules on records in chunks; a `Runner`.
-
-    Parameters
-    ----------
-    chunks : Chunks
-        The records.
-    sizes : list of int
-        Number of rows of each chunk.
-    encode : callable
-        From y and weights to labels and weights, for one chunk.
-    problem : RemoteProblem
-        Loss, response and size of the data.
-    has_intercept : bool
-        Whether to append a column of ones.
-    progress : bool or None
-        As in `clipsilon.run`.
-    """
-
-    chunks: Chunks
-    sizes: list[int]
-    encode: Encoder
-    problem: RemoteProblem
-    has_intercept: bool
-    progress: bool | None
-
-    @cached_property
-    def labels(self) -> tuple[Any, ...]:
-        """Return labels and weights, encoded once and kept by the workers: one or two numbers per record."""
-        import dask
-
-        encoded: tuple[Any, ...] = dask.persist(
-            *_map(partial(_encode_chunk, self.encode), self.chunks.y, self.chunks.weights)
-        )
-        return encoded
-
-    @cached_property
-    def known(self) -> list[tuple[Any, bytes]]:
-        """Return the digests of all records, kept by the workers, and the fingerprint of each chunk's, kept here."""
-        found = _persist(_map(partial(_know_chunk, digest_key()), self.chunks.X, list(self.labels)))
-        return list(zip(found, _compute(_map(fingerprint, list(found))), strict=True))
-
-    def run(
-        self, rule: Rule, steps: int, seed: int | None, start: float | Array, directions: Array | None = None
-    ) -> Array:
-        """Run a rule on the chunks, or on their projection, and return its output.
-
-        Parameters
-        ----------
-        rule : Rule
-            The rule; its noise must not be local.
-        steps : int
-            Number of iterations.
-        seed : int or None
-            None for cryptographic noise.
-        start : float or array
-            θ_0; a number stands for all entries.
-        directions : array, optional
-            One direction per column: records are projected on these, and θ has one entry for each.
-
-        Returns
-        -------
-        array
-            θ.
-        """
-        problem = self.problem
-        if directions is not None:
-            problem = RemoteProblem(problem.records, directions.shape[1], loss=problem.loss, response=None)
-        job = Job(problem.loss, problem.response, rule.feedback, rule.sampling, problem.records)
-        kept: list[Any] = []  # what the workers keep from step to step
-        add: Callable[..., Sums] = partial(self._track_chunks, kept) if tracks(rule.feedback) else self._add_chunks
-        sum_up = partial(add, job, directions)
-        try:
-            trace = run_chunked(
-                problem, rule, steps, start, seed=seed, progress=self.progress, sizes=self.sizes, sum_up=sum_up
-            )
-        finally:
-            _release(kept)
-        return np.array(trace.output[0])
-
-    def _add_chunks(self, job: Job, directions: Array | None, step: Step) -> Sums:
-        """Return the sums of one step over all chunks."""
-        common = _ChunkStep(job, self.has_intercept, directions, step._replace(draws=[]))
-        parts = [_delay(partial(_sums_of_chunk, common, turn), *chunk) for turn, *chunk in self._turns(job, step)]
-        total: Sums = _reduce(add_up, parts)
-        return total
-
-    def _track_chunks(self, kept: list[Any], job: Job, directions: Array | None, step: Step) -> Sums:
-        """Return the sums of one step over all chunks, and replace the memories in `kept` by those after the step."""
-        common = _share(_ChunkStep(job, self.has_intercept, directions, step._replace(draws=[])))
-        before = kept[:-1] or [None] * len(self.sizes)
-        turns = zip(self._turns(job, step), before, strict=True)
-        chunks = [_delay(partial(_track_chunk, turn), common, memory, *chunk) for (turn, *chunk), memory in turns]
-        kept[:] = _persist([*chunks, _tree(add_up, _map(_sums_of, chunks))])
-        total: Sums = _compute(kept[-1:])[0]
-        return total
-
-    def _turns(self, job: Job, step: Step) -> list[tuple[Any, ...]]:
-        """Return what differs between the tasks of one step: a turn, X, labels and the digests of one chunk each."""
-        known = self.known if needs_same_rows(job) else [(None, b"")] * len(self.sizes)
-        chunks = zip(step.draws, self.chunks.X, self.labels, known, strict=True)
-        return [(_Turn(draws, expected), x, own, digests) for draws, x, own, (digests, expected) in chunks]
-
-
-def make_runner(
-    chunks: Chunks,
-    sizes: list[int],
-    encode: Encoder,
-    *,
-    loss: Loss,
-    response: Response | None,
-    has_intercept: bool,
-    progress: bool | None,
-) -> ChunkRunner:
-    """Return a runner for records in chunks.
-
-    Parameters
-    ----------
-    chunks : Chunks
-        The records.
-    sizes : list of int
-        Number of rows of each chunk.
-    encode : callable
-        From y and weights to labels and weights, for one chunk.
-    loss : Loss
-        The loss of one record.
-    response : Response or None
-        How records react to the model.
-    has_intercept : bool
-        Whether to append a column of ones.
-    progress : bool or None
-        As in `clipsilon.run`.
-
-    Returns
-    -------
-    ChunkRunner
-        The runner; nothing is computed yet.
-    """
-    columns = chunks.sample.shape[1] + has_intercept
-    problem = RemoteProblem(sum(sizes), columns, loss=loss, response=response)
-    return ChunkRunner(
-        chunks=chunks, sizes=sizes, encode=encode, problem=problem, has_intercept=has_intercept, progress=progress
+    known = know_rows(key, x)
+    return _Examined(
+        rows,
+        Fingerprints(features_fingerprint(known), targets),
+        summarize(y, weights) if rows else None,
+        has_weight,
+        merge_digests([known.digests]),
+        this_machine(),
     )
 
 
-def _encode_chunk(encode: Encoder, y: Any, weights: Any) -> Labels:
-    labels, weights = encode(column_or_1d(y), None if weights is None else np.asarray(weights, dtype=np.float64))
-    return checks.labels("labels", labels, labels.size, classes=None), weights
-
-
-def _know_chunk(key: int, x: Any, own: Labels) -> KnownRows:
-    return know_rows(key, _checked(x, own), own)
-
-
-def _checked(x: Any, own: Labels) -> Any:
-    """Return a chunk of X as the engine takes it; raise ValueError if it has another number of rows than the labels."""
-    x, rows = check_array(x, **_TABLES, ensure_all_finite=False, ensure_min_samples=0), own[0].size
-    if x.shape[0] != rows:
-        raise ValueError(f"X must be the same at every step, got a chunk of {x.shape[0]} rows that had {rows}.")
-    return x
-
-
-class _ChunkStep(NamedTuple):
-    """The arguments that all chunks share in one step."""
-
-    job: Job
-    has_intercept: bool
-    directions: Array | None
-    step: Step
-
-
-class _Turn(NamedTuple):
-    """What one chunk receives for one step: who takes part, and the fingerprint of its rows where these are checked."""
-
-    draws: ChunkDraws
-    fingerprint: bytes
-
-
-class _Chunk(NamedTuple):
-    """What the workers have of one chunk; `known` is None where rows are not checked."""
-
-    x: Any
-    own: Labels
-    known: KnownRows | None
-
-
-def _sums_of_chunk(common: _ChunkStep, turn: _Turn, *chunk: Any) -> Sums:
-    """Return what the records of one chunk, or their projections if there are directions, add to a step."""
-    return _add_rows(common, turn, _Chunk(*chunk), None)
-
-
-class _TrackedChunk(NamedTuple):
-    """What a chunk has after a step of a rule that tracks gradients; `done` counts the steps that are in the memory."""
-
-    done: int
-    memory: Array
-    sums: Sums
-
-
-def _track_chunk(turn: _Turn, common: _ChunkStep, before: _TrackedChunk | None, *chunk: Any) -> _TrackedChunk:
-    """Return the sums of one chunk and its memories after a step. Those before it are not changed, but copied."""
-    step, done, own = common.step, 0 if before is None else before.done, _Chunk(*chunk).own
-    if done != step.done:  # a memory that was lost must never become one of zeros
-        raise RuntimeError(f"the memories of a chunk must be of step {step.done}, got those of step {done}.")
-    memory = np.zeros((own[0].size, step.models.theta.size)) if before is None else before.memory.copy()
-    sums = _add_rows(common, turn, _Chunk(*chunk), memory)
-    return _TrackedChunk(done + 1, memory, sums)
-
-
-def _sums_of(chunk: _TrackedChunk) -> Sums:
-    """Return a copy of a chunk's sums, which leaves the memories where they are."""
-    return add_up(chunk.sums)
-
-
-def _add_rows(common: _ChunkStep, turn: _Turn, chunk: _Chunk, memory: Array | None) -> Sums:
-    """Sum the rows of a chunk that take part in a step, and update their memories, if any, in place."""
-    job, step = common.job, common.step
-    x, known = _checked(chunk.x, chunk.own), chunk.known
-    sums, drawn = no_sums(job, step), drawn_rows(job, turn.draws, x.shape[0])
-    if known is not None:
-        check_fingerprint(known, turn.fingerprint)
-    for first in range(0, drawn.size, _BLOCK):
-        rows = _as_slice(drawn[first : first + _BLOCK])
-        some_x, own = x[rows], _labels_of(chunk.own, rows)
-        if known is not None:
-            check_rows(known, rows, some_x, own)
-        table = Records(_features(common, some_x), *own)
-        if memory is None:
-            add_records(job, step, table, sums)
-        else:
-            memories = memory[rows]
-            add_records(job, step, table, sums, memories)
-            memory[rows] = memories
-    return sums
-
-
-def _labels_of(own: Labels, rows: slice | NDArray[np.int64]) -> Labels:
-    labels, weights = own
-    return labels[rows], None if weights is None else weights[rows]
-
-
-def _features(common: _ChunkStep, x: Any) -> Any:
-    """Return rows with their column of ones, projected if there are directions."""
-    features = with_ones(x) if common.has_intercept else x
-    return features if common.directions is None else project(features, common.directions)
-
-
-def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Return increasing rows that are contiguous as a slice, which avoids a copy."""
-    contiguous = rows[-1] - rows[0] == rows.size - 1
-    return slice(rows[0], rows[-1] + 1) if contiguous else rows
+def _require_columns(x: Any, columns: int) -> None:
+    """Raise ValueError if a chunk is not as wide as X: compiled code would read beyond its rows."""
+    if x.shape[1] != columns:
+        raise ValueError(f"X must have {columns} columns in every chunk, got a chunk with {x.shape[1]}.")
+    if sparse.issparse(x):
+        x.check_format(full_check=True)
 
 
 # -- scaling ----------------------------------------------------------------------------------------------------------
 
 
-def count_rows(chunks: Chunks) -> int:
+class RowCounts(NamedTuple):
+    """The rows of X.
+
+    Attributes
+    ----------
+    rows : int
+        Their number.
+    fingerprints : list of bytes
+        What stands for the rows of each chunk.
+    """
+
+    rows: int
+    fingerprints: list[bytes]
+
+
+def count_rows(chunks: Chunks) -> RowCounts:
     """Count the rows of X, or raise ValueError if a value is not a finite number."""
-    return int(sum(_compute(_map(_rows, chunks.X))))
+    columns = chunks.sample.shape[1]
+    found = dask_tasks.compute(make_tasks(partial(_count, digest_key(), columns), chunks.X))
+    return RowCounts(sum(rows for rows, _ in found), [own for _, own in found])
 
 
-def _rows(x: Any) -> int:
+def _count(key: int, columns: int, x: Any) -> tuple[int, bytes]:
     x = check_array(x, dtype=np.float64, ensure_all_finite=False, ensure_min_samples=0)
-    return len(checks.records("X", x) if len(x) else x)
+    _require_columns(x, columns)
+    return len(checks.records("X", x) if len(x) else x), features_fingerprint(know_rows(key, x))
 
 
-def total_balances(chunks: Chunks, thresholds: Array, center: Array | None) -> NDArray[np.int64]:
+def total_balances(chunks: Chunks, counts: RowCounts, thresholds: Array, center: Array | None) -> NDArray[np.int64]:
     """Return the sum of `quantiles.balances` over all chunks.
 
     Parameters
     ----------
     chunks : Chunks
         The records.
+    counts : RowCounts
+        What `count_rows` returned.
     thresholds : array
         One per column.
     center : array or None
@@ -494,100 +271,15 @@ def total_balances(chunks: Chunks, thresholds: Array, center: Array | None) -> N
     array of int
         One balance per column.
     """
-    return np.asarray(_reduce(_add, _map(partial(_balances, thresholds, center), chunks.X)))
+    parts = make_tasks(partial(_balances, digest_key(), thresholds, center), counts.fingerprints, chunks.X)
+    return np.asarray(dask_tasks.add_up(_add, parts))
 
 
 def _add(*parts: NDArray[np.int64]) -> Any:
     return sum(parts)
 
 
-def _balances(thresholds: Array, center: Array | None, x: Any) -> NDArray[np.int64]:
+def _balances(key: int, thresholds: Array, center: Array | None, expected: bytes, x: Any) -> NDArray[np.int64]:
     table = check_array(x, dtype=np.float64, order="F", ensure_all_finite=False, ensure_min_samples=0)
+    require_same(features_fingerprint(know_rows(key, table)), expected)
     return balances(table, thresholds, center)
-
-
-# -- predictions ------------------------------------------------------------------------------------------------------
-
-
-def chunkwise(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Extend a method of one table to Dask collections, for which it returns a Dask array that is not yet computed."""
-
-    @wraps(method)
-    def extended(self: Any, X: Any) -> Any:
-        return _map_lazily(partial(method, self), X, self) if is_chunked(X) else method(self, X)
-
-    return extended
-
-
-def _map_lazily(function: Callable[[Any], Any], X: DaskTable, estimator: BaseEstimator) -> Any:
-    import dask.array
-
-    check_is_fitted(estimator)
-    chunks = to_chunks(X)
-    like = function(chunks.sample)  # raises now if the columns are wrong
-    rows = X.chunks[0] if hasattr(X, "chunks") else (np.nan,) * len(chunks.X)
-    parts = [
-        dask.array.from_delayed(_delay(partial(_apply, function, like[:0]), x), (size, *like.shape[1:]), like.dtype)
-        for x, size in zip(chunks.X, rows, strict=True)
-    ]
-    return dask.array.concatenate(parts)
-
-
-def _apply(function: Callable[[Any], Any], empty: Any, x: Any) -> Any:
-    return function(x) if x.shape[0] else empty
-
-
-# -- Dask -------------------------------------------------------------------------------------------------------------
-
-
-def _delay(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Make a task. With pure=True, Dask would hash all arguments for its name."""
-    import dask
-
-    return dask.delayed(function, pure=False)(*arguments)
-
-
-def _map(function: Callable[..., Any], *columns: list[Any]) -> list[Any]:
-    return [_delay(function, *arguments) for arguments in zip(*columns, strict=True)]
-
-
-def _share(value: Any) -> Any:
-    """Make one object of a value that many tasks take, so that it is sent once."""
-    import dask
-
-    return dask.delayed(value, pure=False, traverse=False)
-
-
-def _reduce(add: Callable[..., Any], parts: list[Any]) -> Any:
-    """Add up the parts in an order that depends on their number only."""
-    return _compute([_tree(add, parts)])[0]
-
-
-def _tree(add: Callable[..., Any], parts: list[Any]) -> Any:
-    """Return the task that `_reduce` computes."""
-    while len(parts) > 1:
-        parts = [_delay(add, *parts[k : k + _FAN_IN]) for k in range(0, len(parts), _FAN_IN)]
-    return parts[0]
-
-
-def _compute(tasks: list[Any]) -> Any:
-    """Compute on the user's cluster if there is a client, else in this process. Ctrl-C cancels the tasks."""
-    import dask
-
-    return dask.compute(*tasks, optimize_graph=False)
-
-
-def _persist(tasks: list[Any]) -> tuple[Any, ...]:
-    """Compute where `_compute` would, and leave the results there. Dask remembers how they were computed."""
-    import dask
-
-    kept: tuple[Any, ...] = dask.persist(*tasks, optimize_graph=False)
-    return kept
-
-
-def _release(kept: list[Any]) -> None:
-    """Free what the workers keep, and cancel what they are still computing."""
-    for task in kept:
-        for result in dict(task.__dask_graph__()).values():
-            if hasattr(result, "release"):  # a future; there are none without a cluster
-                result.release()

@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin
 
 from clipsilon._core import checks
 from clipsilon.estimators.base import Encoding, PrivateEstimator
-from clipsilon.estimators.chunks import chunkwise
+from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.targets import ClassCounts, count_classes, encode_labels, resolve_classes
 from clipsilon.problems.losses import Logistic, Softmax

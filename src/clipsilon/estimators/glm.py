@@ -13,7 +13,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 
 from clipsilon.estimators.base import Encoding, PrivateEstimator
-from clipsilon.estimators.chunks import chunkwise
+from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.classification import first_classes
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.targets import compute_moments, count_classes, encode_labels, resolve_classes, scale_targets

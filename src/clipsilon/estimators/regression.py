@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 
 from clipsilon._core import checks
 from clipsilon.estimators.base import Encoding, PrivateEstimator
-from clipsilon.estimators.chunks import chunkwise
+from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.targets import Moments, compute_moments, scale_targets
 from clipsilon.problems.losses import Huber, SquaredError

@@ -16,11 +16,9 @@ are those of the other steps, so that the whole run is accounted for as one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from clipsilon.rules.clipping import Norm, bound_of
 from clipsilon.rules.noise import Gaussian, std_of
@@ -38,7 +36,6 @@ _STEP = 8.0
 _STEP_OF_TWO = 4.0
 _INITIAL = 0.4  # of the numbers that clipped descent found, which are too large by about a factor of two
 _EFFECTIVE_PER_STEP = 700.0  # n·μ for which a step size of 1 suits two numbers: a larger one would follow the noise
-_BLOCK = 4096  # rows projected at a time
 _LEAST = 1e-3  # of the length found before: noise must not reverse θ
 
 
@@ -88,14 +85,6 @@ def directions(theta: Array, has_intercept: bool) -> Array:
     found[-1, -1] = 1.0  # overwritten below when there is no intercept
     found[: theta.size - has_intercept, 0] = slopes(theta, has_intercept) / numbers(theta, has_intercept)[0]
     return found
-
-
-def project(features: NDArray[Any] | csr_array, directions: Array) -> Array:
-    """Return ⟨x, direction⟩ for each row and direction, in float64 and finite, without converting the whole table."""
-    blocks = [slice(first, first + _BLOCK) for first in range(0, features.shape[0], _BLOCK)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = [np.asarray(features[block].astype(np.float64) @ directions) for block in blocks]
-    return np.asarray(np.nan_to_num(np.concatenate(found)))  # what is too large is clipped in any case
 
 
 def initial_numbers(theta: Array, before: Array, has_intercept: bool) -> Array:

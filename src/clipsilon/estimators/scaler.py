@@ -19,7 +19,8 @@ from clipsilon._core.checks import short_repr
 from clipsilon.engine import exact_noise
 from clipsilon.engine.streams import spawn
 from clipsilon.estimators.base import SEED_ADVICE, rollback_on_error, seed_from
-from clipsilon.estimators.chunks import chunkwise, count_rows, is_chunked, to_chunks, total_balances
+from clipsilon.estimators.chunks import count_rows, is_chunked, to_chunks, total_balances
+from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
 from clipsilon.privacy.accounting import gaussian, profiles
@@ -169,7 +170,8 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         if is_chunked(X):
             data = to_chunks(X)
             validate_data(self, data.sample, reset=True, skip_check_array=True)
-            return count_rows(data), data.sample.shape[1], partial(total_balances, data)
+            counts = count_rows(data)
+            return counts.rows, data.sample.shape[1], partial(total_balances, data, counts)
         records = self._records(X, reset=True)
         return *records.shape, partial(balances, np.asfortranarray(records))
 

@@ -13,15 +13,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
+
+from clipsilon.engine.row_digests import hash_rows
 
 Digests = NDArray[np.uint64]  # ascending
 
 _MOST = 2**20  # digests per estimator, the smallest ones: of a larger table, a sample that all calls share
-_NUMBERS = 2**13  # digested at a time: a third of the time that blocks beyond the cache take
-_FEWEST_ROWS = 128  # of a block
-_LOW = np.uint64(2**32 - 1)
-_SHIFT = np.uint64(32)
 
 _seen: WeakKeyDictionary[Any, Digests] = WeakKeyDictionary()
 _key = int.from_bytes(os.urandom(16), "little")
@@ -50,57 +47,6 @@ def compute_digests(features: Any, columns: int, key: int | None = None) -> Dige
         The digests in order; only the smallest 2²⁰ if there are more.
     """
     return merge_digests([hash_rows(features, _key if key is None else key, columns)])
-
-
-def hash_rows(features: Any, key: int, columns: int | None = None) -> NDArray[np.uint64]:
-    """Return the digests of all rows, in the order of the rows.
-
-    Parameters
-    ----------
-    features : array or sparse matrix in compressed rows
-        One row per record.
-    key : int
-        The key.
-    columns : int, optional
-        Digest the first columns only; all by default.
-
-    Returns
-    -------
-    array of uint64
-        One digest per row.
-    """
-    rng = np.random.default_rng(key)
-    offsets = rng.integers(2**64, size=2, dtype=np.uint64)
-    factors = rng.integers(2**64, size=(features.shape[1], 2, 2), dtype=np.uint64)
-    if columns is not None:
-        factors[columns:] = 0
-    found, block = [np.empty(0, dtype=np.uint64)], max(_FEWEST_ROWS, _NUMBERS // max(1, features.shape[1]))
-    for first in range(0, features.shape[0], block):
-        hashed = _hashed(features[first : first + block], factors) + offsets
-        found.append(hashed[:, 0] & ~_LOW | hashed[:, 1] >> _SHIFT)
-    return np.concatenate(found)
-
-
-def _hashed(block: Any, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return Σ_j a_j·low_j + b_j·high_j modulo 2⁶⁴ over the halves of each row's numbers, for two pairs (a, b).
-
-    The upper halves of such sums, with random a and b, are equal for two different rows with probability 2⁻³².
-    """
-    if sparse.issparse(block):  # zeros add nothing, as their bits are zero
-        rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-        low, high = _halves(block.data)
-        terms = low[:, np.newaxis] * factors[block.indices, 0] + high[:, np.newaxis] * factors[block.indices, 1]
-        result = np.zeros((block.shape[0], 2), dtype=np.uint64)
-        np.add.at(result, rows, terms)
-        return result
-    low, high = _halves(np.asarray(block))
-    return np.asarray(low @ factors[:, 0] + high @ factors[:, 1])
-
-
-def _halves(numbers: NDArray[Any]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the lower and upper 32 bits of each number; 0 and −0, and numbers of either precision, are the same."""
-    bits = (numbers.astype(np.float64) + 0.0).view(np.uint64)
-    return bits & _LOW, bits >> _SHIFT
 
 
 def merge_digests(parts: list[Digests]) -> Digests:

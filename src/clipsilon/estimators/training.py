@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon.engine import run
+from clipsilon.engine.projection import project
 from clipsilon.estimators import rescaling
 from clipsilon.estimators.plans import TrainingPhase, TrainingPlan
 from clipsilon.problems.problem import Problem
@@ -90,7 +91,7 @@ class MemoryRunner:
 
 
 def _projected(problem: Problem, directions: Array) -> Problem:
-    features = rescaling.project(problem.features, directions)
+    features = project(problem.features, directions)
     return Problem(features, problem.labels, loss=problem.loss, weights=problem.weights)
 
 
