@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -46,7 +46,8 @@ _CAPS = ({"cap": 2.0}, {"cap": 0.5})
 _DECAYS = (0.0, 1.0, 3.0, 10.0, 30.0)
 _RESTRAINTS = (0.3, 0.1, None, 0.03, 0.01, 0.0)
 _WORTH = 0.97  # a move must bring the gap below this multiple of what it was
-_WORK, _REPLICATES = 4e6, (4, 32)  # gradients of one trial, and runs
+_WORK, _REPLICATES = 2e6, (4, 24)  # gradients of one trial, and runs
+_TRIALS = 100  # per ε
 _SEED = 1  # of the search; another seed measures what it found
 
 Array = NDArray[np.float64]
@@ -143,6 +144,7 @@ def _norms(case: Case) -> Array:
     return gradient_norms(case.problem, case.goal, case.goal, 1)
 
 
+Move = Callable[[Setting], "Setting | None"]
 Maker = Callable[[Setting, float, Case], Rule]  # of a rule with noise in units of the clip
 RULES: dict[str, Maker] = {
     "PCSGD, in order": _ordered,
@@ -238,11 +240,12 @@ def search(
         One per ε.
     """
     moves = _moves(name, case.problem.records, most)
-    begin, found = [*known] or _first(case, name, most), []
+    begin = [*known] or _first(case, name, most)
+    found: list[Setting] = []
     for epsilon in epsilons:
         score = partial(_mean_gap, case, name, epsilon)
         scores = {setting: score(setting) for setting in dict.fromkeys([*begin, *found])}
-        found.append(descend(scores, score, moves, worth=_WORTH))
+        found.append(descend(scores, score, moves, trials=_TRIALS, worth=_WORTH))
     # One search may end where another should have.
     return [min(found, key=partial(_mean_gap, case, name, epsilon)) for epsilon in epsilons]
 
@@ -252,32 +255,37 @@ def _mean_gap(case: Case, name: str, epsilon: float, setting: Setting) -> float:
     return float(gaps(case, name, setting, epsilon, int(np.clip(_WORK / work, *_REPLICATES)), _SEED).mean())
 
 
-def _moves(name: str, records: int, most: int) -> list[Callable[[Setting], Setting | None]]:
+def _moves(name: str, records: int, most: int) -> list[Move]:
     """Return what a search may change in a setting of a rule."""
-    moves = [partial(_multiplied, factors=factors) for factors in _FACTORS + (_CAPS if name == "DiceSGD" else ())]
+    moves: list[Move] = [
+        partial(_multiplied, factors=factors) for factors in (*_FACTORS, *(_CAPS if name == "DiceSGD" else ()))
+    ]
     moves += [partial(_shifted, field="decay", values=_DECAYS, by=by) for by in (1, -1)]
     if name == "CorrelatedSGD":
         moves += [partial(_shifted, field="restraint", values=_RESTRAINTS, by=by) for by in (1, -1)]
 
-    def within(move: Callable[[Setting], Setting | None], setting: Setting) -> Setting | None:
+    def within(setting: Setting, move: Move) -> Setting | None:
         other = move(setting)
         if other is None or not (1 <= other.batch <= records // 4 and 1 <= other.epochs <= most and other.cap >= 1):
             return None
         return other
 
-    return [partial(within, move) for move in moves]
+    return [partial(within, move=move) for move in moves]
 
 
 def _multiplied(setting: Setting, factors: dict[str, float]) -> Setting:
     """Return the setting with some of its numbers multiplied."""
-    changed = {key: type(getattr(setting, key))(factor * getattr(setting, key)) for key, factor in factors.items()}
+    changed: dict[str, Any] = {
+        key: type(getattr(setting, key))(factor * getattr(setting, key)) for key, factor in factors.items()
+    }
     return setting._replace(**changed)
 
 
 def _shifted(setting: Setting, field: str, values: tuple[float | None, ...], by: int) -> Setting | None:
     """Return the setting with the next value, or the one before, in one of its fields; None beyond the last."""
     place = values.index(getattr(setting, field)) + by
-    return setting._replace(**{field: values[place]}) if 0 <= place < len(values) else None
+    changed: dict[str, Any] = {field: values[place]} if 0 <= place < len(values) else {}
+    return setting._replace(**changed) if changed else None
 
 
 def _first(case: Case, name: str, most: int) -> list[Setting]:
