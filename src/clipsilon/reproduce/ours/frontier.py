@@ -103,7 +103,7 @@ def limits(case: Case, epsilons: tuple[float, ...]) -> list[float]:
 
 
 def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
-    """Measure all rules on one problem, in one pass and with any number of epochs.
+    """Measure all rules on one problem, in one pass and with any number of epochs, as far as settings are stored.
 
     Parameters
     ----------
@@ -119,13 +119,14 @@ def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
     Returns
     -------
     Result
-        Findings, two charts and two tables.
+        Findings, charts and tables: of one pass, and of any number of epochs if settings are stored.
     """
     replicates, epsilons = 20 if lab.quick else 100, EPSILONS
 
     def run_all(passes: str, rules: tuple[str, ...]) -> list[Found]:
         settings = stored_settings(name, passes)
-        return [one for rule in rules for one in lab.keep(measured, case, rule, settings[rule], replicates)]
+        known = [rule for rule in rules if rule in settings]
+        return [one for rule in known for one in lab.keep(measured, case, rule, settings[rule], replicates)]
 
     once, several = run_all("one pass", ONE_PASS), run_all("any epochs", SEVERAL)
     (quiet,) = run_all("no noise", ONE_PASS[:1])
@@ -140,16 +141,17 @@ def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
         colour="#969696",
     )
     noiseless = Series("without noise", _ends(epsilons), [quiet.mean] * 2, kind="dashed", colour="#7f7f7f")
-    charts = [
-        _chart("One pass over the records", [*_lines(once), noiseless, floor, start]),
-        _chart("Any number of epochs", [*_lines(several), floor, start]),
-    ]
-    findings = [in_one_pass(once, quiet), feedback(several), memories(several)]
+    charts, tables = [_chart("One pass over the records", [*_lines(once), noiseless, floor, start])], [[*once, quiet]]
+    findings = [in_one_pass(once, quiet)]
+    if several:  # such settings take long to find, so a problem may be without them
+        charts.append(_chart("Any number of epochs", [*_lines(several), floor, start]))
+        tables.append(several)
+        findings += [feedback(several), memories(several)]
     if name in GOALS:
         findings.append(goals_reached(GOALS[name], [*once, quiet], several))
     findings.append(best_rules(once, several, start, floor))
     findings = [finding._replace(remark=" ".join([finding.remark, remark]).strip()) for finding in findings]
-    return Result(findings, charts, [_table("One pass", [*once, quiet]), _table("Any number of epochs", several)])
+    return Result(findings, charts, [_table(chart.title, found) for chart, found in zip(charts, tables, strict=True)])
 
 
 def _ends(epsilons: tuple[float, ...]) -> list[float]:

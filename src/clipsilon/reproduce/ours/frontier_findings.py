@@ -164,13 +164,14 @@ def best_rules(once: list[Found], several: list[Found], start: Series, floor: Se
     untrained, bounds = float(np.asarray(start.y)[0]), dict(zip(np.asarray(floor.x), np.asarray(floor.y), strict=True))
     words, gaps_found = [], []
     for epsilon in sorted(bounds):
-        first, second = (least([one for one in found if one.epsilon == epsilon]) for found in (once, several))
-        passed = "below" if min(first.mean, second.mean) < bounds[epsilon] else "above"
+        best = [least([one for one in found if one.epsilon == epsilon]) for found in (once, several) if found]
+        gaps_found.append(least(best).mean)
+        passes = ["one pass", *(str(one.setting.epochs) for one in best[1:])]
+        named = [f"{one.name} in {count} ({one.mean:.2g})" for one, count in zip(best, passes, strict=True)]
+        passed = "below" if gaps_found[-1] < bounds[epsilon] else "above"
         words.append(
-            f"ε = {epsilon:g}: {first.name} in one pass ({first.mean:.2g}), {second.name} in {second.setting.epochs} "
-            f"({second.mean:.2g}), {passed} the limit of unbiased rules ({bounds[epsilon]:.2g})"
+            f"ε = {epsilon:g}: {', '.join(named)}, {passed} the limit of unbiased rules ({bounds[epsilon]:.2g})"
         )
-        gaps_found.append(min(first.mean, second.mean))
     return Finding(
         "At a certified ε the best rule is better than not training (ours).",
         "; ".join(words) + f". Not training leaves {untrained:.2g}.",
