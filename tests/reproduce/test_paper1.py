@@ -33,6 +33,7 @@ VERDICTS = {
     "ours-counterexample": ["does not hold"],
     "ours-frontier-quadratic": ["does not hold", "does not hold", "holds", "holds"],
     "ours-frontier-credit": ["does not hold", "does not hold", "holds", "holds"],
+    "ours-frontier-imbalanced": ["does not hold", "holds", "holds"],
     "paper1-fig1-first": ["holds", "holds", "holds with a remark"],
     "paper1-fig1-second": ["holds with a remark", "holds with a remark"],
     "paper1-fig1-third": ["holds with a remark", "holds with a remark"],
