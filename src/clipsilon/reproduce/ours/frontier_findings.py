@@ -140,7 +140,20 @@ def memories(several: list[Found]) -> Finding:
 
 
 def goals_reached(goals: tuple[Goal, ...], once: list[Found], several: list[Found]) -> Finding:
-    """Say which goals are reached."""
+    """Say which goals are reached.
+
+    Parameters
+    ----------
+    goals : tuple of Goal
+        The goals.
+    once, several : list of Found
+        What was measured in one pass, also without noise, and with any number of epochs.
+
+    Returns
+    -------
+    Finding
+        It holds if all are reached.
+    """
     words, reached = [], []
     for goal in goals:
         found = several if goal.rule == "TrackedSGD" else once
@@ -160,7 +173,20 @@ def goals_reached(goals: tuple[Goal, ...], once: list[Found], several: list[Foun
 
 
 def best_rules(once: list[Found], several: list[Found], start: Series, floor: Series) -> Finding:
-    """Say which rule is best where, and whether it is better than not training."""
+    """Say which rule is best where, and whether it is better than not training.
+
+    Parameters
+    ----------
+    once, several : list of Found
+        What was measured in one pass and with any number of epochs; the latter may be empty.
+    start, floor : Series
+        The gap without training, and the limit of unbiased rules at each ε.
+
+    Returns
+    -------
+    Finding
+        It holds if the best rule is better than not training at each ε.
+    """
     untrained, bounds = float(np.asarray(start.y)[0]), dict(zip(np.asarray(floor.x), np.asarray(floor.y), strict=True))
     words, gaps_found = [], []
     for epsilon in sorted(bounds):

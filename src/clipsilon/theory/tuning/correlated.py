@@ -183,7 +183,20 @@ def _in_full(task: TuningTask, rule: Rule, path: MeanPath) -> Option:
 
 
 def fitted_noise(task: TuningTask, rule: Rule, rates: Array, restraint: float) -> Correlated:
-    """Return noise for clip one, calibrated to the budget, with the matrix of `fitted_buffers`."""
+    """Return noise for clip one, calibrated to the budget, with a fitted matrix.
+
+    Parameters
+    ----------
+    task : TuningTask
+        The task.
+    rule, rates, restraint
+        As in `fitted_buffers`.
+
+    Returns
+    -------
+    Correlated
+        The noise.
+    """
     return _calibrated(task, fitted_buffers(rule, task.problem.records, task.steps, rates, restraint)).noise
 
 
