@@ -179,6 +179,15 @@ def test_the_preset_has_the_noise_multiplier_it_was_given():
         cs.AdaptiveDPSGD(STEP, clip=2.0, noise_multiplier=0.9, batch=1, quantile=0.9, sampling="full")
 
 
+def test_the_threshold_follows_noisy_counts_more_slowly():
+    """0.2 as in the paper where the counts are as precise as there; 0.02·(10/100)² with noise of 100 on batches of 10."""
+    about = {"clip": 2.0, "noise_multiplier": 0.9, "quantile": 0.9}
+    assert cs.AdaptiveDPSGD(STEP, batch=1000, **about).clip.rate == 0.2
+    assert cs.AdaptiveDPSGD(STEP, batch=10, count_noise=100.0, **about).clip.rate == pytest.approx(2e-4)
+    assert cs.AdaptiveDPSGD(STEP, batch=10, count_noise=100.0, clip_rate=0.1, **about).clip.rate == 0.1
+    assert cs.AdaptiveDPSGD(STEP, batch=1, count_noise=100.0, sampling="full", **about).clip.rate == 0.2
+
+
 def test_no_quantile_is_chosen_by_default():
     for maker in (cs.AdaptiveDPSGD, Adaptive):
         assert inspect.signature(maker).parameters["quantile"].default is inspect.Parameter.empty

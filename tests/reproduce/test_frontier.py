@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import clipsilon as cs
+from clipsilon.reproduce.ours.frontier_findings import Found, Goal, goals_reached
 from clipsilon.reproduce.ours.frontier_problems import case_of, imbalanced_case, skewed_case
 from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, RULES, Setting, gaps, rule_of, search
 
@@ -40,14 +41,54 @@ def test_every_rule_certifies_the_epsilon_on_the_axis(small, name, epochs):
 
 def test_the_search_finds_a_better_setting_than_its_first_and_a_better_one_for_a_larger_budget(small):
     best = search(small, "PCSGD", (8.0, 0.5), 2)
-    found = [
-        gaps(small, rule_of(small, "PCSGD", s, e), s.steps(1000), 20, 3).mean()
-        for s, e in zip(best, (8.0, 0.5), strict=True)
-    ]
-    poor = Setting(best[0].clip, 100 * best[0].step, *best[0][2:])
+    found = [gaps(small, "PCSGD", s, e, 20, 3).mean() for s, e in zip(best, (8.0, 0.5), strict=True)]
+    poor = best[0]._replace(step=100 * best[0].step)
     assert found[0] < found[1]
-    assert found[0] < gaps(small, rule_of(small, "PCSGD", poor, 8.0), poor.steps(1000), 20, 3).mean()
+    assert found[0] < gaps(small, "PCSGD", poor, 8.0, 20, 3).mean()
     assert best[0].epochs <= 2
+
+
+def test_a_search_from_known_settings_is_not_worse(small):
+    known = Setting(2.0, 0.05, 20, 2, decay=3.0, restraint=0.1)
+    (best,) = search(small, "CorrelatedSGD", (2.0,), 2, [known])
+    assert (
+        gaps(small, "CorrelatedSGD", best, 2.0, 32, 1).mean() <= gaps(small, "CorrelatedSGD", known, 2.0, 32, 1).mean()
+    )
+
+
+@pytest.mark.parametrize("decay", [0.0, 3.0])
+def test_steps_have_the_mean_and_the_decay_that_is_set(decay):
+    setting = Setting(1.0, 0.2, 10, 4, decay=decay)
+    sizes = [cs.schedules.size(setting.schedule(1000), t) for t in range(1, 401)]
+    assert np.mean(sizes) == pytest.approx(0.2, rel=1e-6)
+    assert sizes[0] / sizes[-1] == pytest.approx(1 + decay, rel=0.01)
+
+
+def test_the_matrix_of_the_noise_is_that_of_the_setting(small):
+    setting = Setting(2.0, 0.1, 20, 1)
+    usual, loose, tight = (
+        rule_of(small, "CorrelatedSGD", setting._replace(restraint=restraint), 2.0).noise
+        for restraint in (None, 0.0, 1.0)
+    )
+    root = cs.CorrelatedSGD(cs.schedules.Constant(0.1), 1.0, 1.0, 20).noise.buffers
+    np.testing.assert_array_equal(usual.buffers, root)
+    assert loose.std > usual.std > tight.std  # what is to be taken back later costs more noise now
+
+
+def test_goals_compare_with_the_best_of_the_others():
+    def found(name, epsilon, gap):
+        return Found(name, epsilon, Setting(1.0, 1.0, 1, 1), np.array([0.9 * gap, 1.1 * gap]))
+
+    once = [found("A", 1.0, 1.0), found("B", 1.0, 4.0), found("C", 1.0, 2.0), found("C", np.inf, 0.9)]
+    reached = goals_reached(
+        (Goal("A", 1.0, ("B", "C"), 0.5), Goal("A", 1.0, ("C",), 1.2, without_noise=True)), once, []
+    )
+    assert reached.holds
+    assert "At ε = 1, A has 0.50 ± 0.07 times the gap of C; the goal, 0.5, is reached." in reached.measured
+    assert "A has 1.11 ± 0.16 times the gap of C without noise" in reached.measured
+    missed = goals_reached((Goal("A", 1.0, ("B", "C"), 0.4),), once, [])
+    assert not missed.holds
+    assert "the goal, 0.4, is missed." in missed.measured
 
 
 def test_without_noise_nothing_is_certified(small):

@@ -300,7 +300,7 @@ def aim_clip(clip: Adaptive, multiplier: float, dimension: int, batch: int, step
         batch, the rate is lower: over all steps, noise alone changes the threshold by a factor of about e^½ at most.
     """
     count_noise = max(batch / 20, 5 * multiplier)
-    rate = min(clip.rate, batch / (2 * count_noise * sqrt(steps)))
+    rate = min(0.2, batch / (2 * count_noise * sqrt(steps)))
     return clip._replace(
         quantile=suggest_quantile(dimension, multiplier, batch, steps), rate=rate, count_noise=count_noise
     )

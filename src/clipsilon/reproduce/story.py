@@ -17,7 +17,11 @@ from clipsilon.reproduce.base import Result
 
 GAP, MEMORY = "paper1-fig1-first", "paper1-fig1-fourth"
 CREDIT, CLAIMS, EXAMPLE = "ours-bias-credit", "ours-claims", "ours-counterexample"
-FRONTIERS = {"ours-frontier-quadratic": "On the quadratic problem", "ours-frontier-credit": "On credit data"}
+FRONTIERS = {
+    "ours-frontier-quadratic": "On the quadratic problem",
+    "ours-frontier-credit": "On credit data",
+    "ours-frontier-imbalanced": "With few labels of one kind, in one pass",
+}
 
 Results = Mapping[str, Result]
 

@@ -179,7 +179,7 @@ def AdaptiveDPSGD(
     noise_multiplier: float,
     batch: int,
     quantile: float,
-    clip_rate: float = 0.2,
+    clip_rate: float | None = None,
     count_noise: float | None = None,
     sampling: str = "poisson",
     deploy_every: int = 1,
@@ -207,8 +207,10 @@ def AdaptiveDPSGD(
         The fraction of records that should not be clipped, above 0 and below 1; see
         `clipsilon.clipping.suggest_quantile`. There is no default: the median, which is common elsewhere, is far too
         small for most problems.
-    clip_rate : float, default 0.2
-        How fast the logarithm of the threshold follows the counts, above 0.
+    clip_rate : float, optional
+        How fast the logarithm of the threshold follows the counts, above 0. The default is the paper's 0.2, which suits
+        its count_noise of B/20, or 0.02·(B/count_noise)² if that is less: noise on the counts then makes the logarithm
+        deviate by about 0.2 at most. With sampling "full" it is 0.2.
     count_noise : float, optional
         Standard deviation of the noise on the count, between 1/32 and 2³⁰. The default is the larger of B/20, as in the
         paper, and 5·noise_multiplier, so that the count adds at most 0.5 % to the noise on the sum; there is none with
@@ -238,6 +240,9 @@ def AdaptiveDPSGD(
         if sampling == "full":
             raise ValueError("count_noise must be given for full batches, whose size is not known here, got None.")
         count_noise = max(batch / 20, 5 * z)
+    if clip_rate is None:
+        share = math.inf if sampling == "full" else batch / checks.count_noise("count_noise", count_noise)
+        clip_rate = min(0.2, 0.02 * share**2)
     part = Adaptive(checks.positive("clip", clip), quantile, checks.positive("clip_rate", clip_rate), count_noise)
     if z >= 2 * part.count_noise:
         raise ValueError(

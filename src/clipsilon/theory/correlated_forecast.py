@@ -12,7 +12,7 @@ Single iterates may wander much farther than their mean. Where the field F is no
 over the iterates differs from F by δ = E F(θ + ξ) − F(θ), a force that moves the released mean by −Σ_t r_it·δ_i.
 
 Approximations, besides those of `forecast`: the field is linearised at one point, the knot of the path that is closest
-to the middle of the iterates that are averaged, and δ is that of the last iterates there.
+to the middle of the iterates that are averaged, and δ is that of the middle one.
 """
 
 from __future__ import annotations
@@ -79,10 +79,11 @@ def correlated_forecast(
     noises = scatter = 0.0
     pulls, deviations = [], []
     for rate, variance in zip(*tail_directions(path, step, steps), strict=True):
-        response, last = (average_response(step, rate, steps, begin) for begin in (steps // 2, steps - 1))
+        response = average_response(step, rate, steps, steps // 2)
+        middle = average_response(step, rate, _middle(steps), _middle(steps) - 1)
         noises += (noise.std * output_norm(noise.buffers, response)) ** 2
         scatter += float(variance) / batch * _unevenness(response, -(-problem.records // batch))
-        wandering = (noise.std * output_norm(noise.buffers, last)) ** 2 + variance / batch * float(last @ last)
+        wandering = (noise.std * output_norm(noise.buffers, middle)) ** 2 + variance / batch * float(middle @ middle)
         deviations.append(np.sqrt(wandering))
         pulls.append(response.sum())
     k = _tail_knot(path, step, steps)
@@ -140,7 +141,12 @@ def tail_directions(path: MeanPath, step: Constant | InverseTime, steps: int) ->
 
 
 def _tail_knot(path: MeanPath, step: Constant | InverseTime, steps: int) -> int:
-    return int(np.abs(path.knots - elapsed(step, max(3 * steps // 4, 1))).argmin())
+    return int(np.abs(path.knots - elapsed(step, _middle(steps))).argmin())
+
+
+def _middle(steps: int) -> int:
+    """Return the number of the iterate in the middle of those that are averaged."""
+    return max(3 * steps // 4, 1)
 
 
 def _force(problem: Problem, path: MeanPath, k: int, deviations: Array) -> Array:

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from clipsilon.privacy.calibration import calibrated
 from clipsilon.privacy.statement import account
-from clipsilon.report.charts import Array, Chart, Series, Table
-from clipsilon.reproduce.base import Finding, Lab, Result, experiment
+from clipsilon.report.charts import Chart, Series, Table
+from clipsilon.reproduce.base import Lab, Result, experiment
 from clipsilon.reproduce.numbers import join
-from clipsilon.reproduce.ours.frontier_problems import Case, credit_case, quadratic_case
-from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, Setting, gaps, rule_of
+from clipsilon.reproduce.ours.frontier_findings import (
+    GOALS,
+    ONE_PASS,
+    SEVERAL,
+    Found,
+    best_rules,
+    feedback,
+    goals_reached,
+    in_one_pass,
+    memories,
+)
+from clipsilon.reproduce.ours.frontier_problems import Case, credit_case, imbalanced_case, quadratic_case
+from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, Setting, gaps
 from clipsilon.reproduce.problems import stand_in_remark
 from clipsilon.rules.presets import DPGD
 from clipsilon.rules.schedules import Constant
@@ -27,8 +37,6 @@ from clipsilon.theory.limits import far_neighbour, unbiased_limit
 SETTINGS = Path(__file__).with_name("frontier_settings.json")
 EPSILONS = (8.0, 2.0, 1.0, 0.5)
 MOST_EPOCHS = 64
-ONE_PASS = ("PCSGD, in order", "PCSGD", "CorrelatedSGD")
-SEVERAL = ("PCSGD", "DiceSGD", "CorrelatedSGD", "TrackedSGD", "AdaptiveDPSGD")
 COLOURS = {
     "PCSGD, in order": "#b58900",
     "PCSGD": "#d55e00",
@@ -40,43 +48,12 @@ COLOURS = {
 PARAMETERS = {
     "ε": f"certified: {join(EPSILONS[::-1])}",
     "δ, adjacency": "10⁻⁵, zero-out",
-    "clip, step, batch, epochs": "the best for each rule and ε by runs with other random numbers, which cost no budget",
+    "clip, steps, batch, epochs, matrix": "the best for each rule and ε, by runs with other random numbers",
     "released": "the mean of the last half of the iterates",
     "epochs": f"1, or up to {MOST_EPOCHS}",
     "replicates": "100 (quick: 20)",
 }
 _SEED = 2  # the search used another
-
-
-class Found(NamedTuple):
-    """A rule with its best setting, and its runs.
-
-    Attributes
-    ----------
-    name : str
-        The rule.
-    epsilon : float
-        The certified ε; infinite without noise.
-    setting : Setting
-        What the search found.
-    gap : array of shape (replicates,)
-        ‖θ − θ_PS‖² of the released models.
-    """
-
-    name: str
-    epsilon: float
-    setting: Setting
-    gap: Array
-
-    @property
-    def mean(self) -> float:
-        """The mean gap."""
-        return float(self.gap.mean())
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean gap."""
-        return float(self.gap.std() / np.sqrt(self.gap.size))
 
 
 def measured(case: Case, name: str, settings: dict[float, Setting], replicates: int) -> list[Found]:
@@ -98,16 +75,15 @@ def measured(case: Case, name: str, settings: dict[float, Setting], replicates: 
     list of Found
         One per ε.
     """
-    found = []
-    for epsilon, setting in settings.items():
-        rule, steps = rule_of(case, name, setting, epsilon), setting.steps(case.problem.records)
-        found.append(Found(name, epsilon, setting, gaps(case, rule, steps, replicates, _SEED)))
-    return found
+    return [
+        Found(name, epsilon, setting, gaps(case, name, setting, epsilon, replicates, _SEED))
+        for epsilon, setting in settings.items()
+    ]
 
 
-def _settings(problem: str, passes: str) -> dict[str, dict[float, Setting]]:
-    """Return the stored settings of a problem, by rule and ε."""
-    stored = json.loads(SETTINGS.read_text(encoding="utf-8"))[problem][passes]
+def stored_settings(problem: str, passes: str) -> dict[str, dict[float, Setting]]:
+    """Return the stored settings of a problem, by rule and ε; empty if there are none."""
+    stored = json.loads(SETTINGS.read_text(encoding="utf-8")).get(problem, {}).get(passes, {})
     return {
         name: {float(epsilon): Setting(*numbers) for epsilon, numbers in found.items()}
         for name, found in stored.items()
@@ -127,7 +103,7 @@ def limits(case: Case, epsilons: tuple[float, ...]) -> list[float]:
 
 
 def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
-    """Measure all rules on one problem, in one pass and in several epochs.
+    """Measure all rules on one problem, in one pass and with any number of epochs, as far as settings are stored.
 
     Parameters
     ----------
@@ -143,15 +119,16 @@ def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
     Returns
     -------
     Result
-        Findings, two charts and two tables.
+        Findings, charts and tables: of one pass, and of any number of epochs if settings are stored.
     """
     replicates, epsilons = 20 if lab.quick else 100, EPSILONS
 
     def run_all(passes: str, rules: tuple[str, ...]) -> list[Found]:
-        settings = _settings(name, passes)
-        return [one for rule in rules for one in lab.keep(measured, case, rule, settings[rule], replicates)]
+        settings = stored_settings(name, passes)
+        known = [rule for rule in rules if rule in settings]
+        return [one for rule in known for one in lab.keep(measured, case, rule, settings[rule], replicates)]
 
-    once, several = run_all("one pass", ONE_PASS), run_all("several epochs", SEVERAL)
+    once, several = run_all("one pass", ONE_PASS), run_all("any epochs", SEVERAL)
     (quiet,) = run_all("no noise", ONE_PASS[:1])
     floor = Series(
         "limit of unbiased rules", epsilons, lab.keep(limits, case, epsilons), kind="dashed", colour="#636363"
@@ -164,83 +141,17 @@ def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
         colour="#969696",
     )
     noiseless = Series("without noise", _ends(epsilons), [quiet.mean] * 2, kind="dashed", colour="#7f7f7f")
-    charts = [
-        _chart("One pass over the records", [*_lines(once), noiseless, floor, start]),
-        _chart("Several epochs", [*_lines(several), floor, start]),
-    ]
-    findings = [_order(once, quiet), _feedback(several), _memory(several), _best(once, several, start, floor)]
+    charts, tables = [_chart("One pass over the records", [*_lines(once), noiseless, floor, start])], [[*once, quiet]]
+    findings = [in_one_pass(once, quiet)]
+    if several:  # such settings take long to find, so a problem may be without them
+        charts.append(_chart("Any number of epochs", [*_lines(several), floor, start]))
+        tables.append(several)
+        findings += [feedback(several), memories(several)]
+    if name in GOALS:
+        findings.append(goals_reached(GOALS[name], [*once, quiet], several))
+    findings.append(best_rules(once, several, start, floor))
     findings = [finding._replace(remark=" ".join([finding.remark, remark]).strip()) for finding in findings]
-    return Result(findings, charts, [_table("One pass", [*once, quiet]), _table("Several epochs", several)])
-
-
-def _pairs(found: list[Found], first: str, second: str) -> list[tuple[Found, Found]]:
-    """Return two rules side by side, from small ε to large."""
-    at = {(one.name, one.epsilon): one for one in found}
-    return [(at[first, epsilon], at[second, epsilon]) for epsilon in sorted({one.epsilon for one in found})]
-
-
-def _ratios(pairs: list[tuple[Found, Found]]) -> str:
-    return join([one.mean / other.mean for one, other in pairs])
-
-
-def _clearly_less(first: Found, second: Found) -> bool:
-    return bool(first.mean + 2 * np.hypot(first.error, second.error) < second.mean)
-
-
-def _order(once: list[Found], quiet: Found) -> Finding:
-    independent, sampled = (_pairs(once, "CorrelatedSGD", name) for name in ("PCSGD, in order", "PCSGD"))
-    epsilons = join([one.epsilon for one, _ in sampled])
-    return Finding(
-        "In one pass, correlated noise is better than independent noise (ours).",
-        f"The gap of CorrelatedSGD is {_ratios(independent)} times that of PCSGD in the same order and "
-        f"{_ratios(sampled)} times that of PCSGD with Poisson batches, at ε = {epsilons}; at the largest, "
-        f"{sampled[-1][0].mean / quiet.mean:.3g} times that without noise.",
-        all(_clearly_less(*pair) for pair in [*independent, *sampled]),
-    )
-
-
-def _feedback(several: list[Found]) -> Finding:
-    pairs = _pairs(several, "DiceSGD", "PCSGD")
-    return Finding(
-        "Error feedback is the better choice at the same privacy (papers 1 and 3).",
-        f"The gap of DiceSGD is {_ratios(pairs)} times the gap of PCSGD at certified "
-        f"ε = {join([one.epsilon for one, _ in pairs])}.",
-        all(_clearly_less(*pair) for pair in pairs),
-        "The papers compare at a claimed ε that does not hold (erratum 1).",
-    )
-
-
-def _memory(several: list[Found]) -> Finding:
-    pairs = _pairs(several, "TrackedSGD", "DiceSGD")
-    return Finding(
-        "Feedback that stays with its record costs less than feedback in one common error (ours).",
-        f"The gap of TrackedSGD is {_ratios(pairs)} times the gap of DiceSGD at certified "
-        f"ε = {join([one.epsilon for one, _ in pairs])}.",
-        all(_clearly_less(*pair) for pair in pairs),
-    )
-
-
-def _best(once: list[Found], several: list[Found], start: Series, floor: Series) -> Finding:
-    """Say which rule is best where, and whether it is better than not training."""
-    untrained, bounds = float(np.asarray(start.y)[0]), dict(zip(np.asarray(floor.x), np.asarray(floor.y), strict=True))
-    words, gaps_found = [], []
-    for epsilon in sorted(bounds):
-        first, second = (_least([one for one in found if one.epsilon == epsilon]) for found in (once, several))
-        passed = "below" if min(first.mean, second.mean) < bounds[epsilon] else "above"
-        words.append(
-            f"ε = {epsilon:g}: {first.name} in one pass ({first.mean:.2g}), {second.name} in {second.setting.epochs} "
-            f"({second.mean:.2g}), {passed} the limit of unbiased rules ({bounds[epsilon]:.2g})"
-        )
-        gaps_found.append(min(first.mean, second.mean))
-    return Finding(
-        "At a certified ε the best rule is better than not training (ours).",
-        "; ".join(words) + f". Not training leaves {untrained:.2g}.",
-        max(gaps_found) < untrained,
-    )
-
-
-def _least(found: list[Found]) -> Found:
-    return min(found, key=lambda one: one.mean)
+    return Result(findings, charts, [_table(chart.title, found) for chart, found in zip(charts, tables, strict=True)])
 
 
 def _ends(epsilons: tuple[float, ...]) -> list[float]:
@@ -264,9 +175,12 @@ def _chart(title: str, series: list[Series]) -> Chart:
 
 
 def _table(title: str, found: list[Found]) -> Table:
-    columns = ("rule", "certified ε", "gap", "standard error", "clip", "step", "batch", "epochs")
+    columns = ("rule", "certified ε", "gap", "standard error", "clip", "mean step", "batch", "epochs", "decay of steps")
     rows = [
-        (one.name, one.epsilon if np.isfinite(one.epsilon) else "no noise", one.mean, one.error, *one.setting[:4])
+        (
+            *(one.name, one.epsilon if np.isfinite(one.epsilon) else "no noise", one.mean, one.error),
+            *(*one.setting[:4], one.setting.decay),
+        )
         for one in sorted(found, key=lambda one: (one.epsilon, one.mean))
     ]
     return Table(title, columns, rows)
@@ -298,3 +212,22 @@ def credit_frontier(lab: Lab) -> Result:
     moves the stable point so far that no unbiased rule is better than not training unless ε is large.
     """
     return frontier(lab, "credit", credit_case(), stand_in_remark())
+
+
+@experiment(
+    "ours-frontier-imbalanced",
+    paper=None,
+    where="frontier at certified ε, few labels of one kind",
+    title="Accuracy at a certified ε: few labels of one kind",
+    parameters={
+        **PARAMETERS,
+        "epochs": "1",
+        "problem": "logistic, m = 50,000, d = 21 with a constant, five columns log-normal, 7.6 % of labels one, "
+        "l2 = 10⁻³, best response with β = 0.1",
+    },
+)
+def imbalanced_frontier(lab: Lab) -> Result:
+    """The same where one label in thirteen is one: the gradient is flat in the direction that sets their number, so
+    that a run has far to go and noise accumulates.
+    """
+    return frontier(lab, "imbalanced", imbalanced_case())

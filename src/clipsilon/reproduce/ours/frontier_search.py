@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon.engine.means import gradient_norms
-from clipsilon.engine.runner import DivergenceError, run
 from clipsilon.privacy.calibration import calibrated
 from clipsilon.reproduce.ours.frontier_problems import Case
-from clipsilon.rules import correlation
-from clipsilon.rules.clipping import suggest_quantile
 from clipsilon.rules.noise import Correlated, Gaussian
 from clipsilon.rules.outputs import TailAverage
 from clipsilon.rules.presets import PCSGD, AdaptiveDPSGD, CorrelatedSGD, DiceSGD, TrackedSGD
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.schedules import Constant
+from clipsilon.rules.schedules import Constant, InverseTime, size
+from clipsilon.theory.forecast import elapsed
+from clipsilon.theory.tuning.correlated import fitted_buffers
+from clipsilon.theory.tuning.descent import descend, released_models
 
 ADJACENCY, DELTA = "zero-out", 1e-5
 _CAP = 4.0
 _QUANTILES = (0.9, 0.999)  # of gradient norms at θ_PS: the clips from which the search begins
 # What is multiplied in one move. Batch and epochs move together with the step, so that the sum of all steps stays.
-_MOVES: tuple[dict[str, float], ...] = (
+_FACTORS: tuple[dict[str, float], ...] = (
     {"step": 2.0},
     {"step": 0.5},
     {"clip": 1.5},
     {"clip": 1 / 1.5},
     {"clip": 1.5, "step": 1 / 1.5},
     {"clip": 1 / 1.5, "step": 1.5},
-    {"batch": 4.0, "step": 4.0},
-    {"batch": 0.25, "step": 0.25},
+    {"batch": 2.0, "step": 2.0},
+    {"batch": 0.5, "step": 0.5},
     {"epochs": 2.0, "step": 0.5},
     {"epochs": 0.5, "step": 2.0},
-    {"cap": 2.0},
-    {"cap": 0.5},
+    {"step": 1.4},
+    {"step": 1 / 1.4},
 )
+_CAPS = ({"cap": 2.0}, {"cap": 0.5})
+# What takes one of several values.
+_DECAYS = (0.0, 1.0, 3.0, 10.0, 30.0)
+_RESTRAINTS = (0.3, 0.1, None, 0.03, 0.01, 0.0)
 _WORTH = 0.97  # a move must bring the gap below this multiple of what it was
-_REPLICATES, _SEED = 8, 1  # of the search; another seed measures what it found
+_WORK, _REPLICATES = 2e6, (4, 24)  # gradients of one trial, and runs
+_TRIALS = 100  # per ε
+_SEED = 1  # of the search; another seed measures what it found
 
 Array = NDArray[np.float64]
 
@@ -52,12 +58,19 @@ class Setting(NamedTuple):
 
     Attributes
     ----------
-    clip, step : float
-        The threshold and the constant step size.
+    clip : float
+        The threshold. AdaptiveDPSGD starts there, and aims at clipping as many records as this clips at θ_PS.
+    step : float
+        The mean of the step sizes.
     batch, epochs : int
         Records per step, and the number of passes over the records.
     cap : float, default 4.0
         DiceSGD's cap on what one record leaves in the error, in units of the clip.
+    decay : float, default 0.0
+        By how much the first step is larger than the last one, in units of the last; the steps are a_0/(a_1 + t).
+    restraint : float or None, default None
+        How far the matrix of CorrelatedSGD's noise keeps iterates together (`fitted_buffers`); None for the default
+        matrix.
     """
 
     clip: float
@@ -65,53 +78,73 @@ class Setting(NamedTuple):
     batch: int
     epochs: int
     cap: float = _CAP
+    decay: float = 0.0
+    restraint: float | None = None
 
     def steps(self, records: int) -> int:
         """Return the number of steps on this number of records."""
         return self.epochs * (records // self.batch)
 
+    def schedule(self, records: int) -> Constant | InverseTime:
+        """Return the step sizes on this number of records."""
+        if self.decay == 0:
+            return Constant(self.step)
+        steps = self.steps(records)
+        later = steps / self.decay
+        return InverseTime(self.step * steps / elapsed(InverseTime(1.0, later), steps), later)
 
-def _ordered(setting: Setting, noise: float, _: Case) -> Rule:
-    return PCSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, "single-pass")
+
+def _ordered(setting: Setting, noise: float, case: Case) -> Rule:
+    return _plain(setting, noise, case, "single-pass")
 
 
-def _plain(setting: Setting, noise: float, _: Case) -> Rule:
-    return PCSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch, "poisson")
+def _plain(setting: Setting, noise: float, case: Case, sampling: str = "poisson") -> Rule:
+    step = setting.schedule(case.problem.records)
+    return PCSGD(step, setting.clip, noise * setting.clip, setting.batch, sampling)
 
 
-def _dice(setting: Setting, noise: float, _: Case) -> Rule:
-    step, clip = Constant(setting.step), setting.clip
+def _dice(setting: Setting, noise: float, case: Case) -> Rule:
+    step, clip = setting.schedule(case.problem.records), setting.clip
     return DiceSGD(step, clip, clip, noise * clip, setting.cap * clip, setting.batch, "poisson")
 
 
 def _correlated(setting: Setting, noise: float, case: Case) -> Rule:
-    sampling = "single-pass" if setting.epochs == 1 else "cyclic"
-    buffers = _buffers(setting.step, setting.batch, setting.epochs, case.problem.records, tuple(case.rates))
-    step, clip = Constant(setting.step), setting.clip
-    return CorrelatedSGD(step, clip, noise * clip, setting.batch, sampling, buffers=buffers)
+    records = case.problem.records
+    step, buffers = setting.schedule(records), None
+    if setting.restraint is not None:
+        rates = np.minimum(case.rates, 1.0 / size(step, 1))  # beyond, only the clip keeps a run from diverging
+        buffers = _buffers(setting._replace(clip=1.0), records, tuple(rates))
+    return CorrelatedSGD(step, setting.clip, noise * setting.clip, setting.batch, _order(setting), buffers=buffers)
 
 
 @cache
-def _buffers(step: float, batch: int, epochs: int, records: int, rates: tuple[float, ...]) -> Array:
-    """Return the matrix with the least noise in the mean of the last half, for a few of the rates of decay."""
-    separation = records // batch
-    steps = epochs * separation
-    some = np.sort(rates)[np.unique(np.linspace(0, len(rates) - 1, 4).round().astype(int))]
-    some = np.minimum(some, 1 / step)  # beyond, only the clip keeps a run from diverging
-    responses = [correlation.average_response(Constant(step), rate, steps, steps // 2) for rate in some]
-    return correlation.fit(np.stack(responses), epochs, separation)
+def _buffers(setting: Setting, records: int, rates: tuple[float, ...]) -> Array:
+    """Return the fitted matrix of a setting, which does not depend on the clip."""
+    assert setting.restraint is not None
+    rule = CorrelatedSGD(setting.schedule(records), 1.0, 1.0, setting.batch, _order(setting))
+    return fitted_buffers(rule, records, setting.steps(records), np.array(rates), setting.restraint)
 
 
-def _tracked(setting: Setting, noise: float, _: Case) -> Rule:
-    return TrackedSGD(Constant(setting.step), setting.clip, noise * setting.clip, setting.batch)
+def _order(setting: Setting) -> str:
+    return "single-pass" if setting.epochs == 1 else "cyclic"
+
+
+def _tracked(setting: Setting, noise: float, case: Case) -> Rule:
+    return TrackedSGD(setting.schedule(case.problem.records), setting.clip, noise * setting.clip, setting.batch)
 
 
 def _adaptive(setting: Setting, noise: float, case: Case) -> Rule:
-    multiplier, steps = noise * setting.batch, setting.steps(case.problem.records)
-    quantile = suggest_quantile(case.problem.dimension, multiplier, setting.batch, steps)
-    return AdaptiveDPSGD(Constant(setting.step), setting.clip, multiplier, setting.batch, quantile)
+    within = np.mean(_norms(case) <= setting.clip)
+    quantile = float(np.clip(within, 0.5 / case.problem.records, 1.0 - 0.5 / case.problem.records))
+    step = setting.schedule(case.problem.records)
+    return AdaptiveDPSGD(step, setting.clip, noise * setting.batch, setting.batch, quantile)
 
 
+def _norms(case: Case) -> Array:
+    return gradient_norms(case.problem, case.goal, case.goal, 1)
+
+
+Move = Callable[[Setting], "Setting | None"]
 Maker = Callable[[Setting, float, Case], Rule]  # of a rule with noise in units of the clip
 RULES: dict[str, Maker] = {
     "PCSGD, in order": _ordered,
@@ -163,31 +196,29 @@ def _certified_noise(unit: Rule, epsilon: float, records: int, steps: int) -> fl
     return _NOISE[key]
 
 
-def gaps(case: Case, rule: Rule, steps: int, replicates: int, seed: int) -> Array:
-    """Run a rule and return ‖θ − θ_PS‖² of what each replicate releases; infinite if a run diverges.
+def gaps(case: Case, name: str, setting: Setting, epsilon: float, replicates: int, seed: int) -> Array:
+    """Run a rule at a certified ε and return ‖θ − θ_PS‖² of what each replicate releases.
 
     Parameters
     ----------
-    case : Case
-        The problem.
-    rule : Rule
-        The rule.
-    steps, replicates, seed : int
-        As for `clipsilon.run`.
+    case, name, setting, epsilon
+        As in `rule_of`.
+    replicates, seed : int
+        As in `clipsilon.run`.
 
     Returns
     -------
     array of shape (replicates,)
-        The gaps.
+        The gaps; infinite if a run diverges.
     """
-    try:
-        trace = run(case.problem, rule, steps, case.start, replicates, seed, record=[steps], progress=False)
-    except DivergenceError:
-        return np.full(replicates, np.inf)
-    return np.asarray(np.sum((trace.output - case.goal) ** 2, axis=1))
+    rule, steps = rule_of(case, name, setting, epsilon), setting.steps(case.problem.records)
+    models = released_models(case.problem, rule, steps, case.start, replicates, seed)
+    return np.asarray(np.sum((models - case.goal) ** 2, axis=1))
 
 
-def search(case: Case, name: str, epsilons: tuple[float, ...], most: int) -> list[Setting]:
+def search(
+    case: Case, name: str, epsilons: tuple[float, ...], most: int, known: Sequence[Setting] = ()
+) -> list[Setting]:
     """Return the setting with the smallest mean gap for each ε.
 
     Parameters
@@ -200,63 +231,61 @@ def search(case: Case, name: str, epsilons: tuple[float, ...], most: int) -> lis
         The certified ε.
     most : int
         The largest number of epochs.
+    known : sequence of Setting, default ()
+        Settings from which to begin, besides the usual ones.
 
     Returns
     -------
     list of Setting
         One per ε.
     """
-    first = _first(case, name, most)
-    begins, found = first, []
+    moves = _moves(name, case.problem.records, most)
+    begin = [*known] or _first(case, name, most)
+    found: list[Setting] = []
     for epsilon in epsilons:
-        found.append(min(_climb(case, name, epsilon, most, begin) for begin in begins)[1])
-        begins = [first[-1], found[-1]]
-    return [_best(case, name, epsilon, found) for epsilon in epsilons]  # one search may end where another should have
-
-
-def _best(case: Case, name: str, epsilon: float, settings: list[Setting]) -> Setting:
-    return min(settings, key=lambda setting: _mean_gap(case, name, epsilon, setting))
+        score = partial(_mean_gap, case, name, epsilon)
+        scores = {setting: score(setting) for setting in dict.fromkeys([*begin, *found])}
+        found.append(descend(scores, score, moves, trials=_TRIALS, worth=_WORTH))
+    # One search may end where another should have.
+    return [min(found, key=partial(_mean_gap, case, name, epsilon)) for epsilon in epsilons]
 
 
 def _mean_gap(case: Case, name: str, epsilon: float, setting: Setting) -> float:
-    rule = rule_of(case, name, setting, epsilon)
-    return float(gaps(case, rule, setting.steps(case.problem.records), _REPLICATES, _SEED).mean())
+    work = setting.steps(case.problem.records) * setting.batch
+    return float(gaps(case, name, setting, epsilon, int(np.clip(_WORK / work, *_REPLICATES)), _SEED).mean())
 
 
-def _climb(
-    case: Case,
-    name: str,
-    epsilon: float,
-    most: int,
-    best: Setting,
-) -> tuple[float, Setting]:
-    """Move one thing at a time, for as long as the mean gap falls; return the gap and the setting."""
-    records = case.problem.records
+def _moves(name: str, records: int, most: int) -> list[Move]:
+    """Return what a search may change in a setting of a rule."""
+    moves: list[Move] = [
+        partial(_multiplied, factors=factors) for factors in (*_FACTORS, *(_CAPS if name == "DiceSGD" else ()))
+    ]
+    moves += [partial(_shifted, field="decay", values=_DECAYS, by=by) for by in (1, -1)]
+    if name == "CorrelatedSGD":
+        moves += [partial(_shifted, field="restraint", values=_RESTRAINTS, by=by) for by in (1, -1)]
 
-    @cache
-    def score(setting: Setting) -> float:
-        return _mean_gap(case, name, epsilon, setting)
+    def within(setting: Setting, move: Move) -> Setting | None:
+        other = move(setting)
+        if other is None or not (1 <= other.batch <= records // 4 and 1 <= other.epochs <= most and other.cap >= 1):
+            return None
+        return other
 
-    moved = True
-    while moved:
-        moved = False
-        for factors in _MOVES:
-            other = _moved(best, factors)
-            while _allowed(other, name, records, most) and score(other) < _WORTH * score(best):
-                best, other, moved = other, _moved(other, factors), True
-    return score(best), best
+    return [partial(within, move=move) for move in moves]
 
 
-def _moved(at: Setting, factors: dict[str, float]) -> Setting:
+def _multiplied(setting: Setting, factors: dict[str, float]) -> Setting:
     """Return the setting with some of its numbers multiplied."""
-    changed = {key: type(getattr(at, key))(factor * getattr(at, key)) for key, factor in factors.items()}
-    return at._replace(**changed)
+    changed: dict[str, Any] = {
+        key: type(getattr(setting, key))(factor * getattr(setting, key)) for key, factor in factors.items()
+    }
+    return setting._replace(**changed)
 
 
-def _allowed(setting: Setting, name: str, records: int, most: int) -> bool:
-    """Return whether a setting is within the limits; the cap is searched for DiceSGD alone."""
-    fits = 1 <= setting.batch <= records // 4 and 1 <= setting.epochs <= most
-    return fits and setting.cap >= 1 and (name == "DiceSGD" or setting.cap == _CAP)
+def _shifted(setting: Setting, field: str, values: tuple[float | None, ...], by: int) -> Setting | None:
+    """Return the setting with the next value, or the one before, in one of its fields; None beyond the last."""
+    place = values.index(getattr(setting, field)) + by
+    changed: dict[str, Any] = {field: values[place]} if 0 <= place < len(values) else {}
+    return setting._replace(**changed) if changed else None
 
 
 def _first(case: Case, name: str, most: int) -> list[Setting]:
@@ -264,6 +293,6 @@ def _first(case: Case, name: str, most: int) -> list[Setting]:
     batch, epochs = max(1, case.problem.records // 1000), min(8, most)
     steps = Setting(1.0, 1.0, batch, epochs).steps(case.problem.records)
     step = float(min(0.5 / case.rates.max(), 10 / (steps * max(case.rates.min(), 1e-9))))
-    clips = np.quantile(gradient_norms(case.problem, case.goal, case.goal, 1), _QUANTILES)
+    clips = np.quantile(_norms(case), _QUANTILES)
     share = 0.1 if name == "TrackedSGD" else 1.0  # a record takes part several times until it is tracked
     return [Setting(share * float(clip), step, batch, epochs) for clip in clips]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 
 from clipsilon.rules.correlation import average_response, fit, square_root
 from clipsilon.rules.noise import Correlated
@@ -26,7 +26,8 @@ _FALLS = (0.01, 0.03, 0.1, 0.3, 1.0)  # a_1/T of the falling steps that are trie
 _FIRSTS = 25  # first step sizes tried
 _DIRECTIONS = 4  # eigendirections that the matrix is fitted to
 _ITERATES = (0.01, 0.1, 1.0)  # of the way, at which the noise in iterates counts, too
-_RESTRAINTS = (0.1, 0.03, 0.01, 0.003)  # weights of the noise in iterates, relative to that in their mean
+_POLISHES = 20  # forecasts in full that choose the step
+_RESTRAINTS = (0.3, 0.1, 0.03, 0.01, 0.003)  # weights of the noise in iterates, relative to that in their mean
 
 
 class Plan(NamedTuple):
@@ -135,16 +136,42 @@ def refitted(task: TuningTask, option: Option, paths: Sequence[MeanPath]) -> Opt
         The best of all matrices that were tried.
     """
     path = _path_of(paths, option.rule)
+    assert isinstance(option.rule.step, Constant | InverseTime)  # a step of the grid
+    rates, _ = tail_directions(path, option.rule.step, task.steps)
     found = [_in_full(task, option.rule, path)]
     for restraint in _RESTRAINTS:
-        noise = fitted_noise(task, option.rule, path, restraint)
+        noise = fitted_noise(task, option.rule, rates, restraint)
         rule = replace(option.rule, noise=noise._replace(std=noise.std * path.clip))
         found.append(_in_full(task, rule, path))
     best = min(found, key=lambda one: one.forecast.gap)
     assert isinstance(best.rule.noise, Correlated)
     plan = plan_of(task, best.rule.noise.buffers)
     again = min((correlated_option(task, plan, one) for one in paths), key=lambda one: one.forecast.gap)
-    return min(best, _in_full(task, again.rule, _path_of(paths, again.rule)), key=lambda one: one.forecast.gap)
+    best = min(best, _in_full(task, again.rule, _path_of(paths, again.rule)), key=lambda one: one.forecast.gap)
+    return _polish(task, best, _path_of(paths, best.rule))
+
+
+def _polish(task: TuningTask, option: Option, path: MeanPath) -> Option:
+    """Return the same threshold and matrix with the best falling step by forecasts in full.
+
+    Tables know the noise in the mean alone. Where the field is not linear, single iterates must not wander far.
+    """
+    found = [option]
+
+    def cost(at: Array) -> float:
+        first, later = np.exp(at)
+        if first > task.fastest:
+            return np.inf
+        step = InverseTime(float(first * (later * task.steps + 1.0)), float(later * task.steps))
+        found.append(_in_full(task, replace(option.rule, step=step), path))
+        return found[-1].forecast.gap
+
+    step = option.rule.step
+    later = step.a1 / task.steps if isinstance(step, InverseTime) else 3.0 * max(_FALLS)
+    begin = np.log([size(step, 1), max(later, min(_FALLS))])
+    simplex = begin + np.array([[0.0, 0.0], [-0.7, 0.0], [0.0, -1.0]])
+    minimize(cost, begin, method="Nelder-Mead", options={"maxfev": _POLISHES, "initial_simplex": simplex})
+    return min(found, key=lambda one: one.forecast.gap)
 
 
 def _in_full(task: TuningTask, rule: Rule, path: MeanPath) -> Option:
@@ -155,42 +182,57 @@ def _in_full(task: TuningTask, rule: Rule, path: MeanPath) -> Option:
     return Option(rule, correlated_forecast(path, task.target, *about))
 
 
-def fitted_noise(task: TuningTask, rule: Rule, path: MeanPath, restraint: float) -> Correlated:
-    """Return noise for clip one that leaves the least in the rule's output.
+def fitted_noise(task: TuningTask, rule: Rule, rates: Array, restraint: float) -> Correlated:
+    """Return noise for clip one, calibrated to the budget, with a fitted matrix.
 
     Parameters
     ----------
     task : TuningTask
         The task.
-    rule : Rule
-        A CorrelatedSGD, whose step and sampling are used.
-    path : MeanPath
-        Its mean path.
-    restraint : float
-        Weight of the noise in single iterates. With none, iterates may wander off as far as they like if only later
-        ones return; but the field is not linear that far.
+    rule, rates, restraint
+        As in `fitted_buffers`.
 
     Returns
     -------
     Correlated
-        The noise, calibrated to the budget.
+        The noise.
     """
-    assert isinstance(rule.step, Constant | InverseTime)
-    rates, _ = tail_directions(path, rule.step, task.steps)
+    return _calibrated(task, fitted_buffers(rule, task.problem.records, task.steps, rates, restraint)).noise
+
+
+def fitted_buffers(rule: Rule, records: int, steps: int, rates: Array, restraint: float) -> Array:
+    """Return the matrix of noise that leaves the least in a rule's output, the mean of the last half of its iterates.
+
+    Parameters
+    ----------
+    rule : Rule
+        A CorrelatedSGD, whose step and sampling are used.
+    records, steps : int
+        m and T.
+    rates : array of shape (d,)
+        How fast deviations decay where the run ends.
+    restraint : float
+        Weight of the noise in single iterates. With none, iterates may wander off as far as they like if only later
+        ones return; but the field is not linear that far, and the mean is then drawn away from where it should be.
+
+    Returns
+    -------
+    array of shape (k, 2)
+        The buffers.
+    """
     chosen = np.quantile(rates, np.linspace(0.0, 1.0, min(rates.size, _DIRECTIONS)))
-    responses = [average_response(rule.step, rate, task.steps, task.steps // 2) for rate in chosen]
-    times = [max(round(part * task.steps), 1) for part in _ITERATES]
-    responses += [restraint * _iterate_response(task, rule.step, rate, t) for rate in chosen for t in times]
-    taken = participations(rule.sampling, task.problem.records, task.steps)
-    apart = separation(rule.sampling, task.problem.records)
+    responses = [average_response(rule.step, rate, steps, steps // 2) for rate in chosen]
+    times = [max(round(part * steps), 1) for part in _ITERATES]
+    responses += [restraint * _iterate_response(rule.step, rate, t, steps) for rate in chosen for t in times]
+    taken, apart = participations(rule.sampling, records, steps), separation(rule.sampling, records)
     assert taken is not None
     assert apart is not None
-    return _calibrated(task, fit(np.stack(responses), taken, apart)).noise
+    return fit(np.stack(responses), taken, apart)
 
 
-def _iterate_response(task: TuningTask, step: Schedule, rate: float, t: int) -> Array:
+def _iterate_response(step: Schedule, rate: float, t: int, steps: int) -> Array:
     """Return how much the noise of each step moves iterate t."""
-    return np.append(average_response(step, rate, t, t - 1), np.zeros(task.steps - t))
+    return np.append(average_response(step, rate, t, t - 1), np.zeros(steps - t))
 
 
 def _path_of(paths: Sequence[MeanPath], rule: Rule) -> MeanPath:

@@ -7,7 +7,7 @@ simulated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def _along_paths(task: TuningTask, bar: Progress) -> list[Option]:
     for _ in range(_ROUNDS + 1):
         for clip in clips:
             paths.append(mean_path(task.problem, clip, task.start, task.horizon))
-            found += _along([task], paths[-1])[0]
+            found += _along(task, paths[-1])
             found += [] if plan is None else [correlated_option(task, plan, paths[-1])]
             bar.show(len(paths))
         if not found:
@@ -82,34 +82,15 @@ def thresholds(task: TuningTask) -> Array:
     return np.geomspace(low, high, _CLIPS) if high > low else np.array([high])
 
 
-def options(tasks: Sequence[TuningTask], reach: float) -> list[list[Option]]:
-    """Return, per task, each candidate at one threshold with the best step of a grid.
-
-    The tasks may differ in their budgets only. Presets other than PCSGD and DiceSGD are left out.
-    """
-    first = tasks[0]
-    return _along(tasks, mean_path(first.problem, reach, first.start, first.horizon))
-
-
-def _along(tasks: Sequence[TuningTask], path: MeanPath) -> list[list[Option]]:
-    """Return the options of PCSGD and DiceSGD along one mean path."""
-    first, reach = tasks[0], path.clip
-    trials = [(step, _forecast(first, path, step)) for step in _ladder(first)]
-    ratios = {candidate.ratio for candidate in first.candidates if candidate.preset == "DiceSGD"}
-    errors = {("DiceSGD", ratio): _error_length(first, path, reach / ratio) for ratio in ratios}
-    return [list(_options(task, reach, trials, errors)) for task in tasks]
-
-
-def _options(
-    task: TuningTask, reach: float, trials: list[tuple[InverseTime, Forecast]], errors: dict[tuple[str, float], float]
-) -> Iterator[Option]:
-    """Yield each candidate of a task with its best step, leaving out those whose error does not drain."""
+def _along(task: TuningTask, path: MeanPath) -> Iterator[Option]:
+    """Yield the candidates along one mean path with their best steps, but those whose error does not drain."""
+    trials = [(step, _forecast(task, path, step)) for step in _ladder(task)]
     for candidate in task.candidates:
-        error = errors.get((candidate.preset, candidate.ratio), 0.0)
+        error = 0.0 if candidate.preset == "PCSGD" else _error_length(task, path, path.clip / candidate.ratio)
         if np.isfinite(error):
-            found = [(step, _scaled(task, candidate, reach, error, step, unit)) for step, unit in trials]
+            found = [(step, _scaled(task, candidate, path.clip, error, step, unit)) for step, unit in trials]
             step, expected = min(found, key=lambda option: option[1].gap)
-            yield Option(candidate.rule(step, reach, task.batch), expected)
+            yield Option(candidate.rule(step, path.clip, task.batch), expected)
 
 
 def _forecast(task: TuningTask, path: MeanPath, step: InverseTime) -> Forecast:

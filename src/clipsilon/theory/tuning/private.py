@@ -92,7 +92,7 @@ def private_rule(
     path = stand_in(sketch, problem.dimension, steps)
     task = task._replace(start=path.theta[0], fastest=1.0 / float(path.rates.sum()))
     rule = correlated_option(task, plan, path).rule
-    fitted = fitted_noise(task, rule, path, _RESTRAINT)
+    fitted = fitted_noise(task, rule, path.rates[0], _RESTRAINT)
     rule = replace(rule, noise=fitted._replace(std=fitted.std * path.clip))
     return rule, _together(account(rule, problem.records, steps, budget.delta, budget.adjacency), spent, left), sketch
 

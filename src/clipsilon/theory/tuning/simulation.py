@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon.engine.runner import DivergenceError, run
 from clipsilon.rules.clipping import Adaptive, suggest_quantile
 from clipsilon.rules.noise import Proportional, std_of
 from clipsilon.rules.presets import AdaptiveDPSGD, TrackedSGD
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Constant, InverseTime, Schedule
 from clipsilon.theory.forecast import Forecast
+from clipsilon.theory.tuning.descent import descend, released_models
 from clipsilon.theory.tuning.task import Option, TuningTask, gradient_lengths, samplings_of
 
 Array = NDArray[np.float64]
@@ -34,7 +35,7 @@ _SHARES = (0.5, 1.0, 2.0, 4.0, 8.0)  # clips of TrackedSGD, in units of what mak
 _CLIPPED = (0.003, 0.01, 0.03, 0.1, 0.3)  # fractions of records that AdaptiveDPSGD may clip
 _FIRSTS = (1.0, 0.1, 0.01, 0.001)  # first steps, in units of the largest that is allowed
 _FALLS = (np.inf, 0.3, 0.03)  # a_1/T of the steps; infinite for constant ones
-_MOVES = (3.0, 1.5)  # factors by which thresholds and steps are changed
+_FACTORS = (3.0, 1.5)  # by which thresholds and steps are changed
 
 
 class Point(NamedTuple):
@@ -81,24 +82,22 @@ def simulate(task: TuningTask, preset: str) -> Option | None:
 
     grid = [Point(threshold, first * task.fastest, 0) for threshold, first in product(thresholds, _FIRSTS)]
     scores = {point: score(point) for point in grid}
-    _descend(scores, score, 1.0 if preset == "AdaptiveDPSGD" else np.inf, task.fastest)
-    best = min(scores, key=scores.__getitem__)
+    most = Point(1.0 if preset == "AdaptiveDPSGD" else np.inf, task.fastest, len(_FALLS) - 1)
+    for factor in _FACTORS:
+        best = descend(scores, score, _moves(factor, most), trials=_TRIALS)
     rule = make(best.threshold, _step(task, best))
     return Option(rule, _gap_of(_ends(task, rule, 4 * replicates, seed=2), task.target))
 
 
-def _descend(scores: dict[Point, float], score: Callable[[Point], float], most: float, fastest: float) -> None:
-    """Try the neighbours of the best point until none is better, then closer ones; add all to the scores."""
-    for factor in _MOVES:
-        while True:
-            best = min(scores, key=scores.__getitem__)
-            near = [best._replace(fall=k) for k in range(len(_FALLS)) if abs(k - best.fall) == 1]
-            near += [best._replace(threshold=best.threshold * move) for move in (factor, 1 / factor)]
-            near += [best._replace(first=min(best.first * move, fastest)) for move in (factor, 1 / factor)]
-            new = [point for point in near if point not in scores and point.threshold < most]
-            scores.update((point, score(point)) for point in new)
-            if scores[min(scores, key=scores.__getitem__)] >= scores[best] or len(scores) > _TRIALS:
-                break
+def _moves(factor: float, most: Point) -> list[Callable[[Point], Point | None]]:
+    """Return moves that multiply threshold or first step by a factor or its inverse, or change the fall."""
+    changes = [(factor, 1.0, 0), (1 / factor, 1.0, 0), (1.0, factor, 0), (1.0, 1 / factor, 0)]
+    return [partial(_moved, change=change, most=most) for change in (*changes, (1.0, 1.0, 1), (1.0, 1.0, -1))]
+
+
+def _moved(at: Point, change: tuple[float, float, int], most: Point) -> Point | None:
+    other = Point(at.threshold * change[0], min(at.first * change[1], most.first), at.fall + change[2])
+    return other if other.threshold < most.threshold and 0 <= other.fall <= most.fall else None
 
 
 def _step(task: TuningTask, at: Point) -> Schedule:
@@ -109,11 +108,7 @@ def _step(task: TuningTask, at: Point) -> Schedule:
 
 
 def _ends(task: TuningTask, rule: Rule, replicates: int, seed: int) -> Array:
-    """Return what runs release, of shape (replicates, d); infinite if one diverges."""
-    try:
-        return run(task.problem, rule, task.steps, task.start, replicates, seed, record=2, progress=False).output
-    except DivergenceError:
-        return np.full((replicates, task.target.size), np.inf)
+    return released_models(task.problem, rule, task.steps, task.start, replicates, seed)
 
 
 def _gap_of(ends: Array, target: Array) -> Forecast:
