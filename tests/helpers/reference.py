@@ -92,6 +92,8 @@ def respond(response, theta, x, y, rng):
 
 
 def clip(part, g):
+        case "FixedIntercept":  # the last column is that of ones
+            return np.append(respond(response.response, theta[:-1], x[:-1], y, rng), x[-1])
     norm = np.linalg.norm(g)
     match part:
         case Unclipped():

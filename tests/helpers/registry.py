@@ -25,6 +25,7 @@ ARGUMENTS = {
     "Box": {"low": -0.6, "high": 0.4},
     "Ball": {"size": 0.8},
     "Constant": {"gamma": 0.05},
+    "FixedIntercept": {"response": cs.responses.BestResponse(0.4, 0.5)},
     "InverseTime": {"a0": 2, "a1": 30},
     "Power": {"eta": 0.1, "alpha": 0.5},
     "Piecewise": {"starts": [1, 8, 20], "values": [0.1, 0.04, 0.02]},
