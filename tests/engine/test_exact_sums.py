@@ -125,6 +125,8 @@ def test_no_record_exceeds_its_bound(data):
         st.sampled_from([
             cs.losses.Logistic(), cs.losses.Logistic(l2=0.1), cs.losses.SquaredError(), cs.losses.SquaredError(l2=50.0),
             cs.losses.Huber(0.7, 1e-3), cs.losses.Absolute(), cs.losses.Softmax(2), cs.losses.Softmax(2, l2=5.0),
+            cs.losses.PoissonDeviance(), cs.losses.PoissonDeviance(l2=2.0), cs.losses.GammaDeviance(l2=0.1),
+            cs.losses.Pinball(0.9, 0.1),
         ])
     )  # fmt: skip
     clip = data.draw(st.sampled_from([Norm(1.0), Norm(1e-3), Normalise(1.0), PerClass(0.5, 2)]))

@@ -55,7 +55,8 @@ convex = pytest.mark.parametrize("loss", CONVEX, ids=registry.name)
 def points(loss, count=40, size=3):
     """Return random models and records, with labels that suit the loss."""
     rng = np.random.default_rng(0)
-    labels = (0.0, 1.0) if label_kind(loss) == "binary" else (0.0, 0.8, 2.0, 0.0 if isinstance(loss, Counts) else -1.3)
+    least = 0.0 if isinstance(loss, Counts) or label_kind(loss) == "nonnegative" else -1.3
+    labels = (0.0, 1.0) if label_kind(loss) == "binary" else (0.0, 0.8, 2.0, least)
     for _ in range(count):
         scale = 10.0 ** rng.uniform(-2, 1)
         yield rng.standard_normal(size), scale * rng.standard_normal(size), rng.choice(labels)

@@ -150,7 +150,7 @@ class Problem:
         if labels is None:
             raise ValueError(f"labels must be given for {type(self.loss).__name__}, got None.")
         classes = {"binary": 2, "class": getattr(self.loss, "classes", None)}.get(kind)
-        return checks.labels("labels", labels, self.records, classes)
+        return checks.labels("labels", labels, self.records, classes, 0.0 if kind == "nonnegative" else -np.inf)
 
     @property
     def records(self) -> int:
