@@ -28,26 +28,17 @@ def problem(response, loss=None, table=WITH_ONES):
     return cs.Problem(table, Y, loss=loss or cs.losses.Logistic(l2=0.1), response=response)
 
 
-@pytest.mark.parametrize("response", [FIXED, FixedIntercept(cs.responses.BestResponse(0.5))], ids=str)
-@pytest.mark.parametrize("noise_std", [0.0, 0.2])
-def test_a_run_is_the_reference(response, noise_std):
-    rule = cs.DPSGD(cs.schedules.Constant(0.1), clip=0.8, noise_std=noise_std, batch=20)
-    steps, close = 40, reference.allowance(problem(response), rule, 40)
-    expected, _, _ = reference.run(problem(response), rule, steps, 0.3, seed=11)
-    for table in (WITH_ONES, sparse.csr_array(WITH_ONES)):
-        found = cs.run(problem(response, table=table), rule, steps, 0.3, seed=11, record=range(steps + 1))
-        np.testing.assert_allclose(found.theta[0], expected, **close)
+@pytest.mark.parametrize("table", [WITH_ONES, sparse.csr_array(WITH_ONES)], ids=["dense", "sparse"])
+def test_a_run_is_the_reference(table):
+    reacting = problem(FixedIntercept(cs.responses.BestResponse(0.5)), table=table)
+    rule = cs.DPSGD(cs.schedules.Constant(0.1), clip=0.8, noise_std=0.2, batch=20)
+    expected, _, _ = reference.run(problem(reacting.response), rule, 40, 0.3, seed=11)
+    found = cs.run(reacting, rule, 40, 0.3, seed=11, record=range(41))
+    np.testing.assert_allclose(found.theta[0], expected, **reference.allowance(reacting, rule, 40))
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        cs.DiceSGD(cs.schedules.Constant(0.1), 0.8, 1.1, 0.2, residual_cap=1.7),
-        cs.TrackedSGD(cs.schedules.Constant(0.05), 0.3, 0.2, batch=20, deploy_every=3),
-    ],
-    ids=lambda rule: rule.name,
-)
-def test_a_run_equals_that_of_a_response_which_leaves_the_column_out(rule):
+def test_a_run_equals_that_of_a_response_which_leaves_the_column_out():
+    rule = cs.TrackedSGD(cs.schedules.Constant(0.05), 0.3, 0.2, batch=20, deploy_every=3)
     traces = [cs.run(problem(response), rule, 60, seed=4) for response in (FIXED, MOVING)]
     np.testing.assert_array_equal(traces[0].theta, traces[1].theta)
 
@@ -83,7 +74,7 @@ class Half(NamedTuple):
 @cs.implements(respond, Half)
 def _(response, deployed, features, label, moved, rng):
     for j in range(features.size):
-        moved[j] = features[j] - 0.5 * deployed[j] if deployed.size == 4 and features.size == 4 else np.nan
+        moved[j] = features[j] - 0.3 * deployed[j] if deployed.size == 4 and features.size == 4 else np.nan
     return label
 
 
@@ -100,11 +91,11 @@ def _(response, deployed, features, label, moved, rng):
     return label
 
 
-class FirstOnly(NamedTuple):
+class WritesOne(NamedTuple):
     """Leaves what the record before has left in all columns but the first."""
 
 
-@cs.implements(respond, FirstOnly)
+@cs.implements(respond, WritesOne)
 def _(response, deployed, features, label, moved, rng):
     moved[0] = features[0]
     return label
@@ -124,24 +115,21 @@ def _(response, deployed, features, label, moved, rng):
 
 
 def test_a_response_of_ones_own():
-    rule = cs.DPSGD(cs.schedules.Constant(0.1), clip=0.8, noise_std=0.2, batch=20)
-    own = cs.run(problem(FixedIntercept(Half())), rule, 30, seed=1)
-    ours = cs.run(problem(FixedIntercept(cs.responses.LocationShift(0.5))), rule, 30, seed=1)
-    np.testing.assert_allclose(own.theta, ours.theta, rtol=1e-12)
+    found, expected = (cs.stable_point(problem(response)) for response in (FixedIntercept(Half()), FIXED))
+    np.testing.assert_allclose(found.theta, expected.theta, atol=1e-8)
     constants = problem(FixedIntercept(Half())).constants(2.0)
     assert "sensitivity" in constants.estimated
-    assert 0.4 <= constants.sensitivity <= 0.5
+    assert 0.25 <= constants.sensitivity <= 0.3
     assert is_random(FixedIntercept(Shaking()))
     assert not is_random(FIXED)
-    assert np.isfinite(cs.run(problem(FixedIntercept(Shaking())), rule, 30, seed=1).theta).all()
 
 
 def test_records_are_not_mixed():
     """What a response does not write is NaN, as without the intercept, and such a record adds nothing."""
     with pytest.raises(
-        TypeError, match=r"^respond of FirstOnly must write a number into every entry .* \[1, 2, 3\]\.$"
+        TypeError, match=r"^respond of WritesOne must write a number into every entry .* \[1, 2, 3\]\.$"
     ):
-        problem(FixedIntercept(FirstOnly()))
+        problem(FixedIntercept(WritesOne()))
     x = np.vstack([WITH_ONES[:3], [9.0, 9.0, 9.0, 9.0, 1.0]])
     rule = cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=1e-3, sampling="full", batch=1)
     released = []
@@ -200,7 +188,8 @@ def test_the_certificate_does_not_depend_on_the_response():
     statements = [
         logistic(response=response).fit(X, Y).statement_ for response in (cs.responses.BestResponse(0.5), None)
     ]
-    assert statements[0] == statements[1]
+    assert statements[0].nominal == statements[1].nominal <= 1.0
+    assert statements[0].reasons == statements[1].reasons
 
 
 def test_more_than_two_classes_are_refused():

@@ -197,7 +197,7 @@ class PrivateGLM(PrivateEstimator):
     def _summarizer(self) -> Any:
         if _classifies(self):
             return count_classes
-        if label_kind(self.loss) == "nonnegative":
+        if self.loss is not None and label_kind(self.loss) == "nonnegative":
             return partial(compute_nonnegative_moments, type(self.loss).__name__, False)
         return compute_moments
 
