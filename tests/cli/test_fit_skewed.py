@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import d2_pinball_score, d2_tweedie_score, mean_absolute_error, mean_pinball_loss
 
-import clipsilon as cs
 from clipsilon.cli import fit
 from clipsilon.estimators import PrivateGammaRegressor, PrivatePoissonRegressor, PrivateQuantileRegressor
 from clipsilon.estimators import model_files as models
@@ -77,7 +76,7 @@ def test_certified_and_predicted(data, kind):
     rows = list(csv.reader(run("predict", path, data).stdout.splitlines()))
     assert rows[0] == ["prediction"]
     table = insured()
-    expected = cs.load_model(path).predict(np.column_stack([table["age"], table["power"]]))
+    expected = models.read_model(path).pipeline.predict(np.column_stack([table["age"], table["power"]]))
     np.testing.assert_allclose([float(row[0]) for row in rows[1:]], expected, rtol=1e-12)
     if kind != "quantile":
         assert (expected > 0).all()
@@ -92,7 +91,7 @@ def test_quality(data, kind):
     _, held = fit.split(ROWS, 0.2, np.random.SeedSequence(1).generate_state(3).tolist()[0])
     table = insured()
     y = np.asarray(table[target], dtype=float)[held]
-    predicted = cs.load_model(path).predict(np.column_stack([table["age"], table["power"]])[held])
+    predicted = models.read_model(path).pipeline.predict(np.column_stack([table["age"], table["power"]])[held])
     if kind == "quantile":
         errors = [mean_pinball_loss(y, one, alpha=0.9) for one in (predicted, np.full_like(y, np.quantile(y, 0.9)))]
         expected = {"D²": (d2_pinball_score(y, predicted, alpha=0.9), 0.0), "pinball loss": tuple(errors)}

@@ -21,6 +21,7 @@ FixedIntercept = cs.responses.FixedIntercept
 X, Y = reference.data()
 WITH_ONES = np.column_stack([X, np.ones(len(X))])
 MOVING = cs.responses.LinearShift(0.3, [0, 1, 2, 3])  # moves every column but that of ones
+NO_GRID = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf)
 FIXED = FixedIntercept(cs.responses.LocationShift(0.3))  # the same in other words
 
 
@@ -130,17 +131,12 @@ def test_records_are_not_mixed():
         TypeError, match=r"^respond of WritesOne must write a number into every entry .* \[1, 2, 3\]\.$"
     ):
         problem(FixedIntercept(WritesOne()))
-    x = np.vstack([WITH_ONES[:3], [9.0, 9.0, 9.0, 9.0, 1.0]])
-    rule = cs.DPSGD(cs.schedules.Constant(1.0), clip=1.0, noise_std=1e-3, sampling="full", batch=1)
-    released = []
-    for before in (1.0, -7.0):  # the record before the last one
-        x[2, :4] = before
-        weights = [1.0, 1.0, 0.0, 1.0]
-        mixed = cs.Problem(
-            x, [0, 1, 1, 1], loss=cs.losses.Logistic(), response=FixedIntercept(Sometimes()), weights=weights
-        )
-        released.append(cs.run(mixed, rule, 1, 0.2, seed=0).theta)
-    np.testing.assert_array_equal(*released)
+    job, grid = remote.Job(cs.losses.Logistic(), FixedIntercept(Sometimes()), NoFeedback(), Full(), 2), NO_GRID
+    step = remote.Step(0, Models(np.full(5, 0.1), np.full(5, 0.1)), cs.clipping.Norm(1.0), grid, 0, [])
+    sums = remote.no_sums(job, step)
+    table = np.array([[1.0, 2.0, 3.0, 4.0, 1.0], [9.0, 9.0, 9.0, 9.0, 1.0]])  # the second one is not written in full
+    remote.add_records(job, step, Records(table, np.array([0.0, 1.0]), None), sums)
+    assert np.isnan(sums.v).any()  # and so would add nothing on a grid, instead of the first one's numbers
 
 
 def test_refusals():
@@ -163,8 +159,7 @@ class Unknown(NamedTuple):
 def test_responses_that_workers_do_not_know_are_refused():
     fixed = FIXED._replace(response=cs.responses.Identity())
     job = remote.Job(cs.losses.Logistic(), tuple.__new__(type(fixed), (Unknown(),)), NoFeedback(), Full(), 60)
-    no_grid = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf)
-    step = remote.Step(0, Models(np.zeros(5), np.zeros(5)), cs.clipping.Norm(1.0), no_grid, 0, [])
+    step = remote.Step(0, Models(np.zeros(5), np.zeros(5)), cs.clipping.Norm(1.0), NO_GRID, 0, [])
     with pytest.raises(TypeError, match="response Unknown must be defined in a module that Dask's workers"):
         remote.add_records(job, step, Records(WITH_ONES, Y, None), remote.no_sums(job, step))
 
@@ -188,8 +183,8 @@ def test_the_certificate_does_not_depend_on_the_response():
     statements = [
         logistic(response=response).fit(X, Y).statement_ for response in (cs.responses.BestResponse(0.5), None)
     ]
-    assert statements[0].nominal == statements[1].nominal <= 1.0
-    assert statements[0].reasons == statements[1].reasons
+    assert statements[0].nominal == pytest.approx(statements[1].nominal, rel=1e-9)
+    assert 0.98 <= statements[0].nominal <= 1.0
 
 
 def test_more_than_two_classes_are_refused():
