@@ -440,7 +440,7 @@ def test_a_class_among_held_out_rows_only_is_refused(tmp_path):
     [
         (["fit", "{path}"], "Error: Missing option '--target'.\n"),
         (["fit", "{path}", "--target", "y"], "Error: Missing option '--epsilon'.\n"),
-        (["fit", "{path}", "--target", "y", "--epsilon", "1", "--model", "tree"], "'tree' is not one of 'logistic', 'linear', 'huber'.\n"),
+        (["fit", "{path}", "--target", "y", "--epsilon", "1", "--model", "tree"], "'tree' is not one of 'logistic', 'linear', 'huber', 'poisson', 'gamma', 'quantile'.\n"),
         (["fit", "{path}", "--target", "y", "--epsilon", "1", "--target-range", "a,b"], "must be comma-separated numbers, got 'a,b'.\n"),
         (["predict", "{path}"], "Error: Missing argument 'FILE'.\n"),
     ],
@@ -456,7 +456,7 @@ def test_a_wrong_call_prints_the_usage(tmp_path, words, message):
 def test_fit_offers_every_model_and_method():
     choices = {option.name: getattr(option.type, "choices", None) for option in fit.command.params}
     assert tuple(choices["model"]) == tuple(fit.MODELS)
-    assert [models.new_estimator(kind).get_params()["epsilon"] for kind in fit.MODELS] == [1.0] * 3
+    assert [models.new_estimator(kind).get_params()["epsilon"] for kind in fit.MODELS] == [1.0] * 6
     assert list(choices["method"]) == [
         name for name in estimator_methods.METHODS if "ldp" not in name
     ]  # these need other losses

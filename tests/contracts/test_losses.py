@@ -15,7 +15,7 @@ finite = st.floats(-8, 8)
 
 
 def labels_of(loss):
-    known = {"binary": (0.0, 1.0), "class": (0.0, 1.0, 2.0)}
+    known = {"binary": (0.0, 1.0), "class": (0.0, 1.0, 2.0), "nonnegative": (0.0, 0.7, 3.0)}
     return known.get(label_kind(loss), (-1.3, 0.0, 0.8))
 
 

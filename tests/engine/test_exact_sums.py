@@ -128,6 +128,20 @@ def test_no_record_exceeds_its_bound(data):
         ])
     )  # fmt: skip
     clip = data.draw(st.sampled_from([Norm(1.0), Norm(1e-3), Normalise(1.0), PerClass(0.5, 2)]))
+    assert_bounded(data, kind, loss, clip)
+
+
+@pytest.mark.parametrize(
+    "loss", [cs.losses.PoissonDeviance(l2=2.0), cs.losses.GammaDeviance(l2=0.1), cs.losses.Pinball(0.9, 0.1)], ids=str
+)
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_no_record_exceeds_its_bound_where_slopes_are_skewed_or_explode(loss, data):
+    assert_bounded(data, "dense", loss._replace(l2=data.draw(st.sampled_from([0.0, loss.l2]))), Norm(1.0))
+
+
+def assert_bounded(data, kind, loss, clip):
+    """Draw rows, labels, weights and a model, and compare what one record adds with its bound."""
     classes, columns = getattr(loss, "classes", 1), 4
     theta = np.array(data.draw(st.lists(_NUMBERS, min_size=columns * classes, max_size=columns * classes)))
     rows = np.array(data.draw(st.lists(_NUMBERS, min_size=3 * columns, max_size=3 * columns))).reshape(3, columns)

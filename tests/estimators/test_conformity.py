@@ -7,7 +7,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 import clipsilon as cs
-from clipsilon.estimators import PrivateGLM, PrivateLinearRegression, PrivateLogisticRegression
+from clipsilon.estimators import (
+    PrivateGammaRegressor,
+    PrivateGLM,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivatePoissonRegressor,
+    PrivateQuantileRegressor,
+)
 
 REPEATED = "Repeating a row is not the same as weighing it: it changes the public number of records, and each copy is clipped by itself."
 IMPOSSIBLE = {
@@ -22,6 +29,9 @@ ESTIMATORS = {
     "glm, two classes": PrivateGLM(loss=cs.losses.Savage()),
     "dice": PrivateLogisticRegression(method="dice"),
     "linear, huber": PrivateLinearRegression(loss="huber"),
+    "poisson": PrivatePoissonRegressor(),
+    "gamma": PrivateGammaRegressor(),
+    "quantile": PrivateQuantileRegressor(),
 }
 USUAL = ["logistic", "linear", "glm, real labels"]
 CASES = [

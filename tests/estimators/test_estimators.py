@@ -232,8 +232,10 @@ def test_records_that_react():
     np.testing.assert_allclose(model.theta_, direct(problem, OWN, 20), rtol=1e-12)
     still = logistic(method=OWN, epochs=20, fit_intercept=False).fit(X, BINARY)
     assert any(model.theta_ != still.theta_)
-    with pytest.raises(ValueError, match="fit_intercept must be False with a response"):
-        clone(model).set_params(fit_intercept=True).fit(X, BINARY)
+    with_intercept = logistic(method=OWN, epochs=20, response=cs.responses.BestResponse(0.5)).fit(X, BINARY)
+    fixed = cs.responses.FixedIntercept(cs.responses.BestResponse(0.5))
+    problem = cs.Problem(WITH_ONES, BINARY, loss=cs.losses.Logistic(), response=fixed)
+    np.testing.assert_allclose(with_intercept.theta_, direct(problem, OWN, 20), rtol=1e-12)
 
 
 def test_statements_say_whether_there_was_a_seed():

@@ -43,6 +43,12 @@ def gradient(loss, theta, x, y):
             return np.clip(margin - y, -loss.c, loss.c) * x + loss.l2 * theta
         case "Absolute":
             return np.sign(margin - y) * x
+        case "Pinball":  # a subgradient of max{q·(y − margin), (q − 1)·(y − margin)}
+            return (np.heaviside(margin - y, loss.quantile) - loss.quantile) * x + loss.l2 * theta
+        case "PoissonDeviance":  # d/ds (exp(s) − y·s)
+            return (np.exp(margin) - y) * x + loss.l2 * theta
+        case "GammaDeviance":  # d/ds (s + y/exp(s))
+            return (1 - y / np.exp(margin)) * x + loss.l2 * theta
         case "Clipped":  # paper 5, Lemma 5.1
             return clip(Norm(loss.clip), gradient(loss.loss, theta, x, y))
         case "Sigmoid":
@@ -86,6 +92,8 @@ def respond(response, theta, x, y, rng):
         case "LinearShift":
             mask = np.isin(np.arange(x.size), response.columns)
             return x - response.strength * theta * mask
+        case "FixedIntercept":  # the last column is that of ones
+            return np.append(respond(response.response, theta[:-1], x[:-1], y, rng), x[-1])
         case "Shaken":  # a random response that the tests define
             return x + response.scale * rng.standard_normal(x.size)
     raise AssertionError(response)
@@ -383,6 +391,8 @@ def data(kind="binary", records=60, features=4, seed=3):
     y = x @ np.linspace(-1, 1, features) + 0.5 * rng.standard_normal(records)
     if kind == "class":
         return x, np.digitize(y, [-0.7, 0.7]).astype(float)
+    if kind == "nonnegative":
+        return x, np.maximum(y, 0.0)
     return x, ((y > 0).astype(float) if kind == "binary" else y)
 
 

@@ -233,8 +233,8 @@ def weights(name: str, value: object, size: int) -> Array:
     return frozen(result)
 
 
-def labels(name: str, value: object, size: int, classes: int | None) -> Array:
-    """Return one finite label per record: 0, 1, …, `classes` − 1, or any number if `classes` is None."""
+def labels(name: str, value: object, size: int, classes: int | None, least: float = -np.inf) -> Array:
+    """Return one finite label per record: 0, 1, …, `classes` − 1; without `classes`, any number from `least` on."""
     result = floats(name, value)
     if result.shape != (size,):
         raise ValueError(f"{name} must hold one label for each of {size} records, got shape {result.shape}.")
@@ -244,6 +244,8 @@ def labels(name: str, value: object, size: int, classes: int | None) -> Array:
         if wrong.size:
             known = "0 and 1" if classes == 2 else f"0 to {classes - 1}"
             raise ValueError(f"{name} must hold labels {known} only, got {wrong[0]:g}.")
+    if result.size and result.min() < least:
+        raise ValueError(f"{name} must hold numbers of at least {least:g}, got {result.min():g}.")
     return frozen(result)
 
 

@@ -287,6 +287,12 @@ def all_ours(part: Part) -> bool:
     return is_ours(type(part)) and all(all_ours(field) for field in nested)
 
 
+def all_ours_compiled(kind: Any) -> bool:
+    """Return the same for the type that a part has in compiled code."""
+    nested = [field for field in kind.types if isinstance(field, types.BaseNamedTuple)]
+    return is_ours(kind.instance_class) and all(map(all_ours_compiled, nested))
+
+
 def fingerprint(part: Part) -> str:
     """Return a digest of a part: its type, its numbers and, for users' parts, the code attached to it."""
     content: list[Any] = [type(part).__module__, type(part).__qualname__]

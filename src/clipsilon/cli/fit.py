@@ -75,6 +75,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     callback=parse_numbers,
     help="Range of most targets of numbers, such as 0,100; default: learnt without noise.",
 )
+@click.option("--quantile", type=float, help="Quantile that model quantile predicts; default: 0.5.")
 @ignore_option
 @click.option("--scale-epsilon", type=float, help="Part of ε for learning the columns' scales; default: a tenth.")
 @click.option(
@@ -140,8 +141,9 @@ class Request:
         The column to predict.
     epsilon, delta : float
         Budget of scaling and training together.
-    model : {"logistic", "linear", "huber"}, optional
-        Kind of model; by default linear with `target_range`, and logistic with `classes` or for two values.
+    model : str, optional
+        Kind of model, a key of `MODELS`; by default linear with `target_range`, and logistic with `classes` or for two
+        values.
     method : str, default "dpsgd"
         One of `METHODS`.
     adjacency : str, default "zero-out"
@@ -152,6 +154,8 @@ class Request:
         All labels of the target; by default learnt without noise.
     target_range : pair of numbers, optional
         Range of most targets; by default learnt without noise.
+    quantile : float, optional
+        What a model of kind "quantile" predicts; by default the median.
     ignore : sequence of str, optional
         Columns to leave out.
     scale_epsilon : float, optional
@@ -176,6 +180,7 @@ class Request:
     l2: float = 0.0
     classes: Sequence[str] | None = None
     target_range: Sequence[float] | None = None
+    quantile: float | None = None
     ignore: Sequence[str] = ()
     scale_epsilon: float | None = None
     bounds: Path | None = None
@@ -206,6 +211,10 @@ class Request:
         if self.target_range is not None and not _is_range(self.target_range):
             given = ", ".join(f"{number:g}" for number in self.target_range)
             raise ValueError(f"target range must be a low and a high number, in this order, got {given}.")
+        if self.quantile is not None:
+            checks.open_fraction("quantile", self.quantile)
+            if self.model != "quantile":
+                raise ValueError(f"quantile must be omitted unless model is 'quantile', got {self.quantile:g}.")
         if self.classes is not None and len(set(self.classes)) < 2:
             raise ValueError(f"classes must be at least two different labels, got {', '.join(self.classes)!r}.")
 
@@ -375,6 +384,8 @@ def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], r
     for scaler in scalers:
         budget = remaining(budget, scaler.statement_, target.kind, request.method, records, columns)
     about = {"method": request.method, "l2": request.l2, **target.settings}
+    if request.quantile is not None:
+        about["quantile"] = request.quantile
     return model_files.new_estimator(target.kind, **budget._asdict(), **about)
 
 

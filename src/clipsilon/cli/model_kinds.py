@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from clipsilon.problems.losses import Huber, Logistic, SquaredError
+from clipsilon.problems.losses import GammaDeviance, Huber, Logistic, Pinball, PoissonDeviance, SquaredError
 from clipsilon.problems.losses.base import Loss, label_kind
 
-MODELS: dict[str, Loss] = {"logistic": Logistic(), "linear": SquaredError(), "huber": Huber()}
+MODELS: dict[str, Loss] = {
+    "logistic": Logistic(),
+    "linear": SquaredError(),
+    "huber": Huber(),
+    "poisson": PoissonDeviance(),
+    "gamma": GammaDeviance(),
+    "quantile": Pinball(),
+}
 
 
 def predicts_classes(kind: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
+from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, mean_pinball_loss, roc_auc_score
 from sklearn.pipeline import Pipeline
 
 from clipsilon.cli.model_kinds import predicts_classes
@@ -47,15 +48,21 @@ def measure_quality(model: Model, features: Array, labels: NDArray[Any]) -> tupl
     Returns
     -------
     tuple of Measure
-        Accuracy, AUC and log loss of a classifier; R² and mean absolute error of a regression.
+        Accuracy, AUC and log loss of a classifier; mean absolute error of a regression, after R², or D² for counts and
+        amounts; D² and pinball loss of a quantile.
     """
     if predicts_classes(model.kind):
         return _classifier_quality(model.pipeline, features, labels)
-    predicted, mean = model.pipeline.predict(features), np.full(len(labels), labels.mean())
-    varies = np.ptp(labels) > 0
+    estimator, varies = model.pipeline.named_steps["model"], np.ptp(labels) > 0
+    explained = model.pipeline.score(features, labels) if varies else np.nan
+    name, constant, error = "mean absolute error", labels.mean(), mean_absolute_error
+    if model.kind == "quantile":
+        name, constant = "pinball loss", np.quantile(labels, estimator.quantile)
+        error = partial(mean_pinball_loss, alpha=estimator.quantile)
+    predicted, same = model.pipeline.predict(features), np.full(len(labels), constant)
     return (
-        Measure("R²", r2_score(labels, predicted) if varies else np.nan, 0.0 if varies else np.nan),
-        Measure("mean absolute error", mean_absolute_error(labels, predicted), mean_absolute_error(labels, mean)),
+        Measure("R²" if model.kind in ("linear", "huber") else "D²", explained, 0.0 if varies else np.nan),
+        Measure(name, error(labels, predicted), error(labels, same)),
     )
 
 
@@ -64,7 +71,7 @@ def describe_baseline(kind: str, labels: NDArray[Any]) -> str:
     if not labels.size:
         return ""
     if not predicts_classes(kind):
-        return "always their mean"
+        return "always their quantile" if kind == "quantile" else "always their mean"
     values, counts = np.unique(labels, return_counts=True)
     return f"always {values[counts.argmax()]!s}"
 

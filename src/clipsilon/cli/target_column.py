@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon.cli.columns import finite
-from clipsilon.cli.model_kinds import predicts_classes
+from clipsilon.cli.model_kinds import MODELS, predicts_classes
 from clipsilon.cli.tables import Table, real_labels
+from clipsilon.problems.losses.base import label_kind
 
 
 class Target(NamedTuple):
@@ -18,8 +19,8 @@ class Target(NamedTuple):
 
     Parameters
     ----------
-    kind : {"logistic", "linear", "huber"}
-        Kind of model.
+    kind : str
+        Kind of model, a key of `MODELS`.
     labels : array
         Integers or text for a logistic model, numbers for the others; one per row.
     settings : dict
@@ -41,7 +42,7 @@ def read_target(
     table : Table
         The user's table.
     model : str or None
-        "logistic", "linear" or "huber"; None chooses by the other arguments, or logistic for two values.
+        A key of `MODELS`; None chooses by the other arguments, or logistic for two values.
     classes : sequence of str, or None
         All possible labels, if the user stated them.
     target_range : sequence of two numbers, or None
@@ -59,7 +60,9 @@ def read_target(
     kind = model or _natural_kind(table, classes, target_range)
     if not predicts_classes(kind):
         known = {} if target_range is None else {"target_range": tuple(target_range)}
-        return Target(kind, real_labels(table), known)
+        labels = real_labels(table)
+        _check_sign(kind, labels, table.target_name)
+        return Target(kind, labels, known)
     labels = _whole(table.target)
     if labels.dtype.kind == "f":
         raise ValueError(
@@ -67,6 +70,14 @@ def read_target(
             f"{labels[labels != np.rint(labels)][0]:g}: use model 'linear' or 'huber'."
         )
     return Target(kind, labels, {} if classes is None else {"classes": _matching(classes, labels, table.target_name)})
+
+
+def _check_sign(kind: str, labels: NDArray[np.float64], name: str) -> None:
+    """Raise ValueError if a target is negative, or an amount is 0, for a kind of model that takes none such."""
+    least = labels.min()
+    if label_kind(MODELS[kind]) == "nonnegative" and (least < 0 or (kind == "gamma" and least == 0)):
+        allowed = "above 0" if kind == "gamma" else "of at least 0"
+        raise ValueError(f"target {name!r} must hold numbers {allowed} for model {kind!r}, got {least:g}.")
 
 
 def check_split(target: Target, name: str, train: NDArray[np.int64], held_out: NDArray[np.int64]) -> None:

@@ -23,7 +23,7 @@ from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.parts import implementation, implemented, is_ours
+from clipsilon._core.parts import all_ours_compiled, implementation, implemented
 from clipsilon._core.products import fused
 from clipsilon._core.rows import (
     MARGIN,
@@ -211,7 +211,7 @@ def _forgotten(part, vector):
         for j in range(vector.size):
             vector[j] = np.nan
 
-    return (lambda part, vector: None) if is_ours(part.instance_class) else overwrite
+    return (lambda part, vector: None) if all_ours_compiled(part) else overwrite
 
 
 def _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept):

@@ -6,15 +6,14 @@ A step has two halves. `batch.add_batch` sums the records of the batch; `finish_
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import types
 from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.parts import implemented, is_ours
+from clipsilon._core.parts import all_ours_compiled, implemented
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, add_correlated, add_normal, round_fed_back, step_grid
@@ -243,13 +242,7 @@ def _shown_to(loss, response, views, theta, deployed):  # type: ignore[no-untype
         theta_view, deployed_view = views
         return Models(theta_view, deployed_view)
 
-    return own if _all_ours(loss) and _all_ours(response) else read_only
-
-
-def _all_ours(part: Any) -> bool:
-    """Return whether a compiled part, and every part in it, is of this package."""
-    nested = [field for field in part.types if isinstance(field, types.BaseNamedTuple)]
-    return is_ours(part.instance_class) and all(map(_all_ours, nested))
+    return own if all_ours_compiled(loss) and all_ours_compiled(response) else read_only
 
 
 @register_jitable(**INNER)  # type: ignore[untyped-decorator]

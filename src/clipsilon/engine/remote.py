@@ -31,7 +31,7 @@ from clipsilon.engine.trace import Trace
 from clipsilon.problems.losses.base import Loss, gradient
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region
-from clipsilon.problems.responses import Response, is_random, respond
+from clipsilon.problems.responses import Response, is_random, moving, respond
 from clipsilon.rules.clipping import Clip, add_clipped, at_step, count_width, largest_norm
 from clipsilon.rules.feedback import Feedback, keep, remembers
 from clipsilon.rules.noise import Local, deviation
@@ -218,7 +218,7 @@ def _check_parts(parts: RecordParts) -> None:
     """Raise TypeError if a user's part was sent here without its functions."""
     needed = {"loss": gradient, "response": respond, "clip": add_clipped, "feedback": keep}
     for role, operation in needed.items():
-        kind = type(getattr(parts, role))
+        kind = type(moving(getattr(parts, role)))
         if implementation(operation, kind) is None:
             raise TypeError(f"{role} {kind.__name__} must be defined in a module that Dask's workers can import.")
 

@@ -2,7 +2,9 @@
 
 from clipsilon.estimators.classification import PrivateLogisticRegression
 from clipsilon.estimators.glm import PrivateGLM
+from clipsilon.estimators.log_link import PrivateGammaRegressor, PrivatePoissonRegressor
 from clipsilon.estimators.methods import METHODS
+from clipsilon.estimators.quantile import PrivateQuantileRegressor
 from clipsilon.estimators.regression import PrivateLinearRegression
 from clipsilon.estimators.scaler import PrivateScaler
 from clipsilon.estimators.total import TotalPrivacy, total_privacy
@@ -12,8 +14,11 @@ __all__ = [
     "METHODS",
     "PrivacyWarning",
     "PrivateGLM",
+    "PrivateGammaRegressor",
     "PrivateLinearRegression",
     "PrivateLogisticRegression",
+    "PrivatePoissonRegressor",
+    "PrivateQuantileRegressor",
     "PrivateScaler",
     "TotalPrivacy",
     "total_privacy",

@@ -30,9 +30,9 @@ from clipsilon.privacy.accounting.profiles import worst
 from clipsilon.privacy.certificate import Certificate
 from clipsilon.privacy.statement import SEEDED, Statement, about_noise, about_seed, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
-from clipsilon.problems.losses.base import Loss
+from clipsilon.problems.losses.base import Loss, label_kind
 from clipsilon.problems.problem import Problem
-from clipsilon.problems.responses import Response
+from clipsilon.problems.responses import FixedIntercept, Response
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Schedule
 
@@ -136,10 +136,6 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         thread_count(self.n_jobs)
         if self.progress is not None:
             checks.flag("progress", self.progress)
-        if self.fit_intercept and self.response is not None:
-            raise ValueError(
-                "fit_intercept must be False with a response: the column of ones would react to the model, too."
-            )
         for name in () if reset else ("delta", "adjacency"):
             now, first = getattr(self, name), getattr(self.statement_, name)
             if not isinstance(now, type(first)) or now != first:
@@ -153,7 +149,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         features, targets, weights = self._validated(X, y, sample_weight, reset)
         encode, learnt = self._encode(self._summarizer()(targets, weights), known)
         labels, all_weights = encode(targets, weights)
-        problem = Problem(features, labels, loss=self._loss(), response=self.response, weights=all_weights)
+        problem = Problem(features, labels, loss=self._loss(), response=self._reaction(), weights=all_weights)
         runner = MemoryRunner(problem, thread_count(self.n_jobs), self.progress)
         digests = compute_digests(features, self.n_features_in_)
         return _Prepared(runner, features.shape[1], weights is not None, learnt, digests)
@@ -170,7 +166,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             survey,
             encode,
             loss=self._loss(),
-            response=self.response,
+            response=self._reaction(),
             has_intercept=self.fit_intercept,
             progress=self.progress,
         )
@@ -209,6 +205,14 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     @abstractmethod
     def _loss(self) -> Loss:
         """Return the loss; called after `_encode`."""
+
+    def _reaction(self) -> Response | None:
+        """Return how records react: a column of ones, if there is one, does not; called after `_encode`."""
+        if self.response is None or not self.fit_intercept:
+            return self.response
+        if label_kind(self._loss()) == "class":
+            raise ValueError("fit_intercept must be False with a response and more than two classes, got True.")
+        return FixedIntercept(self.response)
 
     # -- plan ---------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ evidence.
 - **Clip**: a small multiple of √d. The effect of noise on θ depends on the clip only through the travel below, so a
   small clip costs nothing, and it bounds the influence of outliers. With weights, the clip is as large as the gradients
   are, because weights have no effect where all gradients are clipped to one norm. The same holds with a response: there
-  the goal is a point, the stable one, and nothing corrects the length of θ afterwards.
+  the goal is a point, the stable one, and nothing corrects the length of θ afterwards. Losses of skewed residuals state
+  up to which size clipping their slopes would move the estimate.
 - **Travel** L = clip·(sum of the step sizes): the largest distance that θ can cover. Noise moves each entry of θ by
   about L/(n·μ), where μ is the Gaussian privacy of (ε, δ), and a margin by √d·L/(n·μ). L keeps this at a fixed size, up
   to a limit beyond which noise is no longer what limits accuracy.
@@ -70,7 +71,13 @@ class _Scale(NamedTuple):
 # targets of unit order. Its clip is of the size of the residuals: a smaller one would find medians.
 _CLASSES = _Scale(0.05, 1.0, 2.5, 10_000.0, 0.25)
 _NUMBERS = _Scale(0.5, 0.5, 0.5, 1_000.0, 1.0)
-_SCALES = {"binary": _CLASSES, "class": _CLASSES, "real": _NUMBERS, "none": _NUMBERS}  # by `label_kind` of the loss
+_SCALES = {  # by `label_kind` of the loss
+    "binary": _CLASSES,
+    "class": _CLASSES,
+    "nonnegative": _NUMBERS,
+    "real": _NUMBERS,
+    "none": _NUMBERS,
+}
 
 _WEIGHTED_CLIP = 0.5  # times the largest weight: if all gradients were clipped to one norm, weights would do nothing
 _REACH = 2.0  # in units of √d: a few times the length of the first gradients
@@ -89,6 +96,7 @@ def defaults(
     labels: str = "binary",
     weight: float | None = None,
     reacts: bool = False,
+    slope: float = 0.0,
 ) -> Settings:
     """Return the default settings for data of this size and this budget.
 
@@ -100,11 +108,14 @@ def defaults(
         The privacy budget.
     labels : str, default "binary"
         Which labels the loss takes (`problems.losses.base.label_kind`): "binary" or "class" for losses of the margin
-        of a class, whose slopes are bounded; "real" for errors of targets of unit order; "none" is treated as "real".
+        of a class, whose slopes are bounded; "real" and "nonnegative" for targets of unit order; "none" is treated as
+        "real".
     weight : float, optional
         The largest weight of a record; None if records have no weights.
     reacts : bool, default False
         Whether records react to the model.
+    slope : float, default 0.0
+        Up to which size slopes should stay unclipped (`problems.losses.base.unclipped_slope`).
 
     Returns
     -------
@@ -114,13 +125,13 @@ def defaults(
     records, columns = checks.count("records", records), checks.count("columns", columns)
     scale = checks.choice("labels", labels, _SCALES)
     mu = largest_mu(checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta))
-    clip = _clip(scale, weight, reacts) * sqrt(columns)
+    size = 1.0 if weight is None else weight
+    clip = max(_clip(scale, weight, reacts), slope * size) * sqrt(columns)
     effective = records * mu
     noise = min(scale.noise, max(_LEAST_NOISE, effective / columns))
     travel = noise * min(effective, scale.enough) / sqrt(columns)
     step = Constant(travel / (clip * _STEPS))
-    size = 1.0 if weight is None else weight
-    reach, stable_step = _REACH * size * sqrt(columns), 1.0 / (scale.curvature * size * columns)
+    reach, stable_step = max(_REACH, slope) * size * sqrt(columns), 1.0 / (scale.curvature * size * columns)
     return Settings(clip, _batch(records, columns), _STEPS, step, Average(3.0), reach, stable_step)
 
 

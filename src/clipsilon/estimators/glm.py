@@ -16,7 +16,14 @@ from clipsilon.estimators.base import Encoding, PrivateEstimator
 from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.classification import first_classes
 from clipsilon.estimators.inputs import Array
-from clipsilon.estimators.targets import compute_moments, count_classes, encode_labels, resolve_classes, scale_targets
+from clipsilon.estimators.targets import (
+    compute_moments,
+    compute_nonnegative_moments,
+    count_classes,
+    encode_labels,
+    resolve_classes,
+    scale_targets,
+)
 from clipsilon.problems.losses import SquaredError
 from clipsilon.problems.losses.base import Loss, is_linear, label_kind
 from clipsilon.problems.responses import Response
@@ -188,7 +195,11 @@ class PrivateGLM(PrivateEstimator):
         return self.classes
 
     def _summarizer(self) -> Any:
-        return count_classes if _classifies(self) else compute_moments
+        if _classifies(self):
+            return count_classes
+        if self.loss is not None and label_kind(self.loss) == "nonnegative":
+            return partial(compute_nonnegative_moments, type(self.loss).__name__, False)
+        return compute_moments
 
     def _encode(self, summary: Any, known: ArrayLike | None) -> Encoding:
         if not _classifies(self):

@@ -38,7 +38,7 @@ class Model(NamedTuple):
     Parameters
     ----------
     kind : str
-        "logistic", "linear" or "huber".
+        "logistic", "linear", "huber", "poisson", "gamma" or "quantile".
     pipeline : Pipeline
         The steps "scaler", unless columns are not scaled, and "model".
     columns : tuple of str
@@ -138,7 +138,7 @@ def _scaling(scaler: PrivateScaler) -> dict[str, Any]:
     }
 
 
-_SETTINGS = ("epsilon", "delta", "method", "l2", "adjacency", "classes", "target_range")
+_SETTINGS = ("epsilon", "delta", "method", "l2", "adjacency", "classes", "target_range", "quantile")
 
 
 def _fitted(estimator: Any) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _scaler(content: dict[str, Any], columns: int) -> PrivateScaler:
 
 
 def new_estimator(kind: str, **settings: Any) -> Any:
-    """Make an unfitted estimator of a kind: "logistic", "linear" or "huber"."""
+    """Make an unfitted estimator of a kind, such as "logistic"."""
     return checks.choice("model", kind, _KINDS).make(**settings)
 
 
@@ -233,8 +233,8 @@ def _restore_regressor(estimator: Any, content: dict[str, Any], columns: int) ->
     estimator.target_range_ = low, high
     estimator.coef_ = checks.vector("coefficients", content["coefficients"], columns)
     estimator.intercept_ = np.float64(checks.number("intercept", content["intercept"]))
-    theta = np.append(estimator.coef_, estimator.intercept_ - (low + high) / 2)
-    estimator.theta_ = theta / ((high - low) / 4)  # in units of the range, as it was learnt
+    origin, unit = estimator._margin_units()
+    estimator.theta_ = np.append(estimator.coef_, estimator.intercept_ - origin) / unit  # as it was learnt
 
 
 def _logistic(**settings: Any) -> PrivateLogisticRegression:
@@ -249,6 +249,12 @@ def _linear(loss: str, **settings: Any) -> PrivateLinearRegression:
     return PrivateLinearRegression(loss=loss, **settings)
 
 
+def _regressor(name: str, **settings: Any) -> Any:
+    from clipsilon import estimators
+
+    return getattr(estimators, name)(**settings)
+
+
 class _Kind(NamedTuple):
     """How the estimator of a kind of model is made, and restored from a file."""
 
@@ -260,6 +266,9 @@ _KINDS = {
     "logistic": _Kind(_logistic, _restore_classifier),
     "linear": _Kind(partial(_linear, "squared"), _restore_regressor),
     "huber": _Kind(partial(_linear, "huber"), _restore_regressor),
+    "poisson": _Kind(partial(_regressor, "PrivatePoissonRegressor"), _restore_regressor),
+    "gamma": _Kind(partial(_regressor, "PrivateGammaRegressor"), _restore_regressor),
+    "quantile": _Kind(partial(_regressor, "PrivateQuantileRegressor"), _restore_regressor),
 }
 
 

@@ -22,7 +22,7 @@ from clipsilon.privacy.accounting.gaussian import largest_mu
 from clipsilon.privacy.calibration import calibrated
 from clipsilon.privacy.certificate import require_public_size
 from clipsilon.privacy.statement import Statement, account
-from clipsilon.problems.losses.base import Loss, dimension, label_kind
+from clipsilon.problems.losses.base import Loss, dimension, label_kind, unclipped_slope
 from clipsilon.rules.clipping import Adaptive, Norm
 from clipsilon.rules.noise import Proportional
 from clipsilon.rules.rule import Rule, join_phases
@@ -169,8 +169,8 @@ def statement_of(plan: TrainingPlan, records: int, delta: float, adjacency: str)
 
 def _default_settings(task: Task) -> Settings:
     epsilon, delta, _ = task.budget
-    labels = label_kind(task.loss)
-    return defaults(task.records, task.columns, epsilon, delta, labels, task.largest_weight, task.reacts)
+    about = label_kind(task.loss), task.largest_weight, task.reacts, unclipped_slope(task.loss)
+    return defaults(task.records, task.columns, epsilon, delta, *about)
 
 
 def _epochs(task: Task, settings: Settings) -> float:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import RegressorMixin
 
 from clipsilon._core import checks
-from clipsilon.estimators.base import Encoding, PrivateEstimator
-from clipsilon.estimators.chunkwise import chunkwise
-from clipsilon.estimators.inputs import Array
-from clipsilon.estimators.targets import Moments, compute_moments, scale_targets
+from clipsilon.estimators.target_range import TargetRangeRegressor
 from clipsilon.problems.losses import Huber, SquaredError
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
@@ -21,12 +15,12 @@ from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Schedule
 
 if TYPE_CHECKING:
-    from clipsilon.estimators.inputs import Column, RandomState, Table
+    from clipsilon.estimators.inputs import RandomState
 
 _LOSSES = {"squared": SquaredError, "huber": Huber}
 
 
-class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
+class PrivateLinearRegression(TargetRangeRegressor):
     """Linear regression with differential privacy, with squared error or Huber's loss.
 
     Targets are measured from the middle of `target_range` in units of a quarter of its width, so that they are of unit
@@ -108,83 +102,25 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         n_jobs: int | None = None,
         progress: bool | None = None,
     ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.method = method
-        self.random_state = random_state
+        super().__init__(
+            epsilon,
+            delta,
+            method,
+            random_state,
+            target_range=target_range,
+            clip=clip,
+            batch=batch,
+            epochs=epochs,
+            step=step,
+            l2=l2,
+            fit_intercept=fit_intercept,
+            response=response,
+            adjacency=adjacency,
+            n_jobs=n_jobs,
+            progress=progress,
+        )
         self.loss = loss
-        self.target_range = target_range
-        self.clip = clip
-        self.batch = batch
-        self.epochs = epochs
-        self.step = step
-        self.l2 = l2
-        self.fit_intercept = fit_intercept
-        self.response = response
-        self.adjacency = adjacency
-        self.n_jobs = n_jobs
-        self.progress = progress
-
-    def partial_fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
-        """Continue from the present model with records of *other* people, at the same ε for each of them.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for `fit`.
-
-        Returns
-        -------
-        self
-            The fitted estimator.
-        """
-        reset = not hasattr(self, "theta_")
-        return self._learn(X, y, sample_weight, self._declared_targets() if reset else self.target_range_, reset)
-
-    @chunkwise
-    def predict(self, X: Table) -> Array:
-        """Return ⟨x, `coef_`⟩ + `intercept_` for each row."""
-        return self._scores(X)
-
-    def _has_numeric_targets(self) -> bool:
-        return True
-
-    def _declared_targets(self) -> ArrayLike | None:
-        return self.target_range
-
-    def _summarizer(self) -> Any:
-        return compute_moments
-
-    def _encode(self, summary: Moments, known: ArrayLike | None) -> Encoding:
-        notes: tuple[str, ...] = ()
-        if known is None:
-            known = _learnt_range(summary)
-            notes = ("The range of the targets was learnt from y without budget; give it as target_range=.",)
-        self.target_range_ = _check_range(known)
-        return Encoding(partial(scale_targets, *self._units()), notes)
-
-    def _units(self) -> tuple[float, float]:
-        """Return the middle of the range and a quarter of its width."""
-        low, high = self.target_range_
-        return (low + high) / 2, (high - low) / 4
 
     def _loss(self) -> Loss:
         loss: Loss = checks.choice("loss", self.loss, _LOSSES)(l2=self.l2)
         return loss
-
-    def _set_coefficients(self, theta: Array) -> None:
-        middle, unit = self._units()
-        coefficients, intercept = self._split_intercept(theta)
-        self.coef_, self.intercept_ = unit * coefficients, middle + unit * intercept
-
-
-def _learnt_range(moments: Moments) -> tuple[float, float]:
-    deviation = float(np.sqrt(moments.variance)) or 1.0
-    return moments.mean - 2 * deviation, moments.mean + 2 * deviation
-
-
-def _check_range(known: ArrayLike) -> tuple[float, float]:
-    bounds = checks.floats("target_range", known)
-    if bounds.shape != (2,) or not np.isfinite(bounds).all() or not bounds[0] < bounds[1]:
-        raise ValueError(f"target_range must be a low and a high number, got {known!r}.")
-    return float(bounds[0]), float(bounds[1])

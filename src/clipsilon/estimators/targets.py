@@ -83,6 +83,29 @@ def compute_moments(y: ArrayLike, weights: Array | None) -> Moments:
         return Moments(len(y), float(np.mean(y)), float(np.var(y)))
 
 
+def compute_nonnegative_moments(model: str, positive: bool, y: ArrayLike, weights: Array | None) -> Moments:
+    """Compute the moments of y, or raise ValueError if a target is negative.
+
+    Parameters
+    ----------
+    model : str
+        What needs such targets, for the message.
+    positive : bool
+        Whether 0 is refused as well.
+    y, weights
+        As for `compute_moments`.
+
+    Returns
+    -------
+    Moments
+    """
+    least = np.min(floats("y", y))
+    if least < 0 or (positive and least == 0):
+        allowed = "above 0" if positive else "of at least 0"
+        raise ValueError(f"y must hold numbers {allowed} for {model}, got {least:g}.")
+    return compute_moments(y, weights)
+
+
 def merge(summaries: list[Summary]) -> Summary:
     """Merge the summaries of several chunks, in their order."""
     return reduce(lambda one, other: one.merge(other), summaries)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clipsilon._core.parts import is_ours
+from clipsilon._core.parts import all_ours
 from clipsilon.problems.losses.base import Loss, MarginBounds, gradient, is_margin_loss, label_kind, penalty
 from clipsilon.problems.losses.clipped import Clipped
 from clipsilon.problems.losses.quadratic import Quadratic
@@ -107,7 +107,7 @@ def constants(
     else:
         beta, reach = _estimate_response(inputs)
         estimated = _ALL  # all of them depend on how far records can move
-    if not is_ours(type(response)):
+    if not all_ours(response):
         estimated = _ALL  # it may also change labels, for which there is no bound
     if isinstance(loss, Quadratic):
         values = _quadratic(inputs, reach)
@@ -164,7 +164,7 @@ def _margin(inputs: _Inputs, reach: float) -> tuple[float, float, float, float]:
     with np.errstate(invalid="ignore"):  # ∞ times a zero row is NaN, which nanmax ignores
         smoothness = l2 + float(np.nanmax(bounds.high * norms**2))
         in_features = bounds.slope + bounds.high * inputs.radius * norms
-    in_label = 0.0 if is_ours(type(inputs.response)) else _label_slopes(inputs, bounds) * norms
+    in_label = 0.0 if all_ours(inputs.response) else _label_slopes(inputs, bounds) * norms
     data_smoothness = float(np.nanmax(np.hypot(in_features, in_label)))
     return mu, smoothness, data_smoothness, float(np.max(bounds.slope * norms)) + l2 * inputs.radius
 

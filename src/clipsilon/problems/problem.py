@@ -16,7 +16,7 @@ from clipsilon._core.rows import dense, first_row
 from clipsilon.problems.constants import Constants, constants
 from clipsilon.problems.losses.base import Loss, dimension, gradient, label_kind, value
 from clipsilon.problems.regions import Everywhere, Region, project
-from clipsilon.problems.responses import Identity, Response, is_random, respond
+from clipsilon.problems.responses import Identity, Response, is_random, moving, respond
 
 Array = NDArray[np.float64]
 
@@ -107,7 +107,8 @@ class Problem:
                 self._check_gradient(theta, moved, label)
                 value(self.loss, theta, moved, label)
         if str(rng.bit_generator.state) != before and not is_random(self.response):
-            raise TypeError(f"response {type(self.response).__name__} draws at random but lacks `random = True`.")
+            name = type(moving(self.response)).__name__
+            raise TypeError(f"response {name} draws at random but lacks `random = True`.")
 
     def _check_gradient(self, theta: Array, moved: Array, label: float) -> None:
         """Raise TypeError unless a loss writes its whole gradient, whatever the array held before."""
@@ -128,7 +129,7 @@ class Problem:
 
     def _check_reaction(self, moved: Array, label: object) -> None:
         """Raise TypeError unless a response returned a label and wrote all features."""
-        name = type(self.response).__name__
+        name = type(moving(self.response)).__name__
         if not isinstance(label, float):
             raise TypeError(f"respond of {name} must return the label, got {label!r}.")
         missing = np.flatnonzero(np.isnan(moved))
@@ -149,7 +150,7 @@ class Problem:
         if labels is None:
             raise ValueError(f"labels must be given for {type(self.loss).__name__}, got None.")
         classes = {"binary": 2, "class": getattr(self.loss, "classes", None)}.get(kind)
-        return checks.labels("labels", labels, self.records, classes)
+        return checks.labels("labels", labels, self.records, classes, 0.0 if kind == "nonnegative" else -np.inf)
 
     @property
     def records(self) -> int:
@@ -198,7 +199,7 @@ def _explain_writing(problem: Problem) -> Iterator[None]:
     except ValueError as error:
         if "read-only" not in str(error):
             raise
-        names = f"loss {type(problem.loss).__name__} and response {type(problem.response).__name__}"
+        names = f"loss {type(problem.loss).__name__} and response {type(moving(problem.response)).__name__}"
         raise TypeError(
             f"{names} must not write to θ, to the record or to their own arrays, got one that does."
         ) from error

@@ -7,17 +7,18 @@ may change as well. A random response draws from the generator that it receives 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import columns, nonnegative, number, positive
-from clipsilon._core.parts import Part, checked, implements, operation, traits
+from clipsilon._core.parts import Part, checked, implements, operation, require, traits
 from clipsilon._core.vectors import norm
 
-__all__ = ["BestResponse", "Identity", "LinearShift", "LocationShift", "Response", "respond"]
+__all__ = ["BestResponse", "FixedIntercept", "Identity", "LinearShift", "LocationShift", "Response", "respond"]
 
 Array = NDArray[np.float64]
 
@@ -161,3 +162,62 @@ def _(response, deployed, features, label, moved, rng):
     for j in response.columns:
         moved[j] = features[j] - response.strength * deployed[j]
     return label
+
+
+def _response(name: str, value: Response) -> Response:
+    require(name, value, [respond])
+    return value
+
+
+@checked(response=_response)
+class FixedIntercept(NamedTuple):
+    """A response of all columns but the last, the column of ones of an intercept, which nobody can move.
+
+    `response` sees a record without its last feature, and the deployed model without the intercept and whatever a loss
+    appends to it. So it depends on the record and the model alone, as `response` does, and certificates, which assume
+    no more of a response, stay the same.
+    """
+
+    response: Any
+
+    @property
+    def random(self) -> bool:
+        """Whether the response draws from its generator."""
+        return is_random(self.response)
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the response depends on the label."""
+        return bool(getattr(self.response, "needs_labels", False))
+
+    @property
+    def sensitivity(self) -> Callable[[Array], float]:
+        """The bound on β of the response, if it has one: the slopes move by no more than θ."""
+        bound: Callable[[Array], float] = self.response.sensitivity
+        return bound
+
+    @property
+    def reach(self) -> Callable[[float, Array], float]:
+        """The bound on how far a record can move of the response, if it has one: the slopes are no longer than θ."""
+        bound: Callable[[float, Array], float] = self.response.reach
+        return bound
+
+    def check_features(self, features: int) -> None:
+        """Raise ValueError unless a column is left that can move, and the response takes the others."""
+        if features < 2:
+            raise ValueError(f"features must have a column besides that of ones for FixedIntercept, got {features}.")
+        if hasattr(self.response, "check_features"):
+            self.response.check_features(features - 1)
+
+
+@implements(respond, FixedIntercept)
+def _(response, deployed, features, label, moved, rng):
+    last = features.size - 1
+    label = respond(response.response, deployed[:last], features[:last], label, moved[:last], rng)
+    moved[last] = features[last]
+    return label
+
+
+def moving(response: Response) -> Response:
+    """Return the response that moves records: without the `FixedIntercept` around it, if there is one."""
+    return response.response if isinstance(response, FixedIntercept) else response

@@ -4,20 +4,24 @@ from clipsilon.problems.losses.base import Loss, MarginBounds, gradient, margin_
 from clipsilon.problems.losses.clipped import Clipped, clipped_loss
 from clipsilon.problems.losses.glm import Logistic, SquaredError
 from clipsilon.problems.losses.local import HuberRegression, MallowsLogistic
+from clipsilon.problems.losses.log_link import GammaDeviance, PoissonDeviance
 from clipsilon.problems.losses.nonconvex import Savage, Sigmoid, Tangent
 from clipsilon.problems.losses.quadratic import Quadratic
-from clipsilon.problems.losses.robust import Absolute, Huber
+from clipsilon.problems.losses.robust import Absolute, Huber, Pinball
 from clipsilon.problems.losses.softmax import Softmax
 
 __all__ = [
     "Absolute",
     "Clipped",
+    "GammaDeviance",
     "Huber",
     "HuberRegression",
     "Logistic",
     "Loss",
     "MallowsLogistic",
     "MarginBounds",
+    "Pinball",
+    "PoissonDeviance",
     "Quadratic",
     "Savage",
     "Sigmoid",

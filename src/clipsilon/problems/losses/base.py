@@ -134,8 +134,16 @@ class MarginBounds(NamedTuple):
 
 
 def label_kind(loss: Loss) -> str:
-    """Return the labels of a loss: "binary", "class" (0, 1, …, `loss.classes` − 1), "real" (the default) or "none"."""
+    """Return the labels of a loss: "binary", "class" (0 to `loss.classes` − 1), "nonnegative", "real" or "none"."""
     return getattr(loss, "labels", "real")
+
+
+def unclipped_slope(loss: Loss) -> float:
+    """Return up to which size slopes should stay unclipped; 0 unless the loss states it.
+
+    Clipping skewed residuals moves what is estimated: a mean towards the median, a quantile towards another one.
+    """
+    return float(getattr(loss, "unclipped_slope", 0.0))
 
 
 def dimension(loss: Loss, columns: int) -> int:

@@ -1,4 +1,4 @@
-"""Losses that grow linearly in the residual: Huber and absolute."""
+"""Losses that grow linearly in the residual: Huber, absolute and pinball."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clipsilon._core.checks import nonnegative, positive
+from clipsilon._core.checks import nonnegative, open_fraction, positive
 from clipsilon._core.parts import checked, implements
 from clipsilon.problems.losses.base import Array, MarginBounds, margin_value, slope
 
@@ -56,3 +56,41 @@ def _(loss, margin, label):
 @implements(slope, Absolute)
 def _(loss, margin, label):
     return np.sign(margin - label)
+
+
+@checked(quantile=open_fraction, l2=nonnegative)
+class Pinball(NamedTuple):
+    """The pinball loss, whose minimiser is a conditional quantile, plus (l2/2)·‖θ‖².
+
+    With q = `quantile` and the residual r = y − ⟨x, θ⟩ it is q·r for r ≥ 0 and (q − 1)·r for r < 0. Its slope in the
+    margin is −q below y and 1 − q above; at the kink it is 0, a subgradient, since −q < 0 < 1 − q.
+    """
+
+    quantile: float = 0.5
+    l2: float = 0.0
+
+    @property
+    def unclipped_slope(self) -> float:
+        """The steeper of the two slopes: if only this one were clipped, another quantile would be found."""
+        return max(self.quantile, 1.0 - self.quantile)
+
+    def bounds(self, reach: Array, label: Array) -> MarginBounds:
+        """Bound the derivatives; the curvature is 0 except at the kink, where it is unbounded."""
+        one = np.ones_like(reach)
+        return MarginBounds(self.unclipped_slope * one, 0.0 * one, np.inf * one)
+
+
+@implements(margin_value, Pinball)
+def _(loss, margin, label):
+    residual = label - margin
+    return max(loss.quantile * residual, (loss.quantile - 1.0) * residual)
+
+
+@implements(slope, Pinball)
+def _(loss, margin, label):
+    above = margin - label
+    if above > 0.0:
+        return 1.0 - loss.quantile
+    if above < 0.0:
+        return -loss.quantile
+    return above  # 0, or NaN
