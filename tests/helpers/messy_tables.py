@@ -39,9 +39,9 @@ def messy(seed=0, rows=ROWS, people=PEOPLE):
     own = {name: values[person] for name, values in own.items()}
     channel, product = rng.choice(3, rows, p=[0.6, 0.3, 0.1]), rng.choice(20, rows, p=_zipf(20))
     visit, amount = rng.integers(0, 365 * 2, rows), rng.lognormal(6.5, 1.1, rows)
-    effects = rng.normal(0, 0.7, 40), rng.normal(0, 0.5, 12), np.array([-0.4, 0.3, 0.9]), rng.normal(0, 0.5, 20)
+    effects = rng.normal(0, 0.45, 40), rng.normal(0, 0.75, 12), np.array([-0.6, 0.45, 1.35]), rng.normal(0, 0.45, 20)
     margin = effects[0][own["region"]] + effects[1][own["occupation"]] + effects[2][channel] + effects[3][product]
-    margin += 0.7 * (np.log(amount) - 6.5) - 0.04 * (own["age"] - 47) - 0.6 * own["member"] - own["joined"] / 1500
+    margin += 1.35 * (np.log(amount) - 6.5) - 0.075 * (own["age"] - 47) - 0.9 * own["member"] - own["joined"] / 1000
     margin += rng.logistic(size=rows)
     late = margin > np.quantile(margin, 0.97)
     gaps = rng.random(rows) < 0.08

@@ -37,7 +37,7 @@ CASES = {
     "zero and one": (some(0, 1), YesNo("1", "0"), ""),
     "two words": (some("M", "F"), Category(["F", "M"]), ""),
     "one value and gaps": (some("x", ""), Category(["x"]), "50 % of the rows have a gap."),
-    "rare levels": (some("b", "a")[:-3] + ["c", "d", "d"], Category(["a", "b"]), "2 rarer level(s), in 3 row(s), are not listed and count as other."),
+    "rare levels": ([*some("b", "a")[:-3], "c", "d", "d"], Category(["a", "b"]), "2 rarer level(s), in 3 row(s), are not listed and count as other."),
     "dates": ([f"2020-{k % 12 + 1:02d}-{k % 28 + 1:02d}" for k in range(N)], Date(datetime.date(2020, 1, 1), datetime.date(2020, 12, 31)), ""),
     "times": ([f"2020-02-{k % 28 + 1:02d} 10:{k % 60:02d}:00" for k in range(N)], Date(datetime.date(2020, 2, 1), datetime.date(2020, 2, 29)), ""),
     "German dates": ([f"{k % 28 + 1:02d}.{k % 12 + 1:02d}.{2015 + k % 9}" for k in range(N)], Date(datetime.date(2015, 1, 1), datetime.date(2023, 12, 31), pattern="%d.%m.%Y"), ""),

@@ -274,7 +274,7 @@ class Category:
 
     def is_covered(self, cells: Cells, where: str) -> NDArray[np.bool_]:
         """Return which cells hold a listed level or a gap."""
-        return self._places(cells) != len(self.levels)
+        return np.asarray(self._places(cells) != len(self.levels))
 
     def _places(self, cells: Cells) -> NDArray[np.int64]:
         """Return the place of the one in each row."""
@@ -293,7 +293,8 @@ def kind_from(column: str, entries: object) -> ColumnKind:
         raise ValueError(f"column {column!r} must have a kind, got {short_repr(entries)}.")
     kind = checks.choice(f"kind of column {column!r}", entries["kind"], KINDS)
     given = {name: value for name, value in entries.items() if name != "kind"}
-    return _BUILDERS[kind](column, given)
+    built: ColumnKind = _BUILDERS[kind](column, given)
+    return built
 
 
 def _number_from(column: str, given: dict[str, Any]) -> Number:

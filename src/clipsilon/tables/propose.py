@@ -95,9 +95,9 @@ def propose_schema(
         If no column is left to learn from.
     """
     names = {str(name): name for name in columns}
-    for role, column in (("target", target), ("group", group), *(("ignore", column) for column in ignore)):
-        if column is not None:
-            checks.choice(role, column, names)
+    for role, named in (("target", target), ("group", group), *(("ignore", one) for one in ignore)):
+        if named is not None:
+            checks.choice(role, named, names)
     kinds: dict[str, ColumnKind] = {}
     remarks: dict[str, str] = {}
     left_out: dict[str, str] = {}
@@ -137,8 +137,8 @@ def looks_like_person(name: str, counts: Mapping[str, int], rows: int) -> bool:
     Returns
     -------
     bool
-        True if many values occur several times, none of them often, and they are named like ids, are words, or are
-        whole numbers that leave few gaps.
+        True if many values occur several times, none of them often, and the column is named like one of ids, or holds
+        words that are no dates, or whole numbers that leave few gaps.
     """
     present = sum(counts.values())
     repeats = present / max(len(counts), 1)
@@ -146,7 +146,9 @@ def looks_like_person(name: str, counts: Mapping[str, int], rows: int) -> bool:
         return False
     if _ID_NAME.search(_snake(name)):
         return True
-    return len(counts) >= max(200, 0.05 * rows) and (not _are_numbers(counts) or _is_dense(counts))
+    if len(counts) < max(200, 0.05 * rows):
+        return False
+    return _is_dense(counts) if _are_numbers(counts) else _find_pattern(counts) == _NO_DATE
 
 
 def _look_at(name: str, values: ArrayLike) -> _Column:

@@ -54,7 +54,7 @@ class Schema:
         if not isinstance(self.columns, Mapping) or not self.columns:
             raise ValueError(f"columns must describe at least one column, got {short_repr(self.columns)}.")
         for name, kind in self.columns.items():
-            if not isinstance(name, str) or not hasattr(kind, "outputs"):
+            if not isinstance(name, str) or isinstance(kind, type) or not hasattr(kind, "outputs"):
                 raise ValueError(f"columns must map names to kinds such as Number(0, 1), got {name!r}: {kind!r}.")
             kind.check(name)
         if isinstance(self.ignore, str):
