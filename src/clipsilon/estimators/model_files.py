@@ -71,7 +71,8 @@ class Model(NamedTuple):
 def load_model(path: str | Path) -> Pipeline:
     """Load a model that `clipsilon fit` wrote, as a fitted scikit-learn pipeline.
 
-    Data frames must have the columns that it was fitted to, in their order. `named_steps["model"].statement_` is the
+    Data frames must have the columns that it was fitted to, in their order; with a schema, in any order, beside others,
+    with text and gaps as in the file. `named_steps["model"].statement_` is the
     statement of the fit, closed if the fit was seeded; of a certificate that is not Gaussian, only ε at the requested δ
     is restored.
     """
