@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -71,6 +72,15 @@ def test_the_options_for_the_target(tmp_path):
         done = run("schema", data, "--target", target, "--output", tmp_path / f"{target}.json")
         assert f"--target {target} {words} --epsilon 1\n" in done.output, done.output
         assert cs.Schema.load(tmp_path / f"{target}.json").target == target
+
+
+def test_the_command_that_is_shown_can_be_typed(tmp_path):
+    data = write(
+        tmp_path / "my table.csv", {"a": np.arange(60) % 7, "in come": np.where(np.arange(60) % 2, ">50K", "<=50K")}
+    )
+    done = run("schema", data, "--target", "in come", "--output", tmp_path / "s.toml")
+    words = ["fit", str(data), "--schema", str(tmp_path / "s.toml"), "--target", "in come", "--classes", "<=50K,>50K"]
+    assert shlex.split(done.output.splitlines()[-1]) == ["clipsilon", *words, "--epsilon", "1"]
 
 
 def test_a_parquet_file_has_the_same_schema(data, schema, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -336,7 +337,8 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
 def _read(request: Request) -> Table:
     """Read the file by its schema, or as numbers; without a schema, name the command that proposes one."""
     if request.schema is None:
-        proposal = f"clipsilon schema {request.path} --target {request.target} --output schema.toml"
+        words = ["clipsilon", "schema", str(request.path), "--target", request.target, "--output", "schema.toml"]
+        proposal = shlex.join(words)
         advice = f"leave them out with --ignore, or describe the table by a schema ({proposal}) and give it by --schema"
         return read_table(request.path, request.target, request.ignore, advice)
     schema = Schema.load(request.schema)

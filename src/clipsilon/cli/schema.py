@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,8 @@ def command(path: Path, target: str, group: str | None, ignore: Sequence[str], o
     for note in _notes(proposal, columns):
         click.echo(f"Note: {note}")
     click.echo(f"wrote {output}; check it, then run:")
-    click.echo(f"  clipsilon fit {path} --schema {output} --target {target} {_options(columns[target])} --epsilon 1")
+    words = ["--schema", str(output), "--target", target, *_options(columns[target]), "--epsilon", "1"]
+    click.echo(f"  {shlex.join(['clipsilon', 'fit', str(path), *words])}")
 
 
 def _print_proposal(proposal: Proposal) -> None:
@@ -92,13 +94,13 @@ def _notes(proposal: Proposal, columns: dict[str, NDArray[Any]]) -> list[str]:
     return notes
 
 
-def _options(target: NDArray[Any]) -> str:
+def _options(target: NDArray[Any]) -> list[str]:
     """Return the options of `clipsilon fit` that state what the target holds."""
     values = sorted({text for text in to_texts(target) if text is not None})
     if len(values) <= _MOST_CLASSES:
-        return f"--classes {','.join(values)}"
+        return ["--classes", ",".join(values)]
     numbers = finite(values)
     if numbers is None:
-        return "--model logistic"
+        return ["--model", "logistic"]
     low, high = round_outward(float(np.quantile(numbers, 0.01)), float(np.quantile(numbers, 0.99)))
-    return f"--target-range {low:g},{high:g}"
+    return ["--target-range", f"{low:g},{high:g}"]
