@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipsilon"
 # A file or folder of src/clipsilon may import from itself and from those before it.
 ORDER = [
     *("version", "_core", "datasets"),
-    *("problems", "rules", "engine", "analysis", "privacy", "theory"),
+    *("problems", "rules", "engine", "analysis", "privacy", "theory", "tables"),
     *("local", "estimators", "torch"),
     *("report", "reproduce", "cli"),
 ]

@@ -6,7 +6,7 @@ from typing import Any
 from clipsilon._core import sources  # noqa: F401  (first: it digests the files before they are used)
 
 # isort: split
-from clipsilon import datasets, local, theory
+from clipsilon import datasets, local, tables, theory
 from clipsilon._core.parts import implements
 from clipsilon.analysis import metrics
 from clipsilon.analysis.bias import bias_table
@@ -51,6 +51,7 @@ from clipsilon.rules.presets import (
     TrackedSGD,
 )
 from clipsilon.rules.rule import Rule
+from clipsilon.tables.schema import Schema
 from clipsilon.theory.tuning import Proposal, tune
 from clipsilon.version import __version__ as __version__
 
@@ -79,6 +80,8 @@ __all__ = [
     "Proposal",
     "Rule",
     "Run",
+    "Schema",
+    "SchemaEncoder",
     "Statement",
     "Trace",
     "TrackedSGD",
@@ -118,6 +121,7 @@ __all__ = [
     "schedules",
     "stable_point",
     "sweep",
+    "tables",
     "theory",
     "tune",
 ]
@@ -128,6 +132,8 @@ _LAZY_MODULES = ("estimators", "reproduce", "torch")  # slow to import, or they 
 def __getattr__(name: str) -> Any:
     if name == "load_model":
         return import_module("clipsilon.estimators.model_files").load_model
+    if name == "SchemaEncoder":
+        return tables.SchemaEncoder
     if name not in _LAZY_MODULES:
         raise AttributeError(f"module 'clipsilon' has no attribute {name!r}")
     return import_module(f"clipsilon.{name}")

@@ -44,8 +44,8 @@ def test_predict_refuses_in_one_sentence(tmp_path, content):
     model.write_text(content)
     for text, message in {
         "age,income\n1,2\n": f"{data} must have the columns of the model, got none named 'rate'.",
-        "age,income,rate\n1,2,\n": "column 'rate' must have a value in every row, got '' in row 2.",
-        "age,income,rate\n1,2,x\n": f"features in {data} must be finite numbers, got other values in 'rate' (such as 'x'): encode or drop these columns.",
+        "age,income,rate\n1,2,\n": f"features in {data} must be finite numbers, got other values in 'rate' (1 gap(s), the first '' in row 2): the model was fitted without a schema that could help.",
+        "age,income,rate\n1,2,x\n": f"features in {data} must be finite numbers, got other values in 'rate' (such as 'x'): the model was fitted without a schema that could help.",
         "age,income,rate\n": f"{data} must have rows below its header, got none.",
     }.items():
         data.write_text(text)

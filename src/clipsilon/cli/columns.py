@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.extras import needs_package
+from clipsilon.tables.cells import GAPS
 
 Array = NDArray[np.float64]
 
 _DELIMITERS = ",;\t"
-_MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _PARQUET = {".parquet", ".parq", ".pq"}
 _CHUNK = 20_000  # rows of a CSV file that are held as text at the same time
 _INDEX = "__index_level_"  # prefix of an index that pandas writes to Parquet as a column
@@ -49,7 +49,7 @@ class Column(NamedTuple):
     text : array of str, or None
         The cells as text, if this was requested and they are not all numbers.
     odd : str or None
-        The first cell that is not a finite number.
+        The first cell that is neither a finite number nor a gap.
     missing : Missing or None
         The cells without a value, if there are any.
     """
@@ -122,6 +122,15 @@ def read_columns(path: Path, wanted: Sequence[str], as_text: str | None = None) 
     return found
 
 
+def read_raw(path: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Return the cells of columns as they are: text from CSV files, any type from Parquet files; by name."""
+    read = _read_raw_parquet if _is_parquet(path) else _read_raw_csv
+    found = read(path, wanted)
+    if not found:
+        raise ValueError(f"{path} must have rows below its header, got none.")
+    return found
+
+
 def read_cells(path: Path) -> Cells:
     """Return all cells of a CSV file as they are written; raise ValueError as `read_columns` does."""
     column_names(path)
@@ -158,9 +167,10 @@ def _text_column(cells: Sequence[str], rows: Sequence[int], keep: bool) -> Colum
     if numbers is not None:
         return Column(numbers, text, None, None)
     cells = [cell.strip() for cell in cells]
-    gaps = [k for k, cell in enumerate(cells) if cell.lower() in _MISSING]
+    gaps = [k for k, cell in enumerate(cells) if cell.lower() in GAPS]
     missing = Missing(len(gaps), cells[gaps[0]], rows[gaps[0]]) if gaps else None
-    return Column(None, text, next(cell for cell in cells if finite([cell]) is None), missing)
+    odd = next((cell for cell in cells if cell.lower() not in GAPS and finite([cell]) is None), None)
+    return Column(None, text, odd, missing)
 
 
 # -- CSV ------------------------------------------------------------------------------------------------------------
@@ -185,6 +195,18 @@ def _read_csv(path: Path, wanted: Sequence[str], as_text: str | None) -> dict[st
             for name in wanted:
                 parts[name].append(_text_column(cells[name], numbers, name == as_text))
     return {name: _concatenate(chunks) for name, chunks in parts.items() if chunks}
+
+
+def _read_raw_csv(path: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in wanted}
+    with _open_csv(path) as file:
+        reader = _reader(file)
+        names = [name.strip() for name in next(reader)]
+        for rows, _ in _chunks(reader, len(names), path):
+            cells = dict(zip(names, zip(*rows, strict=True), strict=True))
+            for name in wanted:
+                parts[name].append(np.array(cells[name]))
+    return {name: np.concatenate(chunks) for name, chunks in parts.items() if chunks}
 
 
 def _chunks(reader: Iterator[list[str]], width: int, path: Path) -> Iterator[tuple[list[list[str]], list[int]]]:
@@ -257,12 +279,23 @@ def _parquet_names(path: Path) -> list[str]:
     return names
 
 
-def _read_parquet(path: Path, wanted: Sequence[str], as_text: str | None) -> dict[str, Column]:
+def _read_arrow(path: Path, wanted: Sequence[str]) -> Any:
     for name in wanted:
         if name.startswith(_INDEX):
             raise ValueError(f"column {name!r} of {path} is an index that pandas wrote: leave it out.")
     with _arrow(path) as parquet:
-        table = parquet.ParquetFile(path).read(columns=list(wanted))
+        return parquet.ParquetFile(path).read(columns=list(wanted))
+
+
+def _read_raw_parquet(path: Path, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+    table = _read_arrow(path, wanted)
+    if not table.num_rows:
+        return {}
+    return {name: np.array(table.column(name).to_pylist(), dtype=object) for name in wanted}
+
+
+def _read_parquet(path: Path, wanted: Sequence[str], as_text: str | None) -> dict[str, Column]:
+    table = _read_arrow(path, wanted)
     if not table.num_rows:
         return {}
     return {name: _arrow_column(table.column(name), name == as_text) for name in wanted}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core import checks
+from clipsilon.cli.encoded_tables import read_encoded
 from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
 from clipsilon.cli.model_kinds import MODELS, predicts_classes
 from clipsilon.cli.options import adjacency_option, format_option, ignore_option, parse_numbers, quiet_option
@@ -25,6 +27,7 @@ from clipsilon.cli.target_column import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES, require_public_size
 from clipsilon.privacy.statement import Statement
 from clipsilon.privacy.warning import warn_about_delta
+from clipsilon.tables.schema import Schema
 
 if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
     from clipsilon.cli.quality import Measure
@@ -59,7 +62,12 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
 
 @click.command("fit")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--target", required=True, help="Column to predict; the others are features and must be numbers.")
+@click.option("--target", required=True, help="Column to predict; without --schema, the others must be numbers.")
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path),
+    help="Public description of the columns, for text, dates and gaps: a file that clipsilon schema proposes.",
+)
 @click.option("--epsilon", type=float, required=True, help="ε of everything that is learnt, in total.")
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of everything that is learnt, in total.")
 @click.option(
@@ -162,6 +170,8 @@ class Request:
         Part of `epsilon` for learning the columns' scales; by default a tenth.
     bounds : Path, optional
         File with public bounds, which replace learnt scales.
+    schema : Path, optional
+        File with a schema, by which all columns are encoded.
     as_is : bool, default False
         Do not scale the columns.
     holdout : float, default 0.2
@@ -184,6 +194,7 @@ class Request:
     ignore: Sequence[str] = ()
     scale_epsilon: float | None = None
     bounds: Path | None = None
+    schema: Path | None = None
     as_is: bool = False
     holdout: float = 0.2
     seed: int | None = None
@@ -219,8 +230,13 @@ class Request:
             raise ValueError(f"classes must be at least two different labels, got {', '.join(self.classes)!r}.")
 
     def _check_scaling(self) -> None:
-        if (self.scale_epsilon is not None) + (self.bounds is not None) + self.as_is > 1:
-            raise ValueError("columns must be scaled in one way only: by --scale-epsilon, --bounds or --as-is.")
+        ways = (self.scale_epsilon is not None, self.bounds is not None, self.schema is not None, self.as_is)
+        if sum(ways) > 1:
+            raise ValueError(
+                "columns must be scaled in one way only: by --schema, --scale-epsilon, --bounds or --as-is."
+            )
+        if self.schema is not None and self.ignore:
+            raise ValueError(f"columns to ignore must be in the schema, if there is one, got {self.ignore[0]!r}.")
         if self.scale_epsilon is not None and checks.positive("scale epsilon", self.scale_epsilon) >= self.epsilon:
             raise ValueError(f"scale epsilon must be below epsilon ({self.epsilon:g}), got {self.scale_epsilon!r}.")
 
@@ -296,11 +312,11 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     """
     from sklearn.pipeline import Pipeline
 
-    from clipsilon.cli.quality import describe_baseline, measure_quality
+    from clipsilon.cli.quality import describe_baseline
     from clipsilon.estimators.model_files import Model
 
     tell(f"Reading {request.path}…")
-    table = read_table(request.path, request.target, request.ignore)
+    table = _read(request)
     target = read_target(table, request.model, request.classes, request.target_range)
     seeds = [None] * 3 if request.seed is None else np.random.SeedSequence(request.seed).generate_state(3).tolist()
     train, held = split(len(target.labels), request.holdout, seeds[0])
@@ -312,18 +328,48 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
         estimator.set_params(random_state=seeds[2], progress=progress)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
         estimator.fit(features, target.labels[train])
-    pipeline = Pipeline([*(("scaler", scaler) for scaler in scalers), ("model", estimator)])
+    encoders = [] if table.encoder is None else [("schema", table.encoder)]
+    pipeline = Pipeline([*encoders, *(("scaler", scaler) for scaler in scalers), ("model", estimator)])
     model = Model(target.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
     return Fit(
         model,
         _total(request, model),
-        statements=tuple(step.statement_ for _, step in pipeline.steps),
-        quality=measure_quality(model, table.features[held], target.labels[held]) if held.size else (),
+        statements=tuple(step.statement_ for _, step in model.learnt.steps),
+        quality=_quality(model, table.features[held], target.labels[held]) if held.size else (),
         baseline=describe_baseline(target.kind, target.labels[held]),
         trained=len(train),
         held_out=len(held),
-        notes=tuple(dict.fromkeys((*_notes(request, model, len(train)), *notes))),
+        notes=tuple(dict.fromkeys((*_notes(request, model, len(train)), *notes, *_table_notes(table)))),
     )
+
+
+def _read(request: Request) -> Table:
+    """Read the file by its schema, or as numbers; without a schema, name the command that proposes one."""
+    if request.schema is None:
+        words = ["clipsilon", "schema", str(request.path), "--target", request.target, "--output", "schema.toml"]
+        proposal = shlex.join(words)
+        advice = f"leave them out with --ignore, or describe the table by a schema ({proposal}) and give it by --schema"
+        return read_table(request.path, request.target, request.ignore, advice)
+    schema = Schema.load(request.schema)
+    if schema.target not in (None, request.target):
+        raise ValueError(f"target must be {schema.target!r}, as in {request.schema}, got {request.target!r}.")
+    return read_encoded(request.path, replace(schema, target=request.target), request.target)
+
+
+def _quality(model: Model, features: Array, labels: NDArray[Any]) -> tuple[Measure, ...]:
+    """Evaluate the steps that take numbers: the features are encoded already."""
+    from clipsilon.cli.quality import measure_quality
+
+    return measure_quality(model._replace(pipeline=model.learnt), features, labels)
+
+
+def _table_notes(table: Table) -> list[str]:
+    """Return what the schema does not cover, and who is protected if rows belong to people."""
+    if table.people is None:
+        return list(table.notes)
+    rows = f"{len(table.people)} rows of {int(table.people.max()) + 1} people"
+    # Once estimators take groups, `table.people` goes to their `fit`, to `split` and to the budget.
+    return [*table.notes, f"The file has {rows}: each row is protected by itself, not all rows of a person together."]
 
 
 def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -358,7 +404,7 @@ def _scaled(
     """Return the training rows with columns of unit order, and the scaler if one was needed."""
     from clipsilon.estimators import PrivateScaler
 
-    if request.as_is:
+    if request.as_is or table.encoder is not None:
         return table.features[train], []
     bounds = None if request.bounds is None else read_bounds(request.bounds, table.columns)
     epsilon = None if bounds else (request.scale_epsilon or SCALE_FRACTION * request.epsilon)
@@ -417,7 +463,7 @@ def _notes(request: Request, model: Model, trained: int) -> list[str]:
     notes: list[str] = []
     with _collect_warnings(notes):
         warn_about_delta(request.delta, trained)
-    learnt = model.pipeline[0].learnt_ if len(model.pipeline) > 1 else ()
+    learnt = getattr(model.pipeline[0], "learnt_", ())
     hidden = [name for name, is_learnt in zip(model.columns, learnt, strict=False) if not is_learnt]
     if hidden:
         notes.append(

@@ -22,6 +22,7 @@ COMMANDS = {
     "ledger": "State the privacy loss of the users in a ledger.",
     "predict": "Predict the rows of a file with a fitted model.",
     "reproduce": "Reproduce the papers' figures and tables.",
+    "schema": "Propose a schema for a CSV or Parquet file.",
     "serve": "Collect reports under local privacy, over HTTP.",
 }
 

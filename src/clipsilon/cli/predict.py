@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 
 from clipsilon._core.storage import write_atomically
+from clipsilon.cli.encoded_tables import read_inputs
 from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
 from clipsilon.cli.model_kinds import predicts_classes
-from clipsilon.cli.tables import read_features
 
 
 @click.command("predict")
@@ -39,12 +39,14 @@ def predictions(path: Path, data: Path) -> Iterator[Sequence[object]]:
     from clipsilon.estimators import model_files
 
     model = model_files.read_model(path)
-    features = read_features(data, model.columns)
-    predicted = model.pipeline.predict(features).tolist()
+    features, notes = read_inputs(data, model)
+    for note in notes:
+        click.echo(f"Note: {note}", err=True)
+    predicted = model.learnt.predict(features).tolist()
     if not predicts_classes(model.kind):
         yield ("prediction",)
         yield from zip(predicted, strict=True)
         return
     yield ("prediction", *(f"P({label})" for label in model.pipeline.classes_))
-    for label, probabilities in zip(predicted, model.pipeline.predict_proba(features).tolist(), strict=True):
+    for label, probabilities in zip(predicted, model.learnt.predict_proba(features).tolist(), strict=True):
         yield (label, *probabilities)

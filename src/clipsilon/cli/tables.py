@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core import checks
-from clipsilon.cli.columns import Column, column_names, finite, read_columns
+from clipsilon.cli.columns import Column, Missing, column_names, finite, read_columns
+
+if TYPE_CHECKING:  # scikit-learn is slow to import
+    from clipsilon.tables import SchemaEncoder
 
 Array = NDArray[np.float64]
 
@@ -28,15 +31,26 @@ class Table(NamedTuple):
         Names of the features.
     target_name : str
         Name of the target.
+    encoder : SchemaEncoder or None
+        What made the features of the columns; None if they are the columns themselves.
+    people : array of int, or None
+        A number for the person of each row, if the schema has a group.
+    notes : tuple of str
+        What the schema does not cover.
     """
 
     features: Array
     target: NDArray[Any]
     columns: tuple[str, ...]
     target_name: str
+    encoder: SchemaEncoder | None = None
+    people: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
 
 
-def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Table:
+def read_table(
+    path: str | Path, target: str, ignore: Sequence[str] = (), advice: str = "encode or drop these columns"
+) -> Table:
     """Read a table from a CSV or Parquet file.
 
     A CSV file has a header row, and commas, semicolons or tabs between its cells. Messages number the rows as a
@@ -50,6 +64,8 @@ def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Tab
         The column to predict. All others are features and must hold finite numbers.
     ignore : sequence of str, optional
         Columns to leave out, which may hold anything.
+    advice : str, optional
+        What to do about columns with gaps, text or dates, for the message.
 
     Returns
     -------
@@ -58,7 +74,8 @@ def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Tab
     Raises
     ------
     ValueError
-        If a cell has no value, a feature is not a finite number, or the target takes one value only.
+        If a cell has no value, a feature is not a finite number, or the target takes one value only. All columns with
+        such cells are named.
     """
     path = Path(path)
     names = column_names(path)
@@ -69,15 +86,21 @@ def read_table(path: str | Path, target: str, ignore: Sequence[str] = ()) -> Tab
     if not features:
         raise ValueError(f"{path} must have columns besides the target {target!r}, got none.")
     columns = read_columns(path, [name for name in names if name not in ignore], as_text=target)
-    _refuse_missing(columns)
     outcome = columns.pop(target)
-    values = _finite_features(path, columns)
+    values = _finite_features(path, columns, advice)
+    return Table(values, labels_of(target, outcome), tuple(features), target)
+
+
+def labels_of(target: str, outcome: Column) -> NDArray[Any]:
+    """Return the cells of the target as numbers or text, or raise ValueError if there are gaps or a single value."""
+    if outcome.missing is not None:
+        raise ValueError(f"target {target!r} must have a value in every row, got {_gap(outcome.missing)}.")
     labels = outcome.text if outcome.numbers is None else outcome.numbers
     assert labels is not None
     if np.unique(labels).size == 1:
         first = f"{labels[0]:g}" if labels.dtype.kind == "f" else str(labels[0])
         raise ValueError(f"target {target!r} must take more than one value, got {first!r} in every row.")
-    return Table(values, labels, tuple(features), target)
+    return labels
 
 
 def read_features(path: str | Path, columns: Sequence[str]) -> Array:
@@ -87,9 +110,7 @@ def read_features(path: str | Path, columns: Sequence[str]) -> Array:
     if absent:
         named = ", ".join(repr(name) for name in columns if name in absent)
         raise ValueError(f"{path} must have the columns of the model, got none named {named}.")
-    found = read_columns(path, columns)
-    _refuse_missing(found)
-    return _finite_features(path, found)
+    return _finite_features(path, read_columns(path, columns), "the model was fitted without a schema that could help")
 
 
 def read_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float]]:
@@ -129,24 +150,25 @@ def real_labels(table: Table) -> Array:
     return np.asarray(table.target, dtype=np.float64)
 
 
-def _refuse_missing(columns: dict[str, Column]) -> None:
-    for name, column in columns.items():
-        if column.missing is not None:
-            count, cell, row = column.missing
-            more = f", and no value in {count - 1} more" if count > 1 else ""
-            raise ValueError(f"column {name!r} must have a value in every row, got {cell!r} in row {row}{more}.")
-
-
-def _finite_features(path: Path, columns: dict[str, Column]) -> Array:
+def _finite_features(path: Path, columns: dict[str, Column], advice: str) -> Array:
     """Return the columns as a matrix; if some are not numbers, name each of them with an example."""
     numbers = [column.numbers for column in columns.values() if column.numbers is not None]
     if len(numbers) < len(columns):
-        odd = ((name, column.odd) for name, column in columns.items() if column.numbers is None)
-        named = ", ".join(f"{name!r} (such as {cell!r})" for name, cell in odd)
-        raise ValueError(
-            f"features in {path} must be finite numbers, got other values in {named}: encode or drop these columns."
-        )
+        odd = {name: column for name, column in columns.items() if column.numbers is None}
+        named = ", ".join(f"{name!r} ({_fault(column)})" for name, column in odd.items())
+        raise ValueError(f"features in {path} must be finite numbers, got other values in {named}: {advice}.")
     return np.stack(numbers, axis=1)
+
+
+def _fault(column: Column) -> str:
+    """Describe the cells that are not finite numbers."""
+    text = None if column.odd is None else f"such as {column.odd!r}"
+    return "; ".join(filter(None, (text, column.missing and _gap(column.missing))))
+
+
+def _gap(missing: Missing) -> str:
+    count, cell, row = missing
+    return f"{count} gap(s), the first {cell!r} in row {row}"
 
 
 def _first_text(column: NDArray[Any]) -> str:

@@ -20,12 +20,14 @@ from clipsilon._core.storage import write_atomically
 from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import SEEDED, Statement, fail_closed
+from clipsilon.tables.schema import Schema
 from clipsilon.version import __version__
 
 if TYPE_CHECKING:  # scikit-learn takes long to load, so it is imported where it is used
     from sklearn.pipeline import Pipeline
 
     from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression, PrivateScaler, TotalPrivacy
+    from clipsilon.tables import SchemaEncoder
 
 FORMAT = "clipsilon model"
 _READABLE = (FORMAT, "clipwise model")  # the second is this project's former name
@@ -33,16 +35,16 @@ VERSION = 1
 
 
 class Model(NamedTuple):
-    """A fitted pipeline, and the names of its columns.
+    """A fitted pipeline, and the columns that it takes.
 
     Parameters
     ----------
     kind : str
         "logistic", "linear", "huber", "poisson", "gamma" or "quantile".
     pipeline : Pipeline
-        The steps "scaler", unless columns are not scaled, and "model".
+        The steps "schema" or "scaler", unless columns are taken as they are, and "model".
     columns : tuple of str
-        The names of the features, in their order.
+        The names of the columns of a table that are used, in their order.
     target : str
         The name of the target.
     seeded : bool
@@ -55,11 +57,22 @@ class Model(NamedTuple):
     target: str
     seeded: bool
 
+    @property
+    def schema(self) -> Schema | None:
+        """What the columns hold; None if they are all numbers."""
+        return self.pipeline[0].schema if "schema" in self.pipeline.named_steps else None
+
+    @property
+    def learnt(self) -> Pipeline:
+        """The steps that take numbers: all but the encoding of the columns."""
+        return self.pipeline[1:] if "schema" in self.pipeline.named_steps else self.pipeline
+
 
 def load_model(path: str | Path) -> Pipeline:
     """Load a model that `clipsilon fit` wrote, as a fitted scikit-learn pipeline.
 
-    Data frames must have the columns that it was fitted to, in their order. `named_steps["model"].statement_` is the
+    Data frames must have the columns that it was fitted to, in their order; with a schema, in any order, beside others,
+    with text and gaps as in the file. `named_steps["model"].statement_` is the
     statement of the fit, closed if the fit was seeded; of a certificate that is not Gaussian, only ε at the requested δ
     is restored.
     """
@@ -89,6 +102,7 @@ def write_model(path: Path, model: Model, total: TotalPrivacy) -> None:
         "privacy": total.to_dict(),
         "target": model.target,
         "columns": list(model.columns),
+        "schema": None if model.schema is None else model.schema.to_dict(),
         "scaling": _scaling(steps["scaler"]) if "scaler" in steps else None,
         "model": {"kind": model.kind, **_fitted(steps["model"])},
     }
@@ -180,13 +194,25 @@ def _restored(content: dict[str, Any]) -> Model:
     if not columns or not all(isinstance(name, str) for name in (*columns, content["target"])):
         raise ValueError("columns must have names")
     kind, seeded = content["model"]["kind"], bool(content["seeded"])
-    steps = [("model", _estimator(kind, content["model"], len(columns)))]
-    if content["scaling"] is not None:
+    schema = None if content.get("schema") is None else Schema.from_dict(content["schema"])  # earlier files have none
+    if schema is not None and columns != tuple(schema.columns):
+        raise ValueError("columns must be those of the schema")
+    features = len(columns) if schema is None else len(schema.feature_names())
+    steps = [("model", _estimator(kind, content["model"], features))]
+    if schema is not None:
+        steps.insert(0, ("schema", _encoder(schema)))
+    elif content["scaling"] is not None:
         steps.insert(0, ("scaler", _scaler(content["scaling"], len(columns))))
-    for _, step in steps if seeded else ():  # files of earlier versions state a certified ε even then
-        if SEEDED not in step.statement_.faults:
+    for name, step in steps if seeded else ():  # files of earlier versions state a certified ε even then
+        if name != "schema" and SEEDED not in step.statement_.faults:
             step.statement_ = fail_closed(step.statement_, SEEDED)
     return Model(kind, Pipeline(steps), columns, content["target"], seeded)
+
+
+def _encoder(schema: Schema) -> SchemaEncoder:
+    from clipsilon.tables.encoder import SchemaEncoder
+
+    return SchemaEncoder(schema)
 
 
 def _scaler(content: dict[str, Any], columns: int) -> PrivateScaler:

@@ -27,6 +27,8 @@ from sklearn.preprocessing import (
     SplineTransformer,
 )
 
+from clipsilon.tables.encoder import SchemaEncoder
+
 # Attributes that depend on no record: shapes, and how scikit-learn formats and routes.
 _HARMLESS = {
     *("n_features_in_", "feature_names_in_", "n_output_features_", "_sklearn_output_config", "_metadata_request"),
@@ -39,7 +41,7 @@ def _has_given_categories(step: Any) -> bool:
     return not isinstance(step.categories, str) and not counted
 
 
-#: Steps of scikit-learn that treat each row by itself, and when their settings were given.
+#: Steps that treat each row by itself, and when their settings were given.
 _GIVEN: dict[type, Callable[[Any], bool]] = {
     Binarizer: lambda step: True,
     MissingIndicator: lambda step: step.features == "all",
@@ -47,6 +49,7 @@ _GIVEN: dict[type, Callable[[Any], bool]] = {
     OneHotEncoder: _has_given_categories,
     OrdinalEncoder: _has_given_categories,
     PolynomialFeatures: lambda step: True,
+    SchemaEncoder: lambda step: True,
     SimpleImputer: lambda step: step.strategy == "constant" and not step.add_indicator,
     SplineTransformer: lambda step: not isinstance(step.knots, str),
 }

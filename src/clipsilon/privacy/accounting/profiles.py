@@ -218,6 +218,20 @@ def add(profile: Profile, epsilon: float) -> Profile:
     return Profile(partial(_shifted_delta, profile, extra), partial(_shifted_epsilon, profile, extra), chi_square=total)
 
 
+def gaussian_or(mu: float, extra: float) -> Profile:
+    """Return the profile δ_μ(ε) + `extra` of a release that is μ-GDP but for events of this probability in total."""
+    checks.open_fraction("extra", extra)
+    return Profile(partial(_delta_beside, mu, extra), partial(_epsilon_beside, mu, extra))
+
+
+def _delta_beside(mu: float, extra: float, epsilon: float) -> float:
+    return gdp.delta(mu, epsilon) + extra
+
+
+def _epsilon_beside(mu: float, extra: float, delta: float) -> float:
+    return gdp.epsilon(mu, delta - extra) if delta > extra else math.inf
+
+
 def point(epsilon: float, delta: float) -> Profile:
     """Return the profile of (ε, δ) alone: what remains of a profile that was written down at one point."""
     checks.nonnegative("epsilon", epsilon)
