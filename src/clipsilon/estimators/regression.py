@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from clipsilon.estimators.base import Encoding, PrivateEstimator
 from clipsilon.estimators.chunks import chunkwise
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.targets import Moments, compute_moments, scale_targets
+from clipsilon.privacy.budget import Budget
 from clipsilon.problems.losses import Huber, SquaredError
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
@@ -66,6 +68,8 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
         As in `clipsilon.run`.
+    budget : Budget or path, optional
+        A budget file, which each fit is charged to before it trains (`clipsilon.Budget`).
 
     Attributes
     ----------
@@ -107,6 +111,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
+        budget: Budget | str | PathLike[str] | None = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -124,6 +129,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self.adjacency = adjacency
         self.n_jobs = n_jobs
         self.progress = progress
+        self.budget = budget
 
     def partial_fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
         """Continue from the present model with records of *other* people, at the same ε for each of them.
