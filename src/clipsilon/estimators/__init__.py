@@ -5,6 +5,7 @@ from clipsilon.estimators.glm import PrivateGLM
 from clipsilon.estimators.methods import METHODS
 from clipsilon.estimators.regression import PrivateLinearRegression
 from clipsilon.estimators.scaler import PrivateScaler
+from clipsilon.estimators.search import PrivateSearchCV
 from clipsilon.estimators.total import TotalPrivacy, total_privacy
 from clipsilon.privacy.warning import PrivacyWarning
 
@@ -15,6 +16,7 @@ __all__ = [
     "PrivateLinearRegression",
     "PrivateLogisticRegression",
     "PrivateScaler",
+    "PrivateSearchCV",
     "TotalPrivacy",
     "total_privacy",
 ]
