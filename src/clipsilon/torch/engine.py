@@ -93,6 +93,18 @@ class _Charge(NamedTuple):
         state.most_passes = self.epochs if type(self.rule.sampling) is Epochs else None
 
 
+def _plan_charge(
+    budget: Budget | str | PathLike[str] | None, epochs: int | None, rule: Rule, records: int, seeds: tuple[Any, Any]
+) -> _Charge | None:
+    """Return what a budget file is charged with, None without one; `seeds` are generators that were given, or None."""
+    if budget is None:
+        if epochs is not None:
+            raise ValueError(f"epochs must be left out without a budget, got {epochs!r}.")
+        return None
+    is_seeded, is_guessable = (given is not None for given in seeds)
+    return _Charge(budget, checks.count("epochs", epochs), rule, records, is_seeded, is_guessable)
+
+
 @dataclass
 class _Training:
     """What the engine states the privacy of."""
@@ -264,13 +276,8 @@ class PrivacyEngine:
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
         self._delta = checks.open_fraction("delta", delta)
-        seeds = noise_generator is not None, data_loader.generator is not None
-        charged = None
-        if budget is None and epochs is not None:
-            raise ValueError(f"epochs must be left out without a budget, got {epochs!r}.")
-        if budget is not None:
-            charged = _Charge(budget, checks.count("epochs", epochs), rule, records, *seeds)
-            self._charge(charged, optimizer, grad_sample_mode == "ghost", processes.is_first)
+        planned = _plan_charge(budget, epochs, rule, records, (noise_generator, data_loader.generator))
+        self._charge(planned, optimizer, grad_sample_mode == "ghost", processes.is_first)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
         noise = ExactNoise(plan_grid(rule, grad_sample_mode == "ghost"), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
@@ -286,15 +293,13 @@ class PrivacyEngine:
             state,
             private.lineage,
             data_loader.dataset,
-            is_seeded=seeds[0],
-            is_guessable=seeds[1],
+            is_seeded=noise_generator is not None,
+            is_guessable=data_loader.generator is not None,
             parameters=private.parameters,
             is_ghost=isinstance(private, GhostOptimizer),
             guard=made[0].guard,
         )
-        _begin_lineage(self._training, inner, private)
-        if charged is not None:
-            charged.limit(state, private.lineage)
+        _begin_lineage(self._training, inner, private, planned)
         if is_uncapped(rule):
             warnings.warn(_NO_CAP, PrivacyWarning, stacklevel=2)
         return *made, make_private_loader(data_loader, batches, made[0].guard.follow_batch)
@@ -333,8 +338,12 @@ class PrivacyEngine:
             settings = {**settings, "epochs": epochs}
         return self.make_private(noise_multiplier=noise_multiplier_of(rule), delta=delta, **settings)
 
-    def _charge(self, planned: _Charge, optimizer: torch.optim.Optimizer, is_ghost: bool, is_first: bool) -> None:
-        """Charge the planned steps to the budget file, in the first of several processes."""
+    def _charge(
+        self, planned: _Charge | None, optimizer: torch.optim.Optimizer, is_ghost: bool, is_first: bool
+    ) -> None:
+        """Charge the planned steps to the budget file, if there is one, in the first of several processes."""
+        if planned is None:
+            return
         trained = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
         rule = charged_rule(planned.rule, trained, planned.steps, is_ghost)
         stated = account(rule, planned.records, planned.steps, self._delta, self.adjacency)
@@ -515,8 +524,10 @@ def _model_and_criterion(
     return model, optimizer, RecordCriterion(model, optimizer, criterion)
 
 
-def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOptimizer) -> None:
-    """Take over what the optimiser was loaded with, and note which data set and which precision are used."""
+def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOptimizer, planned: _Charge | None) -> None:
+    """Take over what the optimiser was loaded with, and note data set, precision and budget file."""
+    if planned is not None:
+        planned.limit(training.state, training.lineage)
     settings = checkpoint.identity(training.rule, training.records)
     training.lineage.settings = repr(sorted(settings.items()))
     training.lineage.unchecked = training.unchecked
