@@ -61,6 +61,7 @@ class Budget:
     >>> _ = budget.charge(cs.account(rule, records=100, steps=50, delta=1e-6))
     >>> 0.5 < budget.spent().epsilon < 0.7, len(budget.charges())
     (True, 1)
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -214,7 +215,7 @@ def charge_to(
         From the file's salt to a digest of the rows.
     """
     if budget is not None:
-        file = budget if isinstance(budget, Budget) else Budget(budget)
+        file = Budget(budget) if isinstance(budget, str | PathLike) else budget
         file.charge(statement, data=identify(file.salt))
 
 

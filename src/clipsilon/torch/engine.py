@@ -88,7 +88,7 @@ class _Charge(NamedTuple):
 
     def limit(self, state: BatchState, lineage: Lineage) -> None:
         """Let the training take no more than what was charged."""
-        path = self.budget.path if isinstance(self.budget, Budget) else Path(self.budget)
+        path = Path(self.budget) if isinstance(self.budget, str | PathLike) else self.budget.path
         lineage.budget, state.most_steps = path.resolve(), self.steps
         state.most_passes = self.epochs if type(self.rule.sampling) is Epochs else None
 
