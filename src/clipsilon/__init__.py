@@ -25,6 +25,8 @@ from clipsilon.privacy.auditing.audit import Audit, audit
 from clipsilon.privacy.auditing.one_run import one_run_bound
 from clipsilon.privacy.auditing.one_run_audit import audit_one_run
 from clipsilon.privacy.auditing.training import TrainingAudit, TrainingError, audit_training
+from clipsilon.privacy.budget import Budget
+from clipsilon.privacy.budget_file import BudgetError
 from clipsilon.privacy.calibration import calibrate, longest_run
 from clipsilon.privacy.papers import claims
 from clipsilon.privacy.statement import Statement, account
@@ -66,6 +68,8 @@ __all__ = [
     "AdaptiveDPSGD",
     "Audit",
     "AutoDiceSGD",
+    "Budget",
+    "BudgetError",
     "CheckpointError",
     "ClippedDPGD",
     "CorrelatedSGD",

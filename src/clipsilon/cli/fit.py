@@ -25,7 +25,7 @@ from clipsilon.cli.options import adjacency_option, format_option, ignore_option
 from clipsilon.cli.tables import Table, read_bounds, read_table
 from clipsilon.cli.target_column import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES, require_public_size
-from clipsilon.privacy.statement import Statement
+from clipsilon.privacy.statement import Statement, about_seed, fail_closed, point_statement
 from clipsilon.privacy.warning import warn_about_delta
 from clipsilon.tables.schema import Schema
 
@@ -110,6 +110,11 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
 )
 @click.option("--seed", type=int, help="Seed that makes the fit repeatable; not for release.")
 @click.option(
+    "--budget",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Budget file that the whole fit is charged to before it begins; see clipsilon budget.",
+)
+@click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("model.json"),
@@ -178,6 +183,8 @@ class Request:
         Fraction of the rows to hold out for evaluation, in [0, 1).
     seed : int, optional
         Makes the fit repeatable; such a model is not for release.
+    budget : Path, optional
+        Budget file, charged with `epsilon` and `delta` before anything is learnt.
     """
 
     path: Path
@@ -198,6 +205,7 @@ class Request:
     as_is: bool = False
     holdout: float = 0.2
     seed: int | None = None
+    budget: Path | None = None
 
     def __post_init__(self) -> None:
         checks.positive("epsilon", self.epsilon)
@@ -322,8 +330,10 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     train, held = split(len(target.labels), request.holdout, seeds[0])
     check_split(target, request.target, train, held)
     notes: list[str] = []
+    scalers = _new_scalers(request, table, len(train), seeds[1])
+    _charge(request, target, table.features[train])
     with _collect_warnings(notes):
-        features, scalers = _scaled(request, table, train, seeds[1], tell)
+        features = _scaled(scalers, table.features[train], tell)
         estimator = _estimator(request, target, scalers, *features.shape)
         estimator.set_params(random_state=seeds[2], progress=progress)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
@@ -398,26 +408,43 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _scaled(
-    request: Request, table: Table, train: NDArray[np.int64], seed: int | None, tell: Tell
-) -> tuple[Array, list[PrivateScaler]]:
-    """Return the training rows with columns of unit order, and the scaler if one was needed."""
+def _charge(request: Request, target: Target, features: Array) -> None:
+    """Charge scaling and training together, which never exceed the requested ε and δ, to the budget file."""
+    from clipsilon.estimators.seen_rows import identify_rows
+    from clipsilon.privacy.budget import charge_to
+
+    stated = point_statement("fit", len(features), request.epsilon, request.delta, request.adjacency)
+    needed = "classes" if predicts_classes(target.kind) else "target_range"
+    if target.settings.get(needed) is None:
+        stated = fail_closed(stated, f"Learnt without budget unless --{needed.replace('_', '-')} is given.")
+    stated = about_seed(stated, request.seed is not None)
+    charge_to(request.budget, stated, lambda key: identify_rows(features, key))
+
+
+def _new_scalers(request: Request, table: Table, rows: int, seed: int | None) -> list[PrivateScaler]:
+    """Return the scaler, if one is needed; raise ValueError if its budget would not suffice to learn anything."""
     from clipsilon.estimators import PrivateScaler
 
     if request.as_is or table.encoder is not None:
-        return table.features[train], []
+        return []
     bounds = None if request.bounds is None else read_bounds(request.bounds, table.columns)
     epsilon = None if bounds else (request.scale_epsilon or SCALE_FRACTION * request.epsilon)
-    tell("Scaling the columns by their bounds…" if bounds else "Learning the scales of the columns…")
     scaler = PrivateScaler(epsilon, SCALE_FRACTION * request.delta, bounds, request.adjacency, seed)
-    with _collect_warnings([]):  # they number the columns that could not be learnt: `_notes` names them
-        scaled = scaler.fit_transform(table.features[train])
-    if epsilon is not None and scaler.statement_.certified == 0:  # this depends on public numbers only
+    if epsilon is not None and not scaler.can_learn(rows, len(table.columns)):
         raise ValueError(
-            f"FILE must have more than {len(train)} training rows to learn the scales of {len(table.columns)} "
+            f"FILE must have more than {rows} training rows to learn the scales of {len(table.columns)} "
             f"column(s) at ε = {epsilon:g}; otherwise give --bounds, --as-is or a larger --scale-epsilon."
         )
-    return scaled, [scaler]
+    return [scaler]
+
+
+def _scaled(scalers: list[PrivateScaler], features: Array, tell: Tell) -> Array:
+    """Return the training rows with columns of unit order."""
+    for scaler in scalers:
+        tell("Scaling the columns by their bounds…" if scaler.bounds else "Learning the scales of the columns…")
+        with _collect_warnings([]):  # they number the columns that could not be learnt: `_notes` names them
+            features = scaler.fit_transform(features)
+    return features
 
 
 def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], records: int, columns: int) -> Any:

@@ -15,6 +15,7 @@ COMMANDS = {
     "audit": "Attack PRESET and state the ε that the attack demonstrates.",
     "audit-training": "Attack a training script and state the ε that this demonstrates.",
     "bias": "Compute the bias that clipping alone will cause.",
+    "budget": "Show what was charged to a budget file, or create one.",
     "claims": "Compare the papers' privacy claims with what holds.",
     "data": "Fetch data sets into the cache folder.",
     "demo": "Compare SGD, PCSGD and DiceSGD on two problems.",

@@ -7,6 +7,7 @@ from clipsilon.estimators.methods import METHODS
 from clipsilon.estimators.quantile import PrivateQuantileRegressor
 from clipsilon.estimators.regression import PrivateLinearRegression
 from clipsilon.estimators.scaler import PrivateScaler
+from clipsilon.estimators.search import PrivateSearchCV
 from clipsilon.estimators.total import TotalPrivacy, total_privacy
 from clipsilon.privacy.warning import PrivacyWarning
 
@@ -20,6 +21,7 @@ __all__ = [
     "PrivatePoissonRegressor",
     "PrivateQuantileRegressor",
     "PrivateScaler",
+    "PrivateSearchCV",
     "TotalPrivacy",
     "total_privacy",
 ]

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -22,11 +24,13 @@ from clipsilon.estimators import chunks
 from clipsilon.estimators.chunk_runner import Encoder, make_runner
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
-from clipsilon.estimators.methods import Budget, Choices
+from clipsilon.estimators.methods import Budget as FitBudget
+from clipsilon.estimators.methods import Choices
 from clipsilon.estimators.plans import Task, TrainingPlan, make_plan, statement_of
-from clipsilon.estimators.seen_rows import Digests, compute_digests, remember_rows
+from clipsilon.estimators.seen_rows import Digests, compute_digests, identify_rows, remember_rows
 from clipsilon.estimators.training import MemoryRunner, Runner, derive_seed, execute
 from clipsilon.privacy.accounting.profiles import worst
+from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.certificate import Certificate
 from clipsilon.privacy.statement import SEEDED, Statement, about_noise, about_seed, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
@@ -59,6 +63,7 @@ class _Prepared(NamedTuple):
     weighted: bool
     learnt: tuple[str, ...]  # of the encoding
     digests: Digests  # of the rows
+    identify: Callable[[int], str | None]  # from a key to a digest of all rows, if they are in memory
 
 
 class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -83,6 +88,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     adjacency: str
     n_jobs: int | None
     progress: bool | None
+    budget: Budget | str | PathLike[str] | None = None
     # Attributes of a fitted model.
     theta_: Array
     coef_: Array
@@ -115,16 +121,14 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Fit from θ = 0 (`reset`) or from the present θ, with what is known about y beforehand."""
         self._check_settings(reset)
         with rollback_on_error(self):
-            if chunks.is_chunked(X):
-                data = self._prepare_chunks(X, y, sample_weight, known, reset)
-            else:
-                data = self._prepare_tables(X, y, sample_weight, known, reset)
-            problem = data.runner.problem
+            data = self._prepare(X, y, sample_weight, known, reset)
             plan = make_plan(self._task(data))
-            seed, start = self._initial(reset, problem.dimension)
+            seed, start = self._initial(reset, data.runner.problem.dimension)
+            call = self._state_call(plan, data)
+            charge_to(self.budget, call, data.identify)
             counted = self._count_fit(reset)
             theta = execute(plan, data.runner, seed=seed, start=start)
-            self._set_statement(plan, data, counted, reset)
+            self._set_statement(call, data, counted, reset)
             self.theta_ = theta
             self._set_coefficients(theta)
             self._warn(data, counted, remember_rows(self, data.digests, reset))
@@ -141,7 +145,23 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             if not isinstance(now, type(first)) or now != first:
                 raise ValueError(f"{name} must stay what it was at the first call of partial_fit ({first}), got {now}.")
 
+    def plan_statement(self, X: Table, y: Column) -> Statement:
+        """State what a fit to these records would spend, without training or changing the estimator."""
+        self._check_settings(reset=True)
+        before = dict(vars(self))
+        try:
+            data = self._prepare(X, y, None, self._declared_targets(), reset=True)
+            return self._state_call(make_plan(self._task(data)), data)
+        finally:
+            self.__dict__ = before
+
     # -- records ------------------------------------------------------------------------------------------------------
+
+    def _prepare(
+        self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool
+    ) -> _Prepared:
+        prepare = self._prepare_chunks if chunks.is_chunked(X) else self._prepare_tables
+        return prepare(X, y, sample_weight, known, reset)
 
     def _prepare_tables(
         self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool
@@ -152,7 +172,8 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         problem = Problem(features, labels, loss=self._loss(), response=self._reaction(), weights=all_weights)
         runner = MemoryRunner(problem, thread_count(self.n_jobs), self.progress)
         digests = compute_digests(features, self.n_features_in_)
-        return _Prepared(runner, features.shape[1], weights is not None, learnt, digests)
+        identify = partial(identify_rows, features, columns=self.n_features_in_)
+        return _Prepared(runner, features.shape[1], weights is not None, learnt, digests, identify)
 
     def _prepare_chunks(
         self, X: DaskTable, y: DaskColumn, sample_weight: DaskColumn | None, known: ArrayLike | None, reset: bool
@@ -171,7 +192,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             progress=self.progress,
         )
         columns = data.sample.shape[1] + self.fit_intercept
-        return _Prepared(runner, columns, sample_weight is not None, learnt, survey.digests)
+        return _Prepared(runner, columns, sample_weight is not None, learnt, survey.digests, lambda key: None)
 
     def _validated(
         self, X: Table, y: Column, sample_weight: Column | None, reset: bool
@@ -220,7 +241,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Describe this fit by public facts."""
         return Task(
             method=self.method,
-            budget=Budget(self.epsilon, self.delta, self.adjacency),
+            budget=FitBudget(self.epsilon, self.delta, self.adjacency),
             records=data.runner.problem.records,
             columns=data.columns,
             loss=data.runner.problem.loss,
@@ -250,17 +271,22 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
 
     # -- statement ----------------------------------------------------------------------------------------------------
 
-    def _set_statement(self, plan: TrainingPlan, data: _Prepared, counted: tuple[str, ...], reset: bool) -> None:
-        """Set the statement and the number of steps; `counted` are notes about other fits."""
+    def _state_call(self, plan: TrainingPlan, data: _Prepared) -> Statement:
+        """State what one call of `fit` or `partial_fit` spends, before it is made."""
         call = statement_of(plan, data.runner.problem.records, self.delta, self.adjacency)
         call = about_noise(about_seed(call, self.random_state is not None), plan.rule)
         for fault in reversed(data.learnt):
             call = fail_closed(call, fault)
+        return call
+
+    def _set_statement(self, call: Statement, data: _Prepared, counted: tuple[str, ...], reset: bool) -> None:
+        """Set the statement and the number of steps; `counted` are notes about other fits."""
+        steps = call.steps
         notes = data.learnt + counted
         if not reset:
             notes = tuple(dict.fromkeys((*self.statement_.notes, *notes, _PARALLEL)))
             call = _compose_in_parallel(call, self.statement_)
-        self.n_iter_ = plan.steps if reset else self.n_iter_ + plan.steps
+        self.n_iter_ = steps if reset else self.n_iter_ + steps
         others = [note for note in (*notes, *[_WEIGHTED] * data.weighted) if note not in call.reasons]
         self.statement_ = replace(call, reasons=(*call.reasons, *others), notes=notes)
 

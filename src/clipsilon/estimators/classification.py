@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from clipsilon.estimators.base import Encoding, PrivateEstimator
 from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.targets import ClassCounts, count_classes, encode_labels, resolve_classes
+from clipsilon.privacy.budget import Budget
 from clipsilon.problems.losses import Logistic, Softmax
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
@@ -63,6 +65,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
         As in `clipsilon.run`.
+    budget : Budget or path, optional
+        A budget file, which each fit is charged to before it trains (`clipsilon.Budget`).
 
     Attributes
     ----------
@@ -103,6 +107,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
+        budget: Budget | str | PathLike[str] | None = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -120,6 +125,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.adjacency = adjacency
         self.n_jobs = n_jobs
         self.progress = progress
+        self.budget = budget
 
     def partial_fit(
         self, X: Table, y: Column, classes: ArrayLike | None = None, sample_weight: Column | None = None

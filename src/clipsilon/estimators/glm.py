@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from clipsilon.estimators.targets import (
     resolve_classes,
     scale_targets,
 )
+from clipsilon.privacy.budget import Budget
 from clipsilon.problems.losses import SquaredError
 from clipsilon.problems.losses.base import Loss, is_linear, label_kind
 from clipsilon.problems.responses import Response
@@ -76,6 +78,8 @@ class PrivateGLM(PrivateEstimator):
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
         As in `clipsilon.run`.
+    budget : Budget or path, optional
+        A budget file, which each fit is charged to before it trains (`clipsilon.Budget`).
 
     Attributes
     ----------
@@ -115,6 +119,7 @@ class PrivateGLM(PrivateEstimator):
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
+        budget: Budget | str | PathLike[str] | None = None,
     ):
         self.loss = loss
         self.epsilon = epsilon
@@ -131,6 +136,7 @@ class PrivateGLM(PrivateEstimator):
         self.adjacency = adjacency
         self.n_jobs = n_jobs
         self.progress = progress
+        self.budget = budget
 
     def partial_fit(
         self, X: Table, y: Column, classes: ArrayLike | None = None, sample_weight: Column | None = None

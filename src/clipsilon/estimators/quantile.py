@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 from sklearn.metrics import d2_pinball_score
 
 from clipsilon.estimators.target_range import TargetRangeRegressor
+from clipsilon.privacy.budget import Budget
 from clipsilon.problems.losses import Pinball
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
@@ -30,7 +32,7 @@ class PrivateQuantileRegressor(TargetRangeRegressor):
         As for `PrivateLinearRegression`.
     quantile : float, default 0.5
         The quantile that the model predicts, above 0 and below 1.
-    target_range, clip, batch, epochs, step, l2, fit_intercept, response, adjacency, n_jobs, progress
+    target_range, clip, batch, epochs, step, l2, fit_intercept, response, adjacency, n_jobs, progress, budget
         As for `PrivateLinearRegression`.
 
     Attributes
@@ -69,6 +71,7 @@ class PrivateQuantileRegressor(TargetRangeRegressor):
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
+        budget: Budget | str | PathLike[str] | None = None,
     ):
         super().__init__(
             epsilon,
@@ -86,6 +89,7 @@ class PrivateQuantileRegressor(TargetRangeRegressor):
             adjacency=adjacency,
             n_jobs=n_jobs,
             progress=progress,
+            budget=budget,
         )
         self.quantile = quantile
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
 from clipsilon.estimators.target_range import TargetRangeRegressor
+from clipsilon.privacy.budget import Budget
 from clipsilon.problems.losses import Huber, SquaredError
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
@@ -60,6 +62,8 @@ class PrivateLinearRegression(TargetRangeRegressor):
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
         As in `clipsilon.run`.
+    budget : Budget or path, optional
+        A budget file, which each fit is charged to before it trains (`clipsilon.Budget`).
 
     Attributes
     ----------
@@ -101,6 +105,7 @@ class PrivateLinearRegression(TargetRangeRegressor):
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
+        budget: Budget | str | PathLike[str] | None = None,
     ):
         super().__init__(
             epsilon,
@@ -118,6 +123,7 @@ class PrivateLinearRegression(TargetRangeRegressor):
             adjacency=adjacency,
             n_jobs=n_jobs,
             progress=progress,
+            budget=budget,
         )
         self.loss = loss
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,7 +24,9 @@ from clipsilon.estimators.chunks import count_rows, is_chunked, to_chunks, total
 from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
+from clipsilon.estimators.seen_rows import identify_rows
 from clipsilon.privacy.accounting import gaussian, profiles
+from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.certificate import Certificate, require_public_size
 from clipsilon.privacy.quantiles import (
     WORST_ERROR,
@@ -79,6 +82,8 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         What is hidden: "zero-out" (whether a record took part) or "replace-one". The number of records is public.
     random_state : int, RandomState or None, default None
         None for cryptographic noise. A seed makes the fit repeatable, and unfit for release.
+    budget : Budget or path, optional
+        A budget file, which the fit is charged to before it looks at the records (`clipsilon.Budget`).
 
     Attributes
     ----------
@@ -111,12 +116,15 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
         adjacency: str = "zero-out",
         random_state: RandomState = None,
+        *,
+        budget: Budget | str | PathLike[str] | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.bounds = bounds
         self.adjacency = adjacency
         self.random_state = random_state
+        self.budget = budget
 
     def fit(self, X: Table, y: object = None) -> PrivateScaler:
         """Learn centres and scales from the records, or take them from the bounds; y is ignored."""
@@ -135,16 +143,22 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         mu = gaussian.largest_mu(_check_budget(self.epsilon), delta)
         noise = spawn(seed_from(self.random_state), 1)[0].noise
         std = balance_noise(mu, columns * QUESTIONS, self.adjacency)
-        if answer_error(std, n) > WORST_ERROR:
+        if not self.can_learn(n, columns):
             reasons = ["Too few records for this budget to learn anything: no column was looked at, no budget spent."]
             self._set(_nothing(columns), n, 0.0, reasons)
         else:
+            charge_to(self.budget, self._state(n, mu, _terms(mu)), partial(_identify, X))
             notes = self._count_fit()
             found = _learn(count, n, columns, std, noise)
             self._set(found, n, mu, _terms(mu) + self._advice(found.learnt), notes)
             self._warn(n, notes)
         for advice in self._advice(self.learnt_):
             warnings.warn(advice, UserWarning, stacklevel=3)
+
+    def can_learn(self, records: int, columns: int) -> bool:
+        """Return whether the budget suffices to learn the scales of so many columns from so many records."""
+        mu = gaussian.largest_mu(_check_budget(self.epsilon), self.delta)
+        return answer_error(balance_noise(mu, columns * QUESTIONS, self.adjacency), records) <= WORST_ERROR
 
     def _warn(self, records: int, notes: tuple[str, ...]) -> None:
         """Warn about what a fit that looked at the records reveals outside its statement."""
@@ -182,11 +196,15 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
     def _set(self, found: _Scaling, records: int, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
         """Set the attributes of a fitted scaler."""
         self.center_, self.scale_, self.learnt_ = found
+        self.statement_ = self._state(records, mu, reasons, notes)
+
+    def _state(self, records: int, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> Statement:
+        """State what a fit spends."""
         certificate = Certificate(profiles.gaussian(mu), (*reasons, *notes))
         about = type(self).__name__, records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
         certified = certificate.epsilon(self.delta)
         statement = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
-        self.statement_ = about_seed(statement, self.random_state is not None)
+        return about_seed(statement, self.random_state is not None)
 
     def _advice(self, learnt: NDArray[np.bool_]) -> list[str]:
         """Return a sentence that names the columns hidden by the noise, if there are any."""
@@ -235,6 +253,11 @@ def _decide(
     # Where only 0 is known, or nothing: a scale too small would do harm, one too large only loses the column.
     rest = np.where(center == 0, np.maximum(1.0, near), size)
     return _Scaling(center, np.where(precise & ~steady, spread, rest), learnt)
+
+
+def _identify(X: Table, key: int) -> str | None:
+    """Return a digest of the rows, if they are in memory."""
+    return None if is_chunked(X) else identify_rows(X, key)
 
 
 def _nothing(columns: int) -> _Scaling:

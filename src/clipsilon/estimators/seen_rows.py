@@ -7,12 +7,14 @@ statement that did would reveal whether a row was there before.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from clipsilon.engine.row_digests import hash_rows
 
@@ -47,6 +49,27 @@ def compute_digests(features: Any, columns: int, key: int | None = None) -> Dige
         The digests in order; only the smallest 2²⁰ if there are more.
     """
     return merge_digests([hash_rows(features, _key if key is None else key, columns)])
+
+
+def identify_rows(features: Any, key: int, columns: int | None = None) -> str:
+    """Return a digest of all rows together, whatever their order.
+
+    Parameters
+    ----------
+    features : array-like or sparse matrix
+        One row of numbers per record.
+    key : int
+        The key.
+    columns : int, optional
+        Digest the first columns only; all by default.
+
+    Returns
+    -------
+    str
+    """
+    table = sparse.csr_array(features) if sparse.issparse(features) else np.asarray(features)
+    digests = merge_digests([hash_rows(table, key, columns)])
+    return hashlib.blake2b(digests.tobytes(), digest_size=16).hexdigest()
 
 
 def merge_digests(parts: list[Digests]) -> Digests:

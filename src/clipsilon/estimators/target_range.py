@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from clipsilon.estimators.base import Encoding, PrivateEstimator
 from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.targets import Moments, compute_moments, scale_targets
+from clipsilon.privacy.budget import Budget
 from clipsilon.problems.responses import Response
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Schedule
@@ -29,7 +31,7 @@ class TargetRangeRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[mi
     ----------
     epsilon, delta, method, random_state, target_range, clip, batch, epochs, step, l2, fit_intercept, response
         As for `PrivateLinearRegression`.
-    adjacency, n_jobs, progress
+    adjacency, n_jobs, progress, budget
         As for `PrivateLinearRegression`.
     """
 
@@ -53,6 +55,7 @@ class TargetRangeRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[mi
         adjacency: str = "zero-out",
         n_jobs: int | None = None,
         progress: bool | None = None,
+        budget: Budget | str | PathLike[str] | None = None,
     ):
         self.epsilon = epsilon
         self.delta = delta
@@ -69,6 +72,7 @@ class TargetRangeRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[mi
         self.adjacency = adjacency
         self.n_jobs = n_jobs
         self.progress = progress
+        self.budget = budget
 
     def partial_fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
         """Continue from the present model with records of *other* people, at the same ε for each of them.

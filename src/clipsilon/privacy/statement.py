@@ -199,6 +199,30 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     )
 
 
+def point_statement(rule: str, records: int, epsilon: float, delta: float, adjacency: str) -> Statement:
+    """State what will be (ε, δ)-private as a whole, before its parts are known.
+
+    Parameters
+    ----------
+    rule : str
+        The name of the release.
+    records : int
+        Number of records.
+    epsilon, delta : float
+        What all parts together will not exceed.
+    adjacency : str
+        How neighbouring data sets differ.
+
+    Returns
+    -------
+    Statement
+        Without steps, and with one point for a curve.
+    """
+    reason = f"All parts together are ({epsilon:g}, {delta:g})-private."
+    certificate = Certificate(profiles.point(epsilon, delta), (reason,))
+    return Statement(rule, records, 0, delta, adjacency, epsilon, None, None, (reason,), certificate)
+
+
 def fail_closed(statement: Statement, reason: str) -> Statement:
     """Certify nothing of a release that has a fault; `nominal` keeps what would be certified with it mended.
 

@@ -37,6 +37,9 @@ _PASS_LEFT = "A pass was left within a batch, with pieces to come: a batch must 
 _PIECES = (
     "optimizer.step() must follow every piece of a batch, and every piece of a batch must come before the next one."
 )
+_CHARGED_STEPS = (
+    "The {} steps that the budget file was charged with have been taken: for more, give make_private more epochs."
+)
 _WITHIN_BATCH = "A state can be saved or loaded between steps only, not within a batch."
 _PASS_ENDED = "A pass cannot go on after another one was begun, or a checkpoint was loaded: iterate the loader anew."
 _ROWS = (
@@ -105,6 +108,9 @@ class BatchState:
         Whether a step was made without a batch of the private loader, so that another loader is in use.
     faults : list of str
         Why nothing can be certified, such as checks that failed.
+    most_steps, most_passes : int or None
+        The steps and passes that a budget file was charged with; None without one. Passes of a loader with workers
+        count when they begin.
     """
 
     def __init__(self, *, fetches_ahead: bool = False):
@@ -114,6 +120,8 @@ class BatchState:
         self.current = Pass()
         self.is_foreign = False
         self.faults: list[str] = []
+        self.most_steps: int | None = None
+        self.most_passes: int | None = None
         self._sizes: deque[int] = deque()  # of the batches that the next steps may be made of, in order
         self._pieces: deque[bool] = deque()  # for each announced piece, whether others follow
 
@@ -198,6 +206,7 @@ class BatchState:
     def count_step(self) -> None:
         """Count a step before its update is released, and refuse one with more rows than records were drawn."""
         self._require((Phase.PARTIAL,), _BACKWARD_FIRST)
+        self._require_charged()
         self.largest_step = max(self.largest_step, self.rows)
         self._count_pass()
         if not self._sizes:
@@ -208,6 +217,13 @@ class BatchState:
             self._sizes.popleft()
         self.current.taken = self.current.taken + 1 if self.fetches_ahead else self.current.drawn
         self.steps += 1
+
+    def _require_charged(self) -> None:
+        """Refuse a step that the budget file was not charged with."""
+        passes = self.passes + (not self.current.is_counted)
+        too_many = self.most_steps is not None and self.steps >= self.most_steps
+        if too_many or (self.most_passes is not None and passes > self.most_passes):
+            raise RuntimeError(_CHARGED_STEPS.format(self.most_steps))
 
     def _count_pass(self) -> None:
         self.passes += not self.current.is_counted

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from clipsilon._core import checks
 from clipsilon._core.other_names import explain_other_names
+from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import require_public_size
 from clipsilon.privacy.statement import Statement, about_seed, account, fail_closed
@@ -69,6 +71,40 @@ _INPUTS_UNSEEN = (
 _REDUCTION_UNSEEN = "The reduction of the loss could not be checked: it must be the one that loss_reduction says."
 
 
+class _Charge(NamedTuple):
+    """What a budget file is charged with."""
+
+    budget: Budget | str | PathLike[str]
+    epochs: int
+    rule: Rule
+    records: int
+    is_seeded: bool
+    is_guessable: bool
+
+    @property
+    def steps(self) -> int:
+        """The planned number of steps."""
+        return self.epochs * -(-self.records // sampling_of(self.rule).batch)
+
+    def limit(self, state: BatchState, lineage: Lineage) -> None:
+        """Let the training take no more than what was charged."""
+        path = Path(self.budget) if isinstance(self.budget, str | PathLike) else self.budget.path
+        lineage.budget, state.most_steps = path.resolve(), self.steps
+        state.most_passes = self.epochs if type(self.rule.sampling) is Epochs else None
+
+
+def _plan_charge(
+    budget: Budget | str | PathLike[str] | None, epochs: int | None, rule: Rule, records: int, seeds: tuple[Any, Any]
+) -> _Charge | None:
+    """Return what a budget file is charged with, None without one; `seeds` are generators that were given, or None."""
+    if budget is None:
+        if epochs is not None:
+            raise ValueError(f"epochs must be left out without a budget, got {epochs!r}.")
+        return None
+    is_seeded, is_guessable = (given is not None for given in seeds)
+    return _Charge(budget, checks.count("epochs", epochs), rule, records, is_seeded, is_guessable)
+
+
 @dataclass
 class _Training:
     """What the engine states the privacy of."""
@@ -99,6 +135,9 @@ class _Training:
         self.is_seeded = content["seeded"] or (is_used and self.is_seeded)
         self.is_guessable = content["guessable"] or (is_used and self.is_guessable)
         self.inherited = list(content.get("unchecked", []))
+        path, steps, passes = content.get("charged") or (None, None, None)
+        if path is not None:
+            self.lineage.budget, self.state.most_steps, self.state.most_passes = Path(path), steps, passes
 
     def faults(self) -> list[str]:
         """Return why nothing can be certified of this training."""
@@ -168,6 +207,9 @@ class PrivacyEngine:
         grad_sample_mode: str = "hooks",
         loss_reduction: str = "mean",
         noise_generator: torch.Generator | None = None,
+        delta: float = 1e-5,
+        budget: Budget | str | PathLike[str] | None = None,
+        epochs: int | None = None,
     ) -> tuple[Any, ...]:
         """Make a model, its optimiser and its loader private.
 
@@ -209,6 +251,13 @@ class PrivacyEngine:
         noise_generator : torch.Generator, optional
             Seeds the noise, for reproducible experiments: whoever knows its state can undo the noise. Noise is drawn
             by the library's own generator in any case.
+        delta : float, default 1e-5
+            The δ at which `statement` states ε unless told otherwise, and at which `budget` is charged.
+        budget : Budget or path, optional
+            A budget file (`clipsilon.Budget`). It is charged here with all steps of `epochs`; a step beyond them is
+            refused. A training that is resumed from a checkpoint needs no second charge.
+        epochs : int, optional
+            Number of passes to charge; for `budget` only.
 
         Returns
         -------
@@ -226,6 +275,9 @@ class PrivacyEngine:
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
+        self._delta = checks.open_fraction("delta", delta)
+        planned = _plan_charge(budget, epochs, rule, records, (noise_generator, data_loader.generator))
+        self._charge(planned, optimizer, grad_sample_mode == "ghost", processes.is_first)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
         noise = ExactNoise(plan_grid(rule, grad_sample_mode == "ghost"), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
@@ -247,7 +299,7 @@ class PrivacyEngine:
             is_ghost=isinstance(private, GhostOptimizer),
             guard=made[0].guard,
         )
-        _begin_lineage(self._training, inner, private)
+        _begin_lineage(self._training, inner, private, planned)
         if is_uncapped(rule):
             warnings.warn(_NO_CAP, PrivacyWarning, stacklevel=2)
         return *made, make_private_loader(data_loader, batches, made[0].guard.follow_batch)
@@ -266,7 +318,7 @@ class PrivacyEngine:
         how : str, default "certified"
             "certified" for the least noise that certifies the target, "paper" for the noise that the paper prescribes.
         **settings
-            The arguments of `make_private` except `noise_multiplier`.
+            The arguments of `make_private` except `noise_multiplier`, `delta` and `epochs`.
 
         Returns
         -------
@@ -282,9 +334,24 @@ class PrivacyEngine:
         rule, records = self._plan(UpdateSettings(1.0, **chosen), settings.get("optimizer"), loader)
         steps = checks.count("epochs", epochs) * -(-records // sampling_of(rule).batch)
         rule = calibrate(rule, epsilon, delta, records, steps, how, self.adjacency)
-        private = self.make_private(noise_multiplier=noise_multiplier_of(rule), **settings)
-        self._delta = delta
-        return private
+        if settings.get("budget") is not None:
+            settings = {**settings, "epochs": epochs}
+        return self.make_private(noise_multiplier=noise_multiplier_of(rule), delta=delta, **settings)
+
+    def _charge(
+        self, planned: _Charge | None, optimizer: torch.optim.Optimizer, is_ghost: bool, is_first: bool
+    ) -> None:
+        """Charge the planned steps to the budget file, if there is one, in the first of several processes."""
+        if planned is None:
+            return
+        trained = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        rule = charged_rule(planned.rule, trained, planned.steps, is_ghost)
+        stated = account(rule, planned.records, planned.steps, self._delta, self.adjacency)
+        stated = about_seed(stated, planned.is_seeded)
+        if planned.is_guessable:
+            stated = fail_closed(stated, _GUESSABLE)
+        if is_first:
+            charge_to(planned.budget, stated, lambda key: None)
 
     def _plan(
         self, settings: UpdateSettings, optimizer: torch.optim.Optimizer, data_loader: DataLoader[Any]
@@ -380,6 +447,7 @@ class PrivacyEngine:
             "seeded": training.is_seeded,
             "guessable": training.is_guessable,
             "unchecked": training.unchecked(),
+            "charged": _charged(training),
             "more": checkpoint_dict or {},
         }
         if optimizer.processes.is_first:  # the others never draw noise, and their generators must not be saved
@@ -428,6 +496,12 @@ class PrivacyEngine:
         return dict(content["more"])
 
 
+def _charged(training: _Training) -> tuple[str, int | None, int | None] | None:
+    """Return the budget file of a training and what it was charged with, as plain values."""
+    state, path = training.state, training.lineage.budget
+    return None if path is None else (str(path), state.most_steps, state.most_passes)
+
+
 def _accountable_steps(training: _Training) -> int:
     """Return the steps to account for: unfinished passes count as finished ones, except for the last."""
     if type(training.rule.sampling) is not Epochs:
@@ -450,8 +524,10 @@ def _model_and_criterion(
     return model, optimizer, RecordCriterion(model, optimizer, criterion)
 
 
-def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOptimizer) -> None:
-    """Take over what the optimiser was loaded with, and note which data set and which precision are used."""
+def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOptimizer, planned: _Charge | None) -> None:
+    """Take over what the optimiser was loaded with, and note data set, precision and budget file."""
+    if planned is not None:
+        planned.limit(training.state, training.lineage)
     settings = checkpoint.identity(training.rule, training.records)
     training.lineage.settings = repr(sorted(settings.items()))
     training.lineage.unchecked = training.unchecked

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,8 @@ class Lineage:
         What the trainings before it have spent, by name.
     unchecked : callable
         Returns sentences about checks that were not possible.
+    budget : Path or None
+        The budget file that its planned steps were charged to.
     """
 
     def __init__(self, settings: str, state: BatchState):
@@ -61,6 +64,7 @@ class Lineage:
         self.branch = _Branch(secrets.token_hex(8), state)
         self.earlier: Runs = {}
         self.unchecked: Callable[[], list[str]] = list
+        self.budget: Path | None = None
         _branches.append(self.branch)
 
     @property
@@ -219,8 +223,11 @@ def has_other_training(dataset: Any, lineage: Lineage) -> bool:
 
 
 def _is_uncounted(other: Lineage, lineage: Lineage) -> bool:
-    """Return whether a training has taken steps that another one, which may be resumed from it, does not count."""
-    if other.run == lineage.run:
+    """Return whether a training has taken steps that another one does not count.
+
+    It does if it may be resumed from it, and a budget file counts all trainings that are charged to it.
+    """
+    if other.run == lineage.run or (lineage.budget is not None and other.budget == lineage.budget):
         return False
     counted = lineage.earlier.get(other.run, {"steps": 0})["steps"]
     return other.state.steps > int(counted)
