@@ -60,7 +60,7 @@ def read_target(
     if not predicts_classes(kind):
         known = {} if target_range is None else {"target_range": tuple(target_range)}
         return Target(kind, real_labels(table), known)
-    labels = _whole(table.target)
+    labels = whole_labels(table.target)
     if labels.dtype.kind == "f":
         raise ValueError(
             f"target {table.target_name!r} must hold classes for model 'logistic', got the number "
@@ -104,7 +104,7 @@ def _natural_kind(table: Table, classes: Sequence[str] | None, target_range: Seq
     return "logistic"
 
 
-def _whole(target: NDArray[Any]) -> NDArray[Any]:
+def whole_labels(target: NDArray[Any]) -> NDArray[Any]:
     """Return whole numbers as integers, and anything else as it is."""
     whole = target.dtype.kind == "f" and (np.abs(target) < 2**53).all() and (target == np.rint(target)).all()
     return target.astype(np.int64) if whole else target
@@ -117,7 +117,7 @@ def _matching(classes: Sequence[str], labels: NDArray[Any], name: str) -> list[A
         numbers = finite(classes)
         if numbers is None:
             raise ValueError(f"classes must be numbers, like target {name!r}, got {', '.join(classes)!r}.")
-        stated = _whole(numbers).tolist()
+        stated = whole_labels(numbers).tolist()
     others = labels[~np.isin(labels, stated)]
     if others.size:
         named = ", ".join(map(str, stated))
