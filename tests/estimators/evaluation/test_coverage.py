@@ -32,7 +32,7 @@ class Sample:
     def __init__(self, rate, distance, deviation=1.0):
         self.rate, self.distance, self.deviation = rate, distance, deviation
         self.auc = stats.norm.cdf(distance / np.hypot(1, deviation))
-        y, odds = self.draw(np.random.default_rng(0), 2_000_000)
+        y, odds = self.draw(np.random.default_rng(0), 400_000)
         self.accuracy = np.mean((odds > 0) == y)
         self.log_loss = np.mean(np.logaddexp(0, np.where(y == 1, -odds, odds)))
 
@@ -102,7 +102,7 @@ def test_the_interval_of_the_auc_is_narrow_on_a_balanced_table():
     assert margin(simulate(Sample(0.5, 1.2), 4000, 0.5, 20), "roc_auc") < 0.02
 
 
-def sampling_margin(sample, people, runs=400):
+def sampling_margin(sample, people, runs=200):
     """Return 1.96 standard deviations of the AUC over samples, without noise."""
     rng, found = np.random.default_rng(2), []
     for _ in range(runs):
@@ -118,5 +118,5 @@ def sampling_margin(sample, people, runs=400):
 def test_noise_adds_little_where_there_are_enough_rare_positives(people, epsilon):
     """3 % positives: at most 1.3 × sampling alone. 4,000 people at ε = 0.5 are too few for *any* mechanism: proofs.md."""
     sample = Sample(0.03, 1.2)
-    ours = margin(simulate(sample, people, epsilon, 100), "roc_auc")
+    ours = margin(simulate(sample, people, epsilon, 20), "roc_auc")
     assert ours <= 1.3 * sampling_margin(sample, people)

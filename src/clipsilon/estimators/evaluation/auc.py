@@ -3,8 +3,8 @@
 With c₀ and c₁ the counts, A = Σ U[i, j]·c₁[i]·c₀[j]/(Σc₁·Σc₀), where U is 1 for i > j and ½ for i = j: the area under
 straight lines between the points of the curve. Its error falls with the square of the bins' size, so a third of the
 change from bins twice as large corrects it (Richardson). The interval holds every a for which c₁ᵀ(U − a)c₀ is within
-1.96 of its standard deviations from 0, as in `ratios`. The variance of sampling is the larger one of two: Hanley and
-McNeil's at a, and what the counts say.
+2.04 of its standard deviations from 0, as in `ratios`. The variance of sampling is the larger one of two:
+Newcombe's at a, and what the counts say.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def area(noisy: Counts) -> Figure:
     if not np.isfinite(value) or not accepted.any():
         return Figure(float("nan"), 0.0, 1.0)
     kept = _CANDIDATES[accepted]
-    # Where scores are tied, the lines are right as they are: the interval covers both cases.
-    doubt = abs(float(positives @ correction @ negatives)) / pairs
-    low, high = max(float(kept[0]) - doubt, 0.0), min(float(kept[-1]) + doubt, 1.0)
-    return Figure(float(np.clip(value, low, high)), low, high)
+    # Where scores are tied, the lines are right without the correction: the interval covers both cases.
+    doubt = 2 * abs(float(positives @ correction @ negatives)) / pairs
+    low, high = (value + side * np.hypot(doubt, value - end) for side, end in ((-1, kept[0]), (1, kept[-1])))
+    return Figure(*np.clip([value, low, high], 0.0, 1.0).tolist())
 
 
 def _comparison(size: int) -> tuple[Array, Array]:
@@ -72,12 +72,16 @@ def _sampling(negatives: Array, positives: Array, order: Array, candidates: Arra
     """Return the variance of c₁ᵀ(U − a)c₀ over samples of people, for each a."""
     n0, n1 = (max(float(own.sum()), _FEWEST) for own in (negatives, positives))
     a = candidates
-    above, below = a / (2 - a), 2 * a**2 / (1 + a)
-    formula = a * (1 - a) + (n1 - 1) * (above - a**2) + (n0 - 1) * (below - a**2)
-    # Each person's own effect, from counts without negative ones.
-    c0, c1 = (np.maximum(own, 0.0) for own in (negatives, positives))
-    c0, c1 = c0 * n0 / max(c0.sum(), 1e-9), c1 * n1 / max(c1.sum(), 1e-9)
-    gain, loss = order @ c0, order.T @ c1
-    mean = float(c1 @ gain) / (n0 * n1)
-    own = float(c1 @ (gain - mean * n0) ** 2 + c0 @ (loss - mean * n1) ** 2)
-    return np.maximum(formula * n0 * n1, own)
+    # Newcombe (2006, method 5): Hanley and McNeil's variance, made symmetric in the classes.
+    formula = a * (1 - a) * (1 + ((n0 + n1) / 2 - 1) * ((1 - a) / (2 - a) + a / (1 + a)))
+    # Each person's own effect. Linear in the counts of the own class, so that noise does not make it larger.
+    wins = np.clip(order @ negatives / n0, 0.0, 1.0), np.clip(order.T @ positives / n1, 0.0, 1.0)
+    spreads = [_variance(own, won) for own, won in zip((positives, negatives), wins, strict=True)]
+    return np.maximum(formula, n0 * spreads[0] + n1 * spreads[1]) * n0 * n1
+
+
+def _variance(counts: Array, values: Array) -> float:
+    """Return the variance of values over people, between 0 and its largest possible value."""
+    people = max(float(counts.sum()), _FEWEST)
+    mean = float(np.clip(counts @ values / people, 0.0, 1.0))
+    return float(np.clip(counts @ (values - mean) ** 2 / people, 0.0, mean * (1 - mean)))

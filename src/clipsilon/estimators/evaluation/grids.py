@@ -50,7 +50,7 @@ def error_at(positions: Array) -> Array:
 
 def choose_levels(people: float) -> int:
     """Return the levels of the tree of bins: the more people, the finer the bins must be for what sampling leaves."""
-    wanted = round(float(np.log2(np.sqrt(max(people, 1.0)) / 2)))
+    wanted = round(float(np.log2(np.sqrt(max(people, 1.0)) / 3)))
     return min(max(wanted, _LEAST_LEVELS), _MOST_LEVELS)
 
 

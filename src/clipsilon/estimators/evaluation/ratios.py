@@ -2,7 +2,7 @@
 
 Each is a ratio of two sums over noisy counts. For every value a that the ratio might have, Σ (value − a)·count has
 mean 0 if a is right, and a variance known up to a: that of the noise, and that of sampling people. The interval holds
-all a for which the sum is within 1.96 of these deviations (after Fieller, and Wilson). It needs no division by a noisy
+all a for which the sum is within 2.04 of these deviations (after Fieller, and Wilson). It needs no division by a noisy
 number, so it stays right where noise hides the denominator: then it is wide.
 """
 
@@ -17,6 +17,7 @@ from scipy.special import ndtri
 Array = NDArray[np.float64]
 
 CONFIDENCE = 0.95
+_CAUTION = 1.04  # variances are estimates, and sums are not quite normal
 
 
 class Figure(NamedTuple):
@@ -58,7 +59,7 @@ class Counts(NamedTuple):
 
 def deviations(confidence: float = CONFIDENCE) -> float:
     """Return the number of standard deviations on either side of an interval."""
-    return float(ndtri(0.5 + confidence / 2))
+    return _CAUTION * float(ndtri(0.5 + confidence / 2))
 
 
 def ratio(noisy: Counts, values: Array, members: Array, confidence: float = CONFIDENCE) -> Figure:
