@@ -6,17 +6,23 @@ import re
 import pandas as pd
 import pytest
 
+from clipsilon.estimators import noise_spread
 from command_line import run
 from fitted_tables import fitted, records, write
 
 CLASSES = ("--classes", "no,yes")
 
 
+@pytest.fixture(autouse=True)
+def few_repetitions(monkeypatch):
+    monkeypatch.setattr(noise_spread, "RUNS", 2)
+
+
 def test_fit_evaluates_privately_and_writes_a_page(data):
     page = data.parent / "page.html"
     done, _ = fitted(data, "paid", *CLASSES, "--evaluate-epsilon", 0.5, "--report", page)
     assert done.exit_code == 0
-    assert "Quality on 800 held-out rows, with noise (private)" in done.stdout
+    assert "Private quality on 800 held-out rows" in done.stdout
     assert "Not private" not in done.stdout
     assert re.search(r"AUC +│ 0\.\d+ +│ 0\.\d+ to [01]\.?\d*", done.stdout), done.stdout
     assert "Certified: ε = 0.5 at δ = 1e-05, for the 800 rows that evaluated it. Each row is in one of" in done.stdout
@@ -45,7 +51,7 @@ def test_evaluate_prints_figures_and_what_both_spend(data):
     _, model = fitted(data, "paid", *CLASSES)
     done = run("evaluate", model, data, "--epsilon", 0.5)
     assert done.exit_code == 0
-    assert "Quality on 4000 people, with noise (private)" in done.output
+    assert "Private quality on 4000 people" in done.output
     assert "share of yes" in done.output
     assert "without --held-out, people may be in both" in done.output
     page = data.parent / "page.html"
@@ -63,7 +69,7 @@ def test_evaluate_numbers_and_groups(data):
     frame = pd.read_csv(data).assign(person=[f"p{k // 4}" for k in range(4000)])
     frame.to_csv(data.parent / "people.csv", index=False)
     done = run("evaluate", model, data.parent / "people.csv", "--epsilon", 1, "--group", "person")
-    assert "Quality on 1000 people" in done.output
+    assert "Private quality on 1000 people" in done.output
     assert "mean absolute error" in done.output
     assert "which their rows share" in done.output
 

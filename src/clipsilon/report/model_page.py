@@ -28,6 +28,7 @@ from clipsilon.report.ownership import check_page
 from clipsilon.report.page import chart_data, chart_figure, element, embedded, frame, table_sheet, wrap
 from clipsilon.report.quality_charts import quality_charts
 from clipsilon.report.sections import contents, footer, header
+from clipsilon.report.text import readable
 
 _PLACES = {"learnt": "What was learnt", "quality": "How good it is", "privacy": "How private it is"}
 _UNCOVERED = (
@@ -110,7 +111,7 @@ def model_page(about: _Subject) -> str:
     """Return the whole page."""
     title = f"A private model of {about.target}"
     lead = (
-        f"{type(about.last).__name__}, fitted to {about.last.statement_.records} people by "
+        f"{type(about.last).__name__}, fitted to {readable(about.last.statement_.records)} people by "
         f"{about.last.statement_.rule}. Everything on this page may be shown to whoever may see the model."
     )
     body = [
@@ -137,7 +138,7 @@ def _tiles(about: _Subject) -> str:
             name, figure = "roc_auc", about.scores.figures["roc_auc"]
         value = "–" if math.isnan(figure.value) else f"{figure.value:.3g}"
         tiles.append(("plain", value, f"{NAMES[name]}, {figure.low:.3g} to {figure.high:.3g}, privately"))
-    tiles.append(("plain", str(about.last.statement_.records), "people trained it"))
+    tiles.append(("plain", readable(about.last.statement_.records), "people trained it"))
     items = (wrap("li", element("b", value) + element("span", words), class_=tone) for tone, value, words in tiles)
     return wrap("ul", "".join(items), class_="tally")
 
@@ -161,15 +162,20 @@ def _coefficients(about: _Subject, margins: _Margins, row: int) -> Table:
     own, scales = np.atleast_2d(about.last.coef_)[row], _scales(about)
     widths = np.full(own.size, np.nan) if margins is None else np.atleast_2d(margins[0])[row]
     names = _encoded_names(about, own.size)
-    head = ["column", "coefficient", "noise interval, low", "high", *(["per unit"] if scales is not None else [])]
+    head = ["column", "coefficient", "noise interval", *(["per unit"] if scales is not None else [])]
     rows: list[list[Cell]] = []
     for k in np.argsort(-np.abs(own), kind="stable"):
-        cells: list[Cell] = [names[k], own[k], own[k] - widths[k], own[k] + widths[k]]
+        cells: list[Cell] = [names[k], own[k], _interval(own[k] - widths[k], own[k] + widths[k])]
         rows.append(cells + ([own[k] / scales[k]] if scales is not None else []))
     intercept = float(np.atleast_1d(about.last.intercept_)[row])
     width = np.nan if margins is None else float(np.atleast_1d(margins[1])[row])
-    last: list[Cell] = ["intercept", intercept, intercept - width, intercept + width]
+    last: list[Cell] = ["intercept", intercept, _interval(intercept - width, intercept + width)]
     return Table(_row_title(about.last, row), head, [*rows, last + ([None] if scales is not None else [])])
+
+
+def _interval(low: float, high: float) -> str:
+    """Return an interval in one cell, so that tables fit on a phone."""
+    return "–" if math.isnan(low) else f"{low:.3g} to {high:.3g}".replace("-", "−")
 
 
 def _row_title(last: BaseEstimator, row: int) -> str:
@@ -210,8 +216,9 @@ def _feature_names(model: BaseEstimator) -> list[str]:
 def _quality(scores: PrivateScores | None) -> list[str]:
     if scores is None:
         return [element("p", _NOT_EVALUATED)]
-    rows = [[NAMES[name], *figure] for name, figure in scores.figures.items()]
-    table = Table(f"Evaluated privately on {scores.people} people", ["", "estimate", "95 %, low", "high"], rows)
+    rows = [[NAMES[name], value, _interval(low, high)] for name, (value, low, high) in scores.figures.items()]
+    title = f"Evaluated privately on {readable(scores.people)} people"
+    table = Table(title, ["", "estimate", "95 % interval"], rows)
     charts = "".join(map(_figure, *zip(*quality_charts(scores).items(), strict=True))) if scores.roc is not None else ""
     positive = f" The positive class is {scores.positive}." if scores.positive else ""
     return [
