@@ -49,8 +49,8 @@ def noise_margins(estimator: BaseEstimator) -> tuple[Array, Array] | None:
             found.append(type(estimator)(**settings).fit(X, y))
     deviations = float(t.ppf(0.975, RUNS - 1))
     return (
-        deviations * np.std([fit.coef_ for fit in found], axis=0, ddof=1),
-        deviations * np.std([fit.intercept_ for fit in found], axis=0, ddof=1),
+        np.asarray(deviations * np.std([fit.coef_ for fit in found], axis=0, ddof=1)),
+        np.asarray(deviations * np.std([fit.intercept_ for fit in found], axis=0, ddof=1)),
     )
 
 

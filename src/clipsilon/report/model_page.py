@@ -21,7 +21,7 @@ from clipsilon.estimators.total import TotalPrivacy, total_privacy
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.statement import Statement, format_epsilon
 from clipsilon.privacy.warning import PrivacyWarning
-from clipsilon.report.charts import Cell, Chart, Table
+from clipsilon.report.charts import Array, Cell, Chart, Table
 from clipsilon.report.drawing import draw, render
 from clipsilon.report.files import chart_rows, table_rows, to_csv
 from clipsilon.report.ownership import check_page
@@ -49,7 +49,7 @@ _NOT_EVALUATED = (
 )
 
 
-_Margins = tuple[np.ndarray, np.ndarray] | None
+_Margins = tuple[Array, Array] | None
 
 
 class _Subject(NamedTuple):
@@ -186,7 +186,7 @@ def _row_title(last: BaseEstimator, row: int) -> str:
     return f"Coefficients for the class {label}"
 
 
-def _scales(about: _Subject) -> np.ndarray | None:
+def _scales(about: _Subject) -> Array | None:
     """Return the scale of each column, if a scaler is all that stands before the estimator."""
     steps = about.model.steps if isinstance(about.model, Pipeline) else []
     scales = getattr(steps[0][1], "scale_", None) if len(steps) == 2 else None
@@ -216,10 +216,12 @@ def _feature_names(model: BaseEstimator) -> list[str]:
 def _quality(scores: PrivateScores | None) -> list[str]:
     if scores is None:
         return [element("p", _NOT_EVALUATED)]
-    rows = [[NAMES[name], value, _interval(low, high)] for name, (value, low, high) in scores.figures.items()]
+    rows: list[list[Cell]] = []
+    for name, (value, low, high) in scores.figures.items():
+        rows.append([NAMES[name], value, _interval(low, high)])
     title = f"Evaluated privately on {readable(scores.people)} people"
     table = Table(title, ["", "estimate", "95 % interval"], rows)
-    charts = "".join(map(_figure, *zip(*quality_charts(scores).items(), strict=True))) if scores.roc is not None else ""
+    charts = "".join(_figure(name, chart) for name, chart in quality_charts(scores).items())
     positive = f" The positive class is {scores.positive}." if scores.positive else ""
     return [
         element("p", f"{INTERVALS} A dash: the noise hides the figure.{positive}"),

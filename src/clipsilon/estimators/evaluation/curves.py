@@ -55,7 +55,7 @@ def _interpolate(x: Array, y: Array) -> Array:
     known = np.isfinite(x) & np.isfinite(y)
     across = np.maximum.accumulate(np.concatenate([[0.0], x[known], [1.0]]))
     upwards = np.maximum.accumulate(np.concatenate([[0.0], y[known], [1.0]]))
-    return np.interp(_POINTS, across, upwards)
+    return np.asarray(np.interp(_POINTS, across, upwards))
 
 
 def calibration_curve(noisy: Counts, probabilities: Array) -> Curve:

@@ -200,7 +200,7 @@ def _mean_loss(scores: Array) -> Array:
 
     Within a bin, the frequency of the class is taken to grow as the log-odds say.
     """
-    return np.average(np.logaddexp(0.0, -scores), axis=1, weights=np.exp(scores / 2))
+    return np.asarray(np.average(np.logaddexp(0.0, -scores), axis=1, weights=np.exp(scores / 2)))
 
 
 def _number_figures(binned: _Binned, width: float) -> dict[str, Figure]:

@@ -35,7 +35,7 @@ def error_cells(errors: Array) -> Integers:
 
 
 def _cells(positions: Array) -> Integers:
-    return np.clip(np.ceil(positions) - 1, 0, CELLS - 1).astype(np.int64)
+    return np.asarray(np.clip(np.ceil(positions) - 1, 0, CELLS - 1), dtype=np.int64)
 
 
 def score_at(positions: Array) -> Array:
@@ -45,7 +45,7 @@ def score_at(positions: Array) -> Array:
 
 def error_at(positions: Array) -> Array:
     """Return the error at positions between 0 and `CELLS`."""
-    return np.square(positions / CELLS)
+    return np.asarray(np.square(positions / CELLS))
 
 
 def choose_levels(people: float) -> int:
@@ -104,4 +104,4 @@ def spread(edges: Integers) -> Array:
     ends = np.concatenate([[0], edges, [CELLS]]).astype(float)
     ends[0] = max(ends[0], ends[1] - _TAIL_WIDTH * (ends[2] - ends[1]))
     ends[-1] = min(ends[-1], ends[-2] + _TAIL_WIDTH * (ends[-2] - ends[-3]))
-    return ends[:-1, np.newaxis] + np.diff(ends)[:, np.newaxis] * _INSIDE
+    return np.asarray(ends[:-1, np.newaxis] + np.diff(ends)[:, np.newaxis] * _INSIDE)
