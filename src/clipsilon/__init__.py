@@ -116,6 +116,7 @@ __all__ = [
     "optimal_point",
     "outputs",
     "preconditioning",
+    "private_scores",
     "regions",
     "repeated_gradient",
     "repeated_minimization",
@@ -128,16 +129,24 @@ __all__ = [
     "tables",
     "theory",
     "tune",
+    "write_report",
 ]
 
 _LAZY_MODULES = ("estimators", "reproduce", "torch")  # slow to import, or they need an extra
 
 
+_LAZY_NAMES = {
+    "load_model": "estimators.model_files",
+    "private_scores": "estimators.evaluation",
+    "write_report": "report.model_page",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "load_model":
-        return import_module("clipsilon.estimators.model_files").load_model
     if name == "SchemaEncoder":
         return tables.SchemaEncoder
+    if name in _LAZY_NAMES:
+        return getattr(import_module(f"clipsilon.{_LAZY_NAMES[name]}"), name)
     if name not in _LAZY_MODULES:
         raise AttributeError(f"module 'clipsilon' has no attribute {name!r}")
     return import_module(f"clipsilon.{name}")

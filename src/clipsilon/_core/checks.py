@@ -249,6 +249,24 @@ def labels(name: str, value: object, size: int, classes: int | None, least: floa
     return frozen(result)
 
 
+def person_ids(name: str, value: object, size: int) -> NDArray[Any]:
+    """Return the person of each row: numbers or text, without gaps."""
+    ids = np.asarray(value)
+    if ids.shape != (size,):
+        raise ValueError(f"{name} must hold one person for each of {size} rows, got shape {ids.shape}.")
+    gaps = np.flatnonzero([_is_gap(each) for each in ids.tolist()])
+    if gaps.size:
+        raise ValueError(f"{name} must name a person in every row, got none in row {gaps[0]}.")
+    return ids.astype(str) if ids.dtype == object else ids
+
+
+def _is_gap(cell: object) -> bool:
+    try:
+        return cell is None or bool(cell != cell)
+    except TypeError:  # pandas' own missing value
+        return True
+
+
 def frozen(value: NDArray[Any]) -> NDArray[Any]:
     """Return a contiguous, read-only view."""
     view = np.ascontiguousarray(value).view()

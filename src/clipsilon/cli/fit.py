@@ -21,17 +21,27 @@ from clipsilon._core import checks
 from clipsilon.cli.encoded_tables import read_encoded
 from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
 from clipsilon.cli.model_kinds import MODELS, predicts_classes
-from clipsilon.cli.options import adjacency_option, format_option, ignore_option, parse_numbers, quiet_option
+from clipsilon.cli.options import (
+    adjacency_option,
+    format_option,
+    ignore_option,
+    parse_numbers,
+    quiet_option,
+    report_option,
+)
 from clipsilon.cli.tables import Table, read_bounds, read_table
 from clipsilon.cli.target_column import Target, check_split, read_target
 from clipsilon.privacy.certificate import ADJACENCIES, require_public_size
-from clipsilon.privacy.statement import Statement, about_seed, fail_closed, point_statement
+from clipsilon.privacy.statement import Statement, about_seed, fail_closed, format_certified, point_statement
 from clipsilon.privacy.warning import warn_about_delta
 from clipsilon.tables.schema import Schema
 
 if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
+    from sklearn.pipeline import Pipeline
+
     from clipsilon.cli.quality import Measure
     from clipsilon.estimators import PrivateScaler, TotalPrivacy
+    from clipsilon.estimators.evaluation import PrivateScores
     from clipsilon.estimators.model_files import Model
 
 Array = NDArray[np.float64]
@@ -108,6 +118,11 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     show_default=True,
     help="Fraction of the rows to hold out for evaluation.",
 )
+@click.option(
+    "--evaluate-epsilon",
+    type=float,
+    help="ε for evaluating the model privately on the held-out rows; default: evaluate without noise.",
+)
 @click.option("--seed", type=int, help="Seed that makes the fit repeatable; not for release.")
 @click.option(
     "--budget",
@@ -121,13 +136,14 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     show_default=True,
     help="New model file.",
 )
+@report_option
 @format_option("text", "json")
 @quiet_option
-def command(output: Path, form: str, quiet: bool, **about: Any) -> None:
+def command(output: Path, report: Path | None, form: str, quiet: bool, **about: Any) -> None:
     """Fit a private model to a CSV or Parquet FILE, evaluate it on held-out rows, and write it to a model file.
 
-    Learning the scales of the columns and the model costs (ε, δ) in total. The printed quality is computed from the
-    held-out rows without noise: it is not private.
+    Learning the scales of the columns and the model costs (ε, δ) in total. Without --evaluate-epsilon, the printed
+    quality is computed from the held-out rows without noise: it is not private.
     """
     with plain_errors(), stoppable():
         require_new_file(output)
@@ -136,10 +152,15 @@ def command(output: Path, form: str, quiet: bool, **about: Any) -> None:
         tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
         result = fit_file(Request(**about), tell, progress=False if quiet else None)
         model_files.write_model(output, result.model, result.total)
+        if report is not None:
+            tell("Writing the report…")
+            _write_report(report, result)
     if form == "json":
         click.echo(json.dumps({**result.to_dict(), "output": str(output)}, indent=2, ensure_ascii=False))
     else:
         _print_fit(result, output)
+        if report is not None:
+            click.echo(f"wrote {report}")
 
 
 @dataclass(frozen=True)
@@ -181,6 +202,8 @@ class Request:
         Do not scale the columns.
     holdout : float, default 0.2
         Fraction of the rows to hold out for evaluation, in [0, 1).
+    evaluate_epsilon : float, optional
+        ε for evaluating the model privately on the held-out rows; by default it is evaluated without noise.
     seed : int, optional
         Makes the fit repeatable; such a model is not for release.
     budget : Path, optional
@@ -204,6 +227,7 @@ class Request:
     schema: Path | None = None
     as_is: bool = False
     holdout: float = 0.2
+    evaluate_epsilon: float | None = None
     seed: int | None = None
     budget: Path | None = None
 
@@ -216,6 +240,10 @@ class Request:
         require_public_size(self.adjacency)
         if self.seed is not None:
             checks.integer("seed", self.seed, least=0)
+        if self.evaluate_epsilon is not None:
+            checks.positive("evaluate epsilon", self.evaluate_epsilon)
+            if self.holdout == 0:
+                raise ValueError("holdout must be above 0 with --evaluate-epsilon, got 0.")
         self._check_model()
         self._check_scaling()
 
@@ -265,7 +293,9 @@ class Fit(NamedTuple):
     statements : tuple of Statement
         The privacy statements of the scaler, if there is one, and of the model.
     quality : tuple of Measure
-        Measures on the held-out rows, not private; empty if no rows were held out.
+        Measures on the held-out rows, not private; empty if no rows were held out, or if there are `scores`.
+    scores : PrivateScores or None
+        The private evaluation on the held-out rows, if one was requested.
     baseline : str
         The constant that the model is compared with.
     trained, held_out : int
@@ -278,6 +308,7 @@ class Fit(NamedTuple):
     total: TotalPrivacy
     statements: tuple[Statement, ...]
     quality: tuple[Measure, ...]
+    scores: PrivateScores | None
     baseline: str
     trained: int
     held_out: int
@@ -296,6 +327,7 @@ class Fit(NamedTuple):
                 for name, value, other in self.quality
             ],
             "baseline": self.baseline,
+            "evaluation": None if self.scores is None else self.scores.to_dict(),
             "privacy": self.total.to_dict(),
             "statements": [statement.to_dict() for statement in self.statements],
             "notes": list(self.notes),
@@ -326,7 +358,7 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     tell(f"Reading {request.path}…")
     table = _read(request)
     target = read_target(table, request.model, request.classes, request.target_range)
-    seeds = [None] * 3 if request.seed is None else np.random.SeedSequence(request.seed).generate_state(3).tolist()
+    seeds = [None] * 4 if request.seed is None else np.random.SeedSequence(request.seed).generate_state(4).tolist()
     train, held = split(len(target.labels), request.holdout, seeds[0])
     check_split(target, request.target, train, held)
     notes: list[str] = []
@@ -338,15 +370,18 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
         estimator.set_params(random_state=seeds[2], progress=progress)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
         estimator.fit(features, target.labels[train])
-    encoders = [] if table.encoder is None else [("schema", table.encoder)]
-    pipeline = Pipeline([*encoders, *(("scaler", scaler) for scaler in scalers), ("model", estimator)])
-    model = Model(target.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
+        encoders = [] if table.encoder is None else [("schema", table.encoder)]
+        pipeline = Pipeline([*encoders, *(("scaler", scaler) for scaler in scalers), ("model", estimator)])
+        model = Model(target.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
+        scores = _evaluate(request, model.learnt, table.features[held], target.labels[held], seeds[3])
+    shown = held if scores is None else held[:0]
     return Fit(
         model,
         _total(request, model),
         statements=tuple(step.statement_ for _, step in model.learnt.steps),
-        quality=_quality(model, table.features[held], target.labels[held]) if held.size else (),
-        baseline=describe_baseline(target.kind, target.labels[held]),
+        quality=_quality(model, table.features[shown], target.labels[shown]) if shown.size else (),
+        scores=scores,
+        baseline=describe_baseline(target.kind, target.labels[shown]),
         trained=len(train),
         held_out=len(held),
         notes=tuple(dict.fromkeys((*_notes(request, model, len(train)), *notes, *_table_notes(table)))),
@@ -409,11 +444,15 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
 
 
 def _charge(request: Request, target: Target, features: Array) -> None:
-    """Charge scaling and training together, which never exceed the requested ε and δ, to the budget file."""
+    """Charge the whole fit to the budget file: scaling and training together, or evaluation if that is more.
+
+    Scaling and training never exceed the requested ε and δ, and who is held out is evaluated but does not train.
+    """
     from clipsilon.estimators.seen_rows import identify_rows
     from clipsilon.privacy.budget import charge_to
 
-    stated = point_statement("fit", len(features), request.epsilon, request.delta, request.adjacency)
+    epsilon = max(request.epsilon, request.evaluate_epsilon or 0.0)
+    stated = point_statement("fit", len(features), epsilon, request.delta, request.adjacency)
     needed = "classes" if predicts_classes(target.kind) else "target_range"
     if target.settings.get(needed) is None:
         stated = fail_closed(stated, f"Learnt without budget unless --{needed.replace('_', '-')} is given.")
@@ -460,6 +499,26 @@ def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], r
     if request.quantile is not None:
         about["quantile"] = request.quantile
     return model_files.new_estimator(target.kind, **budget._asdict(), **about)
+
+
+def _evaluate(
+    request: Request, pipeline: Pipeline, features: Array, labels: NDArray[Any], seed: int | None
+) -> PrivateScores | None:
+    """Evaluate the model privately if requested; the rows are held out, since `split` drew them."""
+    from clipsilon.estimators.evaluation import private_scores
+
+    if request.evaluate_epsilon is None:
+        return None
+    return private_scores(
+        pipeline, features, labels, request.evaluate_epsilon, request.delta, held_out=True, random_state=seed
+    )
+
+
+def _write_report(report: Path, result: Fit) -> None:
+    from clipsilon.report.model_page import write_report
+
+    model = result.model
+    write_report(report, model.pipeline, result.scores, target=model.target, columns=model.columns)
 
 
 def _total(request: Request, model: Model) -> TotalPrivacy:
@@ -516,12 +575,21 @@ def _print_fit(result: Fit, output: Path) -> None:
             table.add_row(name, *("–" if value != value else f"{value:.4g}" for value in values))
         console.print(table)
         console.print(QUALITY_WARNING, style="bold")
+    if result.scores is not None:
+        from clipsilon.cli.scores_table import print_scores
+
+        print_scores(result.scores, f"{result.held_out} held-out rows")
     total = result.total
     click.echo(
         f"Certified: {format_total(total)}, for the {result.trained} rows that trained the model "
         f"({ADJACENCIES[total.adjacency]})."
     )
-    for statement in result.statements:
+    if result.scores is not None:
+        click.echo(
+            f"Certified: {format_certified(result.scores.statement)}, for the {result.held_out} rows that evaluated "
+            "it. Each row is in one of the two."
+        )
+    for statement in (*result.statements, *(() if result.scores is None else (result.scores.statement,))):
         click.echo(statement)
     for note in result.notes:
         click.echo(f"Note: {note}")

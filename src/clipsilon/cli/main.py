@@ -19,6 +19,7 @@ COMMANDS = {
     "claims": "Compare the papers' privacy claims with what holds.",
     "data": "Fetch data sets into the cache folder.",
     "demo": "Compare SGD, PCSGD and DiceSGD on two problems.",
+    "evaluate": "Evaluate a fitted model within a privacy budget.",
     "fit": "Fit a private model to a CSV or Parquet file.",
     "ledger": "State the privacy loss of the users in a ledger.",
     "predict": "Predict the rows of a file with a fitted model.",

@@ -28,6 +28,22 @@ def _check_picture(context: click.Context, option: click.Parameter, path: Path |
     return path
 
 
+def _check_page(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a page that could not be written, before any budget is spent."""
+    if path is not None:
+        from clipsilon.report.ownership import check_page
+
+        with plain_errors():
+            check_page(path)
+    return path
+
+
+report_option = click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_check_page,
+    help="Write a page about the model to this .html file.",
+)
 plot_option = click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),

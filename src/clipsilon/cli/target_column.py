@@ -63,7 +63,7 @@ def read_target(
         labels = real_labels(table)
         _check_sign(kind, labels, table.target_name)
         return Target(kind, labels, known)
-    labels = _whole(table.target)
+    labels = whole_labels(table.target)
     if labels.dtype.kind == "f":
         raise ValueError(
             f"target {table.target_name!r} must hold classes for model 'logistic', got the number "
@@ -115,7 +115,7 @@ def _natural_kind(table: Table, classes: Sequence[str] | None, target_range: Seq
     return "logistic"
 
 
-def _whole(target: NDArray[Any]) -> NDArray[Any]:
+def whole_labels(target: NDArray[Any]) -> NDArray[Any]:
     """Return whole numbers as integers, and anything else as it is."""
     whole = target.dtype.kind == "f" and (np.abs(target) < 2**53).all() and (target == np.rint(target)).all()
     return target.astype(np.int64) if whole else target
@@ -128,7 +128,7 @@ def _matching(classes: Sequence[str], labels: NDArray[Any], name: str) -> list[A
         numbers = finite(classes)
         if numbers is None:
             raise ValueError(f"classes must be numbers, like target {name!r}, got {', '.join(classes)!r}.")
-        stated = _whole(numbers).tolist()
+        stated = whole_labels(numbers).tolist()
     others = labels[~np.isin(labels, stated)]
     if others.size:
         named = ", ".join(map(str, stated))

@@ -103,6 +103,16 @@ def remember_rows(estimator: Any, digests: Digests, reset: bool) -> int:
     return int(np.intersect1d(new, earlier, assume_unique=True).size)
 
 
+def count_seen(estimator: Any, features: Any) -> int:
+    """Return how many rows equal rows that this process fitted the estimator to; of a large table, at least."""
+    earlier = _seen.get(estimator)
+    if earlier is None:
+        return 0
+    table = features if sparse.issparse(features) else np.asarray(features)
+    digests = _single(compute_digests(table, table.shape[1]))
+    return int(np.intersect1d(digests, earlier, assume_unique=True).size)
+
+
 def _single(digests: Digests) -> Digests:
     """Return the digests that occur once."""
     values, counts = np.unique(digests, return_counts=True)

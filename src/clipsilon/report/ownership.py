@@ -33,6 +33,13 @@ def check_replaceable(path: Path, argument: str = "output") -> None:
         raise ValueError(f"{argument} must not replace {path}, which clipsilon did not write: choose another name.")
 
 
+def check_page(path: Path) -> None:
+    """Raise ValueError unless a page can be written there without replacing a file that this tool did not write."""
+    if path.suffix != ".html" or not path.parent.is_dir():
+        raise ValueError(f"report must be an .html file in an existing folder, got {path}.")
+    check_replaceable(path, "report")
+
+
 def check_report_folder(folder: Path, names: Iterable[str]) -> None:
     """Raise ValueError if a report would replace anything that this tool did not write.
 

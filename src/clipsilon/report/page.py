@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -112,8 +113,13 @@ def chart_data(key: str, chart: Chart) -> str:
     return f'<script type="application/json" id="data-{html.escape(key)}">{harmless}</script>'
 
 
-def chart_figure(key: str, chart: Chart, caption: str) -> str:
-    """Return an interactive figure; without scripts, the SVG file beside the page is shown.
+def embedded(content: bytes, kind: str) -> str:
+    """Return an address that holds a whole file of this media type, for pages without files beside them."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def chart_figure(key: str, chart: Chart, caption: str, files: Mapping[str, str] | None = None) -> str:
+    """Return an interactive figure; without scripts, its SVG file is shown.
 
     Parameters
     ----------
@@ -123,18 +129,22 @@ def chart_figure(key: str, chart: Chart, caption: str) -> str:
         What is drawn; its numbers are on the page as `chart_data`.
     caption : str
         HTML of the caption.
+    files : mapping of str to str, optional
+        Addresses of the files by their suffix; by default SVG, PNG and CSV files beside the page.
 
     Returns
     -------
     str
         HTML of the figure, with links to the files.
     """
+    if files is None:
+        files = {form: f"{key}.{form}" for form in ("svg", "png", "csv")}
     links = " ".join(
-        link(f"{key}.{form}", form.upper(), download=key.replace("/", "-") + f".{form}", class_=form)
-        for form in ("svg", "png", "csv")
+        link(address, form.upper(), download=key.replace("/", "-") + f".{form}", class_=form)
+        for form, address in files.items()
     )
     words = html.escape(f"{chart.title or key}: {chart.y} against {chart.x}")
-    image = f'<noscript><img alt="{words}" src="{html.escape(key)}.svg"></noscript>'
+    image = f'<noscript><img alt="{words}" src="{html.escape(files["svg"])}"></noscript>'
     return wrap(
         "figure",
         wrap("figcaption", caption) + image + wrap("span", links, class_="links"),
@@ -142,8 +152,23 @@ def chart_figure(key: str, chart: Chart, caption: str) -> str:
     )
 
 
-def table_sheet(key: str, table: Table) -> str:
-    """Return a table with a link to its CSV file; `key` is the path of the file, without suffix."""
+def table_sheet(key: str, table: Table, address: str | None = None) -> str:
+    """Return a table with a link to its CSV file.
+
+    Parameters
+    ----------
+    key : str
+        Path of the file relative to the page, without suffix.
+    table : Table
+        What is shown.
+    address : str, optional
+        Another address of the file.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
     wordy = [_is_wordy(table, k) for k in range(len(table.columns))]
     head = "".join(
         element("th", name, scope="col", class_="words" if wordy[k] else "") for k, name in enumerate(table.columns)
@@ -158,7 +183,7 @@ def table_sheet(key: str, table: Table) -> str:
         tabindex="0",
         aria_label=table.title,
     )
-    file = link(f"{key}.csv", "CSV", download=key.replace("/", "-") + ".csv", class_="csv")
+    file = link(address or f"{key}.csv", "CSV", download=key.replace("/", "-") + ".csv", class_="csv")
     return wrap(
         "div", wrap("div", element("span", table.title, class_="name") + file, class_="top") + scroll, class_="sheet"
     )

@@ -1,0 +1,253 @@
+"""Evaluate a model on people's rows within a privacy budget."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from math import sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.random import Generator
+from scipy.special import expit
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
+
+from clipsilon._core import checks
+from clipsilon.engine.streams import spawn
+from clipsilon.estimators.base import seed_from
+from clipsilon.estimators.evaluation import grids
+from clipsilon.estimators.evaluation.auc import area
+from clipsilon.estimators.evaluation.curves import calibration_curve, roc_curve
+from clipsilon.estimators.evaluation.histograms import Integers, draw_histogram, with_total
+from clipsilon.estimators.evaluation.people import count_people
+from clipsilon.estimators.evaluation.predictions import Scored, score_rows
+from clipsilon.estimators.evaluation.ratios import Array, Counts, Figure, ratio
+from clipsilon.estimators.evaluation.result import PrivateScores
+from clipsilon.estimators.seen_rows import count_seen
+from clipsilon.privacy.accounting import gaussian, profiles
+from clipsilon.privacy.certificate import ADJACENCIES, Certificate
+from clipsilon.privacy.statement import SEEDED, Statement, about_seed
+from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
+
+if TYPE_CHECKING:
+    from clipsilon.estimators.inputs import Column, RandomState, Table
+
+_GRID_SHARE = 1 / 8  # of μ², for choosing the bins
+_MOST_NOISE = 2**16  # standard deviation, in units of one person
+_RULE = "private evaluation"
+
+
+class _Binned(NamedTuple):
+    """Noisy counts in bins, and the cells that begin them."""
+
+    noisy: Counts
+    edges: Integers
+
+
+def private_scores(
+    model: BaseEstimator,
+    X: Table,
+    y: Column,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    groups: Column | None = None,
+    held_out: bool = False,
+    adjacency: str | None = None,
+    target_range: Sequence[float] | None = None,
+    random_state: RandomState = None,
+) -> PrivateScores:
+    """Evaluate a fitted model within a privacy budget: each figure with a confidence interval, ROC and calibration.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted classifier or regressor, or a pipeline that ends in one, of this package or of scikit-learn.
+    X, y : array-like
+        The rows to evaluate it on, and their targets.
+    epsilon, delta : float
+        The budget of this evaluation.
+    groups : array-like, optional
+        The person of each row, who is protected with all their rows. Everybody counts the same: the rows of a person
+        share one unit of weight. None if each row is another person.
+    held_out : bool, default False
+        Whether nobody in X is among those who trained the model, nor among those who chose it. This must follow from
+        how the people were drawn, and matters to `PrivateScores.total` only.
+    adjacency : str, optional
+        What is hidden: "zero-out", "replace-one", or "add-remove", under which the number of people is not public.
+        By default what the model's statement says, or else "zero-out".
+    target_range : pair of numbers, optional
+        For a regressor: the public range of the targets. Errors larger than its width count as this width. By default
+        the model's `target_range_`.
+    random_state : int, RandomState or None, default None
+        None for cryptographic noise. A seed makes the evaluation repeatable, and unfit for release.
+
+    Returns
+    -------
+    PrivateScores
+
+    Formal guarantee
+    ----------------
+    Without `random_state`, the result is (epsilon, delta)-differentially private for people in X, under `adjacency`,
+    given the model. The model is not covered: `PrivateScores.total` adds what it spent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import clipsilon as cs
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X = np.random.default_rng(0).normal(size=(6000, 2))
+    >>> y = X[:, 0] + np.random.default_rng(1).normal(size=6000) > 0
+    >>> model = LogisticRegression().fit(X[:2000], y[:2000])
+    >>> auc = cs.private_scores(model, X[2000:], y[2000:], epsilon=1.0).figures["roc_auc"]
+    >>> 0.75 < auc.low < auc.value < auc.high < 0.92
+    True
+    """
+    mu = gaussian.largest_mu(checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta))
+    checks.flag("held_out", held_out)
+    adjacency = _stated_adjacency(model) if adjacency is None else adjacency
+    checks.choice("adjacency", adjacency, ADJACENCIES)
+    noise = spawn(seed_from(random_state), 1)[0].noise
+    scored = score_rows(model, X, y, target_range)
+    people, rows_of = count_people(groups, len(scored.cells))
+    hidden = adjacency == "add-remove"
+    binned = _count(scored, rows_of, None if hidden else people, _noise_std(mu, adjacency), noise)
+    if hidden:
+        people = max(1, round(float(binned.noisy.counts.sum())))
+    statement = _state(mu, people, delta, adjacency, groups is not None)
+    statement = about_seed(statement, random_state is not None)
+    if random_state is not None:
+        warnings.warn(f"{SEEDED} Nothing is certified of this evaluation.", PrivacyWarning, stacklevel=2)
+    warn_about_delta(delta, people)
+    if held_out:
+        _warn_about_training_rows(model, X)
+    return _summarize(scored, binned, people, held_out, statement)
+
+
+def _stated_adjacency(model: BaseEstimator) -> str:
+    """Return the adjacency of the model's statement, or "zero-out"."""
+    statement = getattr(_last(model), "statement_", None)
+    return statement.adjacency if isinstance(statement, Statement) else "zero-out"
+
+
+def _last(model: BaseEstimator) -> BaseEstimator:
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
+def _noise_std(mu: float, adjacency: str) -> float:
+    """Return the deviation of the noise on one histogram that is μ-GDP, in units of one person."""
+    change = sqrt(2.0) if adjacency == "replace-one" else 1.0
+    std = change / mu * (1.0 + 2.0**-50)  # not below, whatever was rounded
+    if std > _MOST_NOISE:
+        raise ValueError(f"epsilon must be large enough for noise of at most {_MOST_NOISE} people, got {std:.3g}.")
+    return std
+
+
+def _count(scored: Scored, rows_of: Integers, people: int | None, std: float, rng: Generator) -> _Binned:
+    """Choose bins by a first histogram of all people, and count each outcome in them by a second one."""
+    classes = 1 if scored.kind == "numbers" else 2
+    first = std / sqrt(_GRID_SHARE) * (1.0 + 2.0**-50)
+    cells = draw_histogram(scored.cells, rows_of, 1, grids.CELL_LEVELS, first, rng)
+    if people is not None:
+        cells = with_total(cells, people)
+    levels = grids.choose_levels(float(cells.counts.sum()))
+    edges = grids.choose_edges(cells.counts, levels, first, None if scored.kind == "numbers" else grids.ZERO)
+    bins = scored.outcomes * 2**levels + np.searchsorted(edges, scored.cells, side="right")
+    second = std / sqrt(1.0 - _GRID_SHARE) * (1.0 + 2.0**-50)
+    noisy = draw_histogram(bins, rows_of, classes, levels, second, rng)
+    return _Binned(noisy if people is None else with_total(noisy, people), edges)
+
+
+def _summarize(scored: Scored, binned: _Binned, people: int, held_out: bool, statement: Statement) -> PrivateScores:
+    """Compute everything else from the noisy counts."""
+    noisy, edges = binned
+    two = scored.kind in ("binary", "ranking")
+    calibrated = None
+    if scored.kind == "binary":
+        calibrated = calibration_curve(noisy, expit(grids.score_at(grids.spread(edges))).mean(axis=1))
+    return PrivateScores(
+        figures=_number_figures(binned, scored.width)
+        if scored.kind == "numbers"
+        else _class_figures(binned, scored.kind),
+        roc=roc_curve(noisy) if two else None,
+        calibration=calibrated,
+        positive=scored.positive,
+        people=people,
+        held_out=held_out,
+        statement=statement,
+    )
+
+
+def _class_figures(binned: _Binned, kind: str) -> dict[str, Figure]:
+    noisy, edges = binned
+    scores, size = grids.score_at(grids.spread(edges)), edges.size + 1
+    everybody, positive = np.ones(2 * size), np.repeat([0.0, 1.0], size)
+    if kind == "classes":
+        losses = np.tile(np.logaddexp(0.0, -scores).mean(axis=1), 2)
+        return {"accuracy": ratio(noisy, positive, everybody), "log_loss": ratio(noisy, losses, everybody)}
+    predicted = np.concatenate([[0], edges]) >= grids.ZERO
+    right = np.concatenate([~predicted, predicted]).astype(float)
+    figures = {"accuracy": ratio(noisy, right, everybody), "roc_auc": area(noisy)}
+    if kind == "binary":
+        losses = np.concatenate([_mean_loss(-scores), _mean_loss(scores)])
+        figures["log_loss"] = ratio(noisy, losses, everybody)
+    return {**figures, "positive_rate": ratio(noisy, positive, everybody)}
+
+
+def _mean_loss(scores: Array) -> Array:
+    """Return the log loss of a class in each bin, for the log-odds of this class at several places in the bin.
+
+    Within a bin, the frequency of the class is taken to grow as the log-odds say.
+    """
+    return np.asarray(np.average(np.logaddexp(0.0, -scores), axis=1, weights=np.exp(scores / 2)))
+
+
+def _number_figures(binned: _Binned, width: float) -> dict[str, Figure]:
+    noisy, edges = binned
+    errors = grids.error_at(grids.spread(edges)) * width
+    everybody = np.ones(len(errors))
+    squared = ratio(noisy, np.square(errors).mean(axis=1), everybody)
+    return {
+        "mean_absolute_error": ratio(noisy, errors.mean(axis=1), everybody),
+        "root_mean_squared_error": Figure(*np.sqrt(squared).tolist()),
+    }
+
+
+def _state(mu: float, people: int, delta: float, adjacency: str, grouped: bool) -> Statement:
+    whose = (
+        "Each person has one unit of weight, which their rows share: all rows of a person are protected together."
+        if grouped
+        else "Each row is one person's: whoever has several rows is not covered without groups."
+    )
+    reasons = (
+        f"Two noisy histograms of the scores: Gaussian differential privacy with μ = {mu:.4g}.",
+        whose,
+        _ABOUT_SIZE[adjacency],
+        "The figures and curves are covered, and anything computed from them. The model has a statement of its own.",
+        "One evaluation is covered: each further one on the same people is a release of its own.",
+    )
+    certificate = Certificate(profiles.gaussian(mu), reasons)
+    certified = certificate.epsilon(delta)
+    return Statement(_RULE, people, 2, delta, adjacency, certified, None, None, reasons, certificate)
+
+
+_ABOUT_SIZE = {
+    "zero-out": "A person who is zeroed out is counted nowhere. The number of people is public.",
+    "replace-one": "The number of people is public.",
+    "add-remove": "The number of people is not public: the one that is stated here is a noisy count.",
+}
+
+
+def _warn_about_training_rows(model: BaseEstimator, X: Table) -> None:
+    """Warn if rows are equal to rows that trained the model, as far as this process knows those."""
+    last = _last(model)
+    features = model[:-1].transform(X) if isinstance(model, Pipeline) and len(model) > 1 else X
+    seen = count_seen(last, features)
+    if seen:
+        warnings.warn(
+            f"held_out: {seen} rows equal rows that trained the model. Whoever is in both spends the sum of both ε, "
+            "which the total does not count: evaluate on other people's rows, or leave held_out at False.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
