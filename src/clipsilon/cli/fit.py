@@ -20,10 +20,10 @@ from clipsilon._core import checks
 from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
 from clipsilon.cli.model_kinds import MODELS, predicts_classes
 from clipsilon.cli.options import adjacency_option, format_option, ignore_option, parse_numbers, quiet_option
-from clipsilon.cli.tables import Table, read_bounds, read_table
+from clipsilon.cli.tables import Table, read_bounds, read_people, read_table
 from clipsilon.cli.target_column import Target, check_split, read_target
-from clipsilon.privacy.certificate import ADJACENCIES, require_public_size
-from clipsilon.privacy.statement import Statement
+from clipsilon.privacy.certificate import require_public_size
+from clipsilon.privacy.statement import Statement, neighbours
 from clipsilon.privacy.warning import warn_about_delta
 
 if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
@@ -49,6 +49,7 @@ _OPTIONS = {
     "classes=": "--classes",
     "target_range=": "--target-range",
     "Leave random_state at None": "Leave --seed out",
+    "Pass it as groups= and leave it out of the features": "Name it with --group",
 }
 
 
@@ -76,6 +77,10 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     help="Range of most targets of numbers, such as 0,100; default: learnt without noise.",
 )
 @ignore_option
+@click.option(
+    "--group", metavar="COLUMN", help="Column that names the person of a row: people are protected, not rows."
+)
+@click.option("--max-rows", type=int, help="Largest number of rows used per person; default: all.")
 @click.option("--scale-epsilon", type=float, help="Part of ε for learning the columns' scales; default: a tenth.")
 @click.option(
     "--bounds",
@@ -154,6 +159,10 @@ class Request:
         Range of most targets; by default learnt without noise.
     ignore : sequence of str, optional
         Columns to leave out.
+    group : str, optional
+        The column that names the person of a row, which is not a feature; by default each row is protected by itself.
+    max_rows : int, optional
+        Largest number of rows used per person; by default all.
     scale_epsilon : float, optional
         Part of `epsilon` for learning the columns' scales; by default a tenth.
     bounds : Path, optional
@@ -177,6 +186,8 @@ class Request:
     classes: Sequence[str] | None = None
     target_range: Sequence[float] | None = None
     ignore: Sequence[str] = ()
+    group: str | None = None
+    max_rows: int | None = None
     scale_epsilon: float | None = None
     bounds: Path | None = None
     as_is: bool = False
@@ -192,6 +203,10 @@ class Request:
         require_public_size(self.adjacency)
         if self.seed is not None:
             checks.integer("seed", self.seed, least=0)
+        if self.max_rows is not None:
+            checks.count("max rows", self.max_rows)
+            if self.group is None:
+                raise ValueError("max rows must be omitted without --group.")
         self._check_model()
         self._check_scaling()
 
@@ -291,18 +306,22 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     from clipsilon.estimators.model_files import Model
 
     tell(f"Reading {request.path}…")
-    table = read_table(request.path, request.target, request.ignore)
+    people = None if request.group is None else read_people(request.path, request.group, request.target)
+    table = read_table(request.path, request.target, (*request.ignore, *([request.group] if request.group else [])))
     target = read_target(table, request.model, request.classes, request.target_range)
     seeds = [None] * 3 if request.seed is None else np.random.SeedSequence(request.seed).generate_state(3).tolist()
-    train, held = split(len(target.labels), request.holdout, seeds[0])
+    train, held = _split(people, len(target.labels), request.holdout, seeds[0])
     check_split(target, request.target, train, held)
     notes: list[str] = []
     with _collect_warnings(notes):
-        features, scalers = _scaled(request, table, train, seeds[1], tell)
-        estimator = _estimator(request, target, scalers, *features.shape)
-        estimator.set_params(random_state=seeds[2], progress=progress)
+        groups = None if people is None else people[train]
+        records = len(train) if groups is None else np.unique(groups).size
+        features, scalers = _scaled(request, table, train, groups, seeds[1], tell)
+        estimator = _estimator(request, target, scalers, records, features.shape[1])
+        chosen = {} if request.max_rows is None else {"max_rows": request.max_rows}
+        estimator.set_params(random_state=seeds[2], progress=progress, **chosen)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
-        estimator.fit(features, target.labels[train])
+        estimator.fit(features, target.labels[train], groups=groups)
     pipeline = Pipeline([*(("scaler", scaler) for scaler in scalers), ("model", estimator)])
     model = Model(target.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
     return Fit(
@@ -313,8 +332,18 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
         baseline=describe_baseline(target.kind, target.labels[held]),
         trained=len(train),
         held_out=len(held),
-        notes=tuple(dict.fromkeys((*_notes(request, model, len(train)), *notes))),
+        notes=tuple(dict.fromkeys((*_notes(request, model, table), *notes))),
     )
+
+
+def _split(
+    people: NDArray[np.int64] | None, rows: int, holdout: float, seed: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw which rows train and which are held out; all rows of a person do the same."""
+    if people is None:
+        return split(rows, holdout, seed)
+    train, held = split(int(people.max()) + 1, holdout, seed)
+    return np.flatnonzero(np.isin(people, train)), np.flatnonzero(np.isin(people, held))
 
 
 def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -344,7 +373,12 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
 
 
 def _scaled(
-    request: Request, table: Table, train: NDArray[np.int64], seed: int | None, tell: Tell
+    request: Request,
+    table: Table,
+    train: NDArray[np.int64],
+    groups: NDArray[np.int64] | None,
+    seed: int | None,
+    tell: Tell,
 ) -> tuple[Array, list[PrivateScaler]]:
     """Return the training rows with columns of unit order, and the scaler if one was needed."""
     from clipsilon.estimators import PrivateScaler
@@ -356,10 +390,11 @@ def _scaled(
     tell("Scaling the columns by their bounds…" if bounds else "Learning the scales of the columns…")
     scaler = PrivateScaler(epsilon, SCALE_FRACTION * request.delta, bounds, request.adjacency, seed)
     with _collect_warnings([]):  # they number the columns that could not be learnt: `_notes` names them
-        scaled = scaler.fit_transform(table.features[train])
+        scaled = scaler.fit(table.features[train], groups=groups).transform(table.features[train])
     if epsilon is not None and scaler.statement_.certified == 0:  # this depends on public numbers only
+        known = f"{len(train)} training rows" if groups is None else scaler.statement_.size
         raise ValueError(
-            f"FILE must have more than {len(train)} training rows to learn the scales of {len(table.columns)} "
+            f"FILE must have more than {known} to learn the scales of {len(table.columns)} "
             f"column(s) at ε = {epsilon:g}; otherwise give --bounds, --as-is or a larger --scale-epsilon."
         )
     return scaled, [scaler]
@@ -402,10 +437,16 @@ def _collect_warnings(notes: list[str]) -> Iterator[None]:
         notes.append(text)
 
 
-def _notes(request: Request, model: Model, trained: int) -> list[str]:
+def _notes(request: Request, model: Model, table: Table) -> list[str]:
+    from clipsilon.estimators.people import advise_groups, find_repeated_ids
+
     notes: list[str] = []
+    stated = model.pipeline[-1].statement_
+    columns = {} if request.group else dict(zip(table.columns, table.features.T, strict=True))
     with _collect_warnings(notes):
-        warn_about_delta(request.delta, trained)
+        warn_about_delta(request.delta, stated.records, unit=stated.unit)
+        for name in find_repeated_ids(columns):
+            warnings.warn(advise_groups(name), UserWarning, stacklevel=2)
     learnt = model.pipeline[0].learnt_ if len(model.pipeline) > 1 else ()
     hidden = [name for name, is_learnt in zip(model.columns, learnt, strict=False) if not is_learnt]
     if hidden:
@@ -413,6 +454,11 @@ def _notes(request: Request, model: Model, trained: int) -> list[str]:
             f"Noise hid the scale of {', '.join(hidden)}: more rows, a larger --scale-epsilon or --bounds would help."
         )
     return notes
+
+
+def _who(result: Fit) -> str:
+    stated = result.statements[-1]
+    return f"{result.trained} rows that" if stated.unit == "record" else f"{stated.size} whose {result.trained} rows"
 
 
 def _or_none(value: float) -> float | None:
@@ -434,8 +480,8 @@ def _print_fit(result: Fit, output: Path) -> None:
         console.print(QUALITY_WARNING, style="bold")
     total = result.total
     click.echo(
-        f"Certified: {format_total(total)}, for the {result.trained} rows that trained the model "
-        f"({ADJACENCIES[total.adjacency]})."
+        f"Certified: {format_total(total)}, for the {_who(result)} trained the model "
+        f"({neighbours(total.adjacency, total.unit)})."
     )
     for statement in result.statements:
         click.echo(statement)

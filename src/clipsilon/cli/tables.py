@@ -92,6 +92,27 @@ def read_features(path: str | Path, columns: Sequence[str]) -> Array:
     return _finite_features(path, found)
 
 
+def read_people(path: str | Path, group: str, target: str) -> NDArray[np.int64]:
+    """Return the number of each row's person, from the column of their ids.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV or Parquet file.
+    group : str
+        The column; a row without a value is refused.
+    target : str
+        The column to predict, which must be another one.
+    """
+    path = Path(path)
+    checks.choice("group", group, {name: None for name in column_names(path) if name != target})
+    found = read_columns(path, [group], as_text=group)
+    _refuse_missing(found)
+    ids = found[group].text if found[group].numbers is None else found[group].numbers
+    assert ids is not None
+    return checks.people("group", ids, len(ids))
+
+
 def read_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float]]:
     """Return the lows and highs of `columns` from a file with the columns column, low and high."""
     names = column_names(path)

@@ -23,12 +23,13 @@ from clipsilon.estimators import chunks
 from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.methods import Budget, Choices
+from clipsilon.estimators.people import advise_groups, find_repeated_ids, hash_people
 from clipsilon.estimators.plans import Task, TrainingPlan, make_plan, statement_of
 from clipsilon.estimators.seen_rows import Digests, compute_digests, remember_rows
 from clipsilon.estimators.training import MemoryRunner, Runner, derive_seed, execute
 from clipsilon.privacy.accounting.profiles import worst
 from clipsilon.privacy.certificate import Certificate
-from clipsilon.privacy.statement import SEEDED, Statement, about_noise, about_seed, fail_closed
+from clipsilon.privacy.statement import SEEDED, Statement, about_noise, about_people, about_seed, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.problem import Problem
@@ -59,7 +60,9 @@ class _Prepared(NamedTuple):
     columns: int  # with the column of ones
     weighted: bool
     learnt: tuple[str, ...]  # of the encoding
-    digests: Digests  # of the rows
+    digests: Digests  # of the rows, or of the people
+    unit: str = "record"  # or "person"
+    advice: tuple[str, ...] = ()  # about columns that look like ids of people
 
 
 class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -84,6 +87,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     adjacency: str
     n_jobs: int | None
     progress: bool | None
+    max_rows: int | None = None
     # Attributes of a fitted model.
     theta_: Array
     coef_: Array
@@ -91,7 +95,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     n_iter_: int
     statement_: Statement
 
-    def fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
+    def fit(self, X: Table, y: Column, sample_weight: Column | None = None, groups: Column | None = None) -> Self:
         """Fit the model to one release of the records.
 
         Parameters
@@ -104,22 +108,35 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             One weight of at least 0 per record, by which its loss is multiplied before its gradient is clipped, so
             that weights do not change its privacy. Weights that depend on other records, such as those that balance
             classes, do: nothing covers that.
+        groups : array-like, optional
+            The id of each row's person, a number or text, for people with several rows (docs/how-to/people.md). What is
+            protected is then a person with all rows: people are sampled, and the mean of the gradients of a person's
+            rows is clipped. By default each row is protected by itself.
 
         Returns
         -------
         self
             The fitted estimator.
         """
-        return self._learn(X, y, sample_weight, self._declared_targets(), reset=True)
+        return self._learn(X, y, sample_weight, self._declared_targets(), reset=True, groups=groups)
 
-    def _learn(self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool) -> Self:
+    def _learn(
+        self,
+        X: Table,
+        y: Column,
+        sample_weight: Column | None,
+        known: ArrayLike | None,
+        reset: bool,
+        groups: Column | None = None,
+    ) -> Self:
         """Fit from θ = 0 (`reset`) or from the present θ, with what is known about y beforehand."""
         self._check_settings(reset)
+        self._check_groups(groups, reset)
         with rollback_on_error(self):
             if chunks.is_chunked(X):
-                data = self._prepare_chunks(X, y, sample_weight, known, reset)
+                data = self._prepare_chunks(X, y, sample_weight, groups, known, reset)
             else:
-                data = self._prepare_tables(X, y, sample_weight, known, reset)
+                data = self._prepare_tables(X, y, sample_weight, groups, known, reset)
             problem = data.runner.problem
             plan = make_plan(self._task(data))
             seed, start = self._initial(reset, problem.dimension)
@@ -146,23 +163,49 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             if not isinstance(now, type(first)) or now != first:
                 raise ValueError(f"{name} must stay what it was at the first call of partial_fit ({first}), got {now}.")
 
+    def _check_groups(self, groups: Column | None, reset: bool) -> None:
+        """Raise ValueError if `max_rows` has no groups, or if earlier calls had groups and this one has not."""
+        if self.max_rows is not None:
+            checks.count("max_rows", self.max_rows)
+            if groups is None:
+                raise ValueError(f"max_rows must be None without groups, got {self.max_rows!r}.")
+        if not reset and (self.statement_.unit == "person") != (groups is not None):
+            raise ValueError("groups must be given in all calls of partial_fit or in none, got a call that differs.")
+
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _prepare_tables(
-        self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool
+        self,
+        X: Table,
+        y: Column,
+        sample_weight: Column | None,
+        groups: Column | None,
+        known: ArrayLike | None,
+        reset: bool,
     ) -> _Prepared:
+        advice = _advice(X) if groups is None else ()
         features, targets, weights = self._validated(X, y, sample_weight, reset)
         encode, learnt = self._encode(self._summarizer()(targets, weights), known)
         labels, all_weights = encode(targets, weights)
-        problem = Problem(features, labels, loss=self._loss(), response=self.response, weights=all_weights)
+        about = {"loss": self._loss(), "response": self.response, "weights": all_weights}
+        problem = Problem(features, labels, **about, groups=groups, max_rows=self.max_rows)
         runner = MemoryRunner(problem, thread_count(self.n_jobs), self.progress)
-        digests = compute_digests(features, self.n_features_in_)
-        return _Prepared(runner, features.shape[1], weights is not None, learnt, digests)
+        if groups is None:
+            digests, unit = compute_digests(features, self.n_features_in_), "record"
+        else:
+            digests, unit = np.unique(hash_people(groups, features.shape[0])), "person"
+        return _Prepared(runner, features.shape[1], weights is not None, learnt, digests, unit, advice)
 
     def _prepare_chunks(
-        self, X: DaskTable, y: DaskColumn, sample_weight: DaskColumn | None, known: ArrayLike | None, reset: bool
+        self,
+        X: DaskTable,
+        y: DaskColumn,
+        sample_weight: DaskColumn | None,
+        groups: DaskColumn | None,
+        known: ArrayLike | None,
+        reset: bool,
     ) -> _Prepared:
-        data = chunks.to_chunks(X, y, sample_weight)
+        data = chunks.to_chunks(X, y, sample_weight, groups)
         validate_data(self, data.sample, reset=reset, skip_check_array=True)
         sizes, summary, digests = chunks.survey(data, self._summarizer(), self._has_numeric_targets())
         encode, learnt = self._encode(summary, known)
@@ -174,9 +217,10 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             response=self.response,
             has_intercept=self.fit_intercept,
             progress=self.progress,
+            max_rows=self.max_rows,
         )
-        columns = data.sample.shape[1] + self.fit_intercept
-        return _Prepared(runner, columns, sample_weight is not None, learnt, digests)
+        columns, unit = data.sample.shape[1] + self.fit_intercept, "record" if groups is None else "person"
+        return _Prepared(runner, columns, sample_weight is not None, learnt, digests, unit)
 
     def _validated(
         self, X: Table, y: Column, sample_weight: Column | None, reset: bool
@@ -250,6 +294,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     def _set_statement(self, plan: TrainingPlan, data: _Prepared, counted: tuple[str, ...], reset: bool) -> None:
         """Set the statement and the number of steps; `counted` are notes about other fits."""
         call = statement_of(plan, data.runner.problem.records, self.delta, self.adjacency)
+        call = about_people(call, self.max_rows) if data.unit == "person" else call
         call = about_noise(about_seed(call, self.random_state is not None), plan.rule)
         if not covers_rounding(data.runner.problem, plan.rule, plan.steps):
             call = fail_closed(call, _TOO_LONG)
@@ -267,13 +312,14 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Warn about what the fit revealed, or may have revealed, outside its statement."""
         notes = [f"{SEEDED} {SEED_ADVICE}"] if self.random_state is not None else []
         if seen:
+            who = "people were in" if data.unit == "person" else "rows equal rows of"
             notes.append(
-                f"partial_fit: {seen} of {data.runner.problem.records} rows equal rows of earlier calls. Whoever is in "
-                "several calls spends the sum of their ε, which the statement does not count: use other people's rows."
+                f"partial_fit: {seen} of {data.runner.problem.records} {who} earlier calls. Whoever is in several "
+                "calls spends the sum of their ε, which the statement does not count: use other people's rows."
             )
-        for note in (*notes, *data.learnt, *counted):
+        for note in (*notes, *data.learnt, *counted, *data.advice):
             warnings.warn(note, PrivacyWarning, stacklevel=4)
-        warn_about_delta(self.delta, data.runner.problem.records, stacklevel=4)
+        warn_about_delta(self.delta, data.runner.problem.records, stacklevel=4, unit=data.unit)
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
@@ -296,6 +342,12 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _advice(X: Table) -> tuple[str, ...]:
+    """Return a sentence for each column of a data frame that looks like the id of a person."""
+    names = [name for name in getattr(X, "columns", ()) if isinstance(name, str)]
+    return tuple(map(advise_groups, find_repeated_ids({name: X[name] for name in names})))
 
 
 @contextmanager

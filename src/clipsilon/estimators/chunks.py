@@ -36,12 +36,14 @@ from clipsilon.engine.remote import (
     run_chunked,
 )
 from clipsilon.estimators.inputs import Array, Labels
+from clipsilon.estimators.people import hash_people
 from clipsilon.estimators.rescaling import project
 from clipsilon.estimators.same_rows import KnownRows, check_fingerprint, check_rows, fingerprint, know_rows
 from clipsilon.estimators.seen_rows import Digests, compute_digests, digest_key, merge_digests
 from clipsilon.estimators.targets import ClassCounts, Moments, merge
 from clipsilon.privacy.quantiles import balances
 from clipsilon.problems.losses.base import Loss
+from clipsilon.problems.problem import rows_by_person
 from clipsilon.problems.responses import Response
 from clipsilon.rules.feedback import tracks
 from clipsilon.rules.rule import Rule
@@ -63,7 +65,7 @@ class Chunks(NamedTuple):
 
     Parameters
     ----------
-    X, y, weights : list
+    X, y, weights, groups : list
         One delayed chunk each, or None.
     sample : array or data frame
         One row of ones, with the names of the columns if they have any.
@@ -72,7 +74,13 @@ class Chunks(NamedTuple):
     X: list[Any]
     y: list[Any]
     weights: list[Any]
+    groups: list[Any]
     sample: Array | pandas.DataFrame
+
+    @property
+    def has_people(self) -> bool:
+        """Whether records are people with several rows."""
+        return self.groups[0] is not None
 
 
 class Survey(NamedTuple):
@@ -81,11 +89,11 @@ class Survey(NamedTuple):
     Attributes
     ----------
     sizes : list of int
-        The number of rows of each chunk.
+        The number of records of each chunk: of rows, or of people.
     summary : ClassCounts or Moments
         A summary of all of y.
     digests : Digests
-        Digests of the rows.
+        Digests of the rows, or of the people.
     """
 
     sizes: list[int]
@@ -98,14 +106,19 @@ def is_chunked(X: object) -> TypeGuard[DaskTable]:
     return hasattr(X, "__dask_graph__")
 
 
-def to_chunks(X: DaskTable, y: DaskColumn | None = None, weights: DaskColumn | None = None) -> Chunks:
+def to_chunks(
+    X: DaskTable,
+    y: DaskColumn | None = None,
+    weights: DaskColumn | None = None,
+    groups: DaskColumn | None = None,
+) -> Chunks:
     """Split Dask collections into chunks of the same rows.
 
     Parameters
     ----------
     X : Dask array or data frame
         Two-dimensional.
-    y, weights : Dask array or series, optional
+    y, weights, groups : Dask array or series, optional
         One entry per row of X. Arrays are rechunked to the rows of X.
 
     Returns
@@ -121,7 +134,8 @@ def to_chunks(X: DaskTable, y: DaskColumn | None = None, weights: DaskColumn | N
     if getattr(X, "ndim", None) != 2:
         raise ValueError(f"X must be a Dask array or data frame of two dimensions, got {X!r}.")
     blocks = _blocks(X)
-    return Chunks(blocks, _aligned("y", y, X, blocks), _aligned("sample_weight", weights, X, blocks), _sample(X))
+    columns = {"y": y, "sample_weight": weights, "groups": groups}
+    return Chunks(blocks, *(_aligned(name, column, X, blocks) for name, column in columns.items()), _sample(X))
 
 
 def _blocks(X: DaskTable) -> list[Any]:
@@ -175,36 +189,53 @@ def survey(chunks: Chunks, summarize: Callable[[Any, Any], Any], numeric: bool) 
     Returns
     -------
     Survey
-        The number of rows of each chunk, the summary of all of y, and digests of the rows.
+        The number of records of each chunk, the summary of all of y, and digests of the rows or people.
     """
     examine = partial(_examine, summarize, numeric, digest_key())
-    found = _compute(_map(examine, chunks.X, chunks.y, chunks.weights))
+    found = _compute(_map(examine, chunks.X, chunks.y, chunks.weights, chunks.groups))
     summaries = [one.summary for one in found if one.summary is not None]
     if not summaries:
         raise ValueError("X must have at least one row, got none in any chunk.")
     if not any(one.has_weight for one in found):
         raise ValueError("sample_weight must have at least one weight above 0, got none.")
+    if chunks.has_people:
+        _refuse_split([one.digests for one in found])
     digests = merge_digests([one.digests for one in found])
-    return Survey([one.rows for one in found], merge(summaries), digests)
+    return Survey([one.records for one in found], merge(summaries), digests)
+
+
+def _refuse_split(digests: list[Digests]) -> None:
+    """Raise ValueError if a person has rows in several chunks; there is one digest per chunk and person."""
+    all_people = np.concatenate(digests)
+    split = all_people.size - np.unique(all_people).size
+    if split:
+        raise ValueError(
+            f"groups must have all rows of a person in one chunk, got {split} person(s) in several: bring them "
+            "together first, with shuffle(on=…) or set_index(…) of a Dask data frame that holds X, y and the ids."
+        )
 
 
 class _Examined(NamedTuple):
     """What is learnt from one chunk: `summary` is that of y, None without rows."""
 
-    rows: int
+    records: int
     summary: ClassCounts | Moments | None
     has_weight: bool
     digests: Digests
 
 
-def _examine(summarize: Callable[[Any, Any], Any], numeric: bool, key: int, x: Any, y: Any, weights: Any) -> _Examined:
-    """Check one chunk; `key` is that of the digests of its rows."""
+def _examine(
+    summarize: Callable[[Any, Any], Any], numeric: bool, key: int, x: Any, y: Any, weights: Any, groups: Any
+) -> _Examined:
+    """Check one chunk; `key` is that of the digests of its rows or people."""
     x, y = check_X_y(x, y, **_TABLES, y_numeric=numeric, ensure_min_samples=0)
     rows = x.shape[0]
     if weights is not None:
         weights = checks.weights("sample_weight", weights, rows)
     has_weight = bool(rows if weights is None else (weights > 0).any())
-    return _Examined(rows, summarize(y, weights) if rows else None, has_weight, compute_digests(x, x.shape[1], key))
+    digests = compute_digests(x, x.shape[1], key) if groups is None else np.unique(hash_people(groups, rows, key))
+    records = rows if groups is None else digests.size
+    return _Examined(records, summarize(y, weights) if rows else None, has_weight, digests)
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -219,7 +250,7 @@ class ChunkRunner:
     chunks : Chunks
         The records.
     sizes : list of int
-        Number of rows of each chunk.
+        Number of records of each chunk.
     encode : callable
         From y and weights to labels and weights, for one chunk.
     problem : RemoteProblem
@@ -228,6 +259,8 @@ class ChunkRunner:
         Whether to append a column of ones.
     progress : bool or None
         As in `clipsilon.run`.
+    max_rows : int or None
+        Largest number of rows per person.
     """
 
     chunks: Chunks
@@ -236,6 +269,7 @@ class ChunkRunner:
     problem: RemoteProblem
     has_intercept: bool
     progress: bool | None
+    max_rows: int | None = None
 
     @cached_property
     def labels(self) -> tuple[Any, ...]:
@@ -248,9 +282,17 @@ class ChunkRunner:
         return encoded
 
     @cached_property
+    def people(self) -> list[Any]:
+        """Return which rows belong to whom, kept by the workers; None for each chunk if records are rows."""
+        if not self.chunks.has_people:
+            return [None] * len(self.sizes)
+        found = partial(_find_people, self.max_rows, digest_key())
+        return list(_persist(_map(found, self.chunks.groups)))
+
+    @cached_property
     def known(self) -> list[tuple[Any, bytes]]:
-        """Return the digests of all records, kept by the workers, and the fingerprint of each chunk's, kept here."""
-        found = _persist(_map(partial(_know_chunk, digest_key()), self.chunks.X, list(self.labels)))
+        """Return the digests of all rows, kept by the workers, and the fingerprint of each chunk's, kept here."""
+        found = _persist(_map(partial(_know_chunk, digest_key()), self.chunks.X, list(self.labels), self.people))
         return list(zip(found, _compute(_map(fingerprint, list(found))), strict=True))
 
     def run(
@@ -309,10 +351,13 @@ class ChunkRunner:
         return total
 
     def _turns(self, job: Job, step: Step) -> list[tuple[Any, ...]]:
-        """Return what differs between the tasks of one step: a turn, X, labels and the digests of one chunk each."""
-        known = self.known if needs_same_rows(job) else [(None, b"")] * len(self.sizes)
-        chunks = zip(step.draws, self.chunks.X, self.labels, known, strict=True)
-        return [(_Turn(draws, expected), x, own, digests) for draws, x, own, (digests, expected) in chunks]
+        """Return what differs between the tasks of one step: a turn, and what the workers have of each chunk."""
+        checked = needs_same_rows(job) or self.chunks.has_people  # a row must stay with its person
+        known = self.known if checked else [(None, b"")] * len(self.sizes)
+        chunks = zip(step.draws, self.chunks.X, self.labels, known, self.people, strict=True)
+        return [
+            (_Turn(draws, expected), x, own, digests, whose) for draws, x, own, (digests, expected), whose in chunks
+        ]
 
 
 def make_runner(
@@ -324,6 +369,7 @@ def make_runner(
     response: Response | None,
     has_intercept: bool,
     progress: bool | None,
+    max_rows: int | None = None,
 ) -> ChunkRunner:
     """Return a runner for records in chunks.
 
@@ -332,7 +378,7 @@ def make_runner(
     chunks : Chunks
         The records.
     sizes : list of int
-        Number of rows of each chunk.
+        Number of records of each chunk.
     encode : callable
         From y and weights to labels and weights, for one chunk.
     loss : Loss
@@ -343,6 +389,8 @@ def make_runner(
         Whether to append a column of ones.
     progress : bool or None
         As in `clipsilon.run`.
+    max_rows : int or None
+        Largest number of rows per person.
 
     Returns
     -------
@@ -352,7 +400,13 @@ def make_runner(
     columns = chunks.sample.shape[1] + has_intercept
     problem = RemoteProblem(sum(sizes), columns, loss=loss, response=response)
     return ChunkRunner(
-        chunks=chunks, sizes=sizes, encode=encode, problem=problem, has_intercept=has_intercept, progress=progress
+        chunks=chunks,
+        sizes=sizes,
+        encode=encode,
+        problem=problem,
+        has_intercept=has_intercept,
+        progress=progress,
+        max_rows=max_rows,
     )
 
 
@@ -361,8 +415,22 @@ def _encode_chunk(encode: Encoder, y: Any, weights: Any) -> Labels:
     return checks.labels("labels", labels, labels.size, classes=None), weights
 
 
-def _know_chunk(key: int, x: Any, own: Labels) -> KnownRows:
-    return know_rows(key, _checked(x, own), own)
+class _People(NamedTuple):
+    """The people of one chunk: `order` and `starts` as `rows_by_person` returns them, and a digest of each row's id."""
+
+    order: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    digests: Digests
+
+
+def _find_people(max_rows: int | None, key: int, groups: Any) -> _People:
+    rows = len(groups)
+    order, starts = rows_by_person(checks.people("groups", groups, rows), max_rows)
+    return _People(order, starts, hash_people(groups, rows, key))
+
+
+def _know_chunk(key: int, x: Any, own: Labels, people: _People | None) -> KnownRows:
+    return know_rows(key, _checked(x, own), own, None if people is None else people.digests)
 
 
 def _checked(x: Any, own: Labels) -> Any:
@@ -390,11 +458,17 @@ class _Turn(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """What the workers have of one chunk; `known` is None where rows are not checked."""
+    """What the workers have of one chunk; `known` is None where rows are not checked, `people` if records are rows."""
 
     x: Any
     own: Labels
     known: KnownRows | None
+    people: _People | None
+
+    @property
+    def records(self) -> int:
+        """The number of records: of people, or of rows."""
+        return self.own[0].size if self.people is None else self.people.starts.size - 1
 
 
 def _sums_of_chunk(common: _ChunkStep, turn: _Turn, *chunk: Any) -> Sums:
@@ -412,10 +486,10 @@ class _TrackedChunk(NamedTuple):
 
 def _track_chunk(turn: _Turn, common: _ChunkStep, before: _TrackedChunk | None, *chunk: Any) -> _TrackedChunk:
     """Return the sums of one chunk and its memories after a step. Those before it are not changed, but copied."""
-    step, done, own = common.step, 0 if before is None else before.done, _Chunk(*chunk).own
+    step, done, records = common.step, 0 if before is None else before.done, _Chunk(*chunk).records
     if done != step.done:  # a memory that was lost must never become one of zeros
         raise RuntimeError(f"the memories of a chunk must be of step {step.done}, got those of step {done}.")
-    memory = np.zeros((own[0].size, step.models.theta.size)) if before is None else before.memory.copy()
+    memory = np.zeros((records, step.models.theta.size)) if before is None else before.memory.copy()
     sums = _add_rows(common, turn, _Chunk(*chunk), memory)
     return _TrackedChunk(done + 1, memory, sums)
 
@@ -426,25 +500,34 @@ def _sums_of(chunk: _TrackedChunk) -> Sums:
 
 
 def _add_rows(common: _ChunkStep, turn: _Turn, chunk: _Chunk, memory: Array | None) -> Sums:
-    """Sum the rows of a chunk that take part in a step, and update their memories, if any, in place."""
+    """Sum the records of a chunk that take part in a step, and update their memories, if any, in place."""
     job, step = common.job, common.step
     x, known = _checked(chunk.x, chunk.own), chunk.known
-    sums, drawn = no_sums(job, step), drawn_rows(job, turn.draws, x.shape[0])
+    sums, drawn = no_sums(job, step), drawn_rows(job, turn.draws, chunk.records)
     if known is not None:
         check_fingerprint(known, turn.fingerprint)
     for first in range(0, drawn.size, _BLOCK):
-        rows = _as_slice(drawn[first : first + _BLOCK])
+        some = _as_slice(drawn[first : first + _BLOCK])
+        rows, starts = (some, None) if chunk.people is None else _rows_of(chunk.people, drawn[first : first + _BLOCK])
         some_x, own = x[rows], _labels_of(chunk.own, rows)
         if known is not None:
-            check_rows(known, rows, some_x, own)
-        table = Records(_features(common, some_x), *own)
+            check_rows(known, rows, some_x, own, None if chunk.people is None else chunk.people.digests[rows])
+        table = Records(_features(common, some_x), *own, starts)
         if memory is None:
             add_records(job, step, table, sums)
         else:
-            memories = memory[rows]
+            memories = memory[some]
             add_records(job, step, table, sums, memories)
-            memory[rows] = memories
+            memory[some] = memories
     return sums
+
+
+def _rows_of(people: _People, drawn: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of some people of a chunk, and where those of each begin among them."""
+    begins, counts = people.starts[drawn], people.starts[drawn + 1] - people.starts[drawn]
+    starts = np.append(0, np.cumsum(counts))
+    places = np.arange(starts[-1]) + np.repeat(begins - starts[:-1], counts)
+    return people.order[places], starts
 
 
 def _labels_of(own: Labels, rows: slice | NDArray[np.int64]) -> Labels:

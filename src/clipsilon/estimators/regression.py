@@ -62,6 +62,9 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         How records react to the model, a part of `clipsilon.responses`.
     adjacency : str, default "zero-out"
         What is hidden: "zero-out" (whether a record took part) or "replace-one". The number of records is public.
+    max_rows : int, optional
+        With `groups` in `fit`, the largest number of rows per person: the first ones are used. None uses all; privacy
+        does not depend on it.
     n_jobs : int, optional
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
@@ -105,6 +108,7 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         fit_intercept: bool = True,
         response: Response | None = None,
         adjacency: str = "zero-out",
+        max_rows: int | None = None,
         n_jobs: int | None = None,
         progress: bool | None = None,
     ):
@@ -122,16 +126,19 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
         self.fit_intercept = fit_intercept
         self.response = response
         self.adjacency = adjacency
+        self.max_rows = max_rows
         self.n_jobs = n_jobs
         self.progress = progress
 
-    def partial_fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
+    def partial_fit(
+        self, X: Table, y: Column, sample_weight: Column | None = None, groups: Column | None = None
+    ) -> Self:
         """Continue from the present model with records of *other* people, at the same ε for each of them.
 
         Parameters
         ----------
-        X, y, sample_weight
-            As for `fit`.
+        X, y, sample_weight, groups
+            As for `fit`; groups are given in all calls or in none.
 
         Returns
         -------
@@ -139,7 +146,8 @@ class PrivateLinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore
             The fitted estimator.
         """
         reset = not hasattr(self, "theta_")
-        return self._learn(X, y, sample_weight, self._declared_targets() if reset else self.target_range_, reset)
+        known = self._declared_targets() if reset else self.target_range_
+        return self._learn(X, y, sample_weight, known, reset, groups)
 
     @chunkwise
     def predict(self, X: Table) -> Array:

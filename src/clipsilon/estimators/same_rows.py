@@ -33,7 +33,7 @@ class KnownRows(NamedTuple):
     digests: Digests
 
 
-def know_rows(key: int, x: Any, own: Labels) -> KnownRows:
+def know_rows(key: int, x: Any, own: Labels, people: Digests | None = None) -> KnownRows:
     """Return the digests of records.
 
     Parameters
@@ -44,10 +44,13 @@ def know_rows(key: int, x: Any, own: Labels) -> KnownRows:
         The features, one row per record.
     own : tuple of array
         Labels, and weights or None.
+    people : array of uint64, optional
+        A digest of the id of each row's person.
     """
     labels, weights = own
     others = np.column_stack((labels, np.ones(labels.size) if weights is None else weights))
-    return KnownRows(key, hash_rows(x, key) + hash_rows(others, key + 1))
+    found = hash_rows(x, key) + hash_rows(others, key + 1)
+    return KnownRows(key, found if people is None else found + people)
 
 
 def fingerprint(known: KnownRows) -> bytes:
@@ -55,7 +58,9 @@ def fingerprint(known: KnownRows) -> bytes:
     return hashlib.blake2b(known.digests.tobytes(), digest_size=16).digest()
 
 
-def check_rows(known: KnownRows, rows: slice | NDArray[np.int64], x: Any, own: Labels) -> None:
+def check_rows(
+    known: KnownRows, rows: slice | NDArray[np.int64], x: Any, own: Labels, people: Digests | None = None
+) -> None:
     """Raise ValueError unless records are those that stood in these rows at first.
 
     Parameters
@@ -68,8 +73,10 @@ def check_rows(known: KnownRows, rows: slice | NDArray[np.int64], x: Any, own: L
         The features of these rows only.
     own : tuple of array
         Their labels, and weights or None.
+    people : array of uint64, optional
+        A digest of the id of each row's person.
     """
-    if not np.array_equal(know_rows(known.key, x, own).digests, known.digests[rows]):
+    if not np.array_equal(know_rows(known.key, x, own, people).digests, known.digests[rows]):
         raise ValueError(f"X, y and sample_weight must be the same at every step{_ADVICE}")
 
 

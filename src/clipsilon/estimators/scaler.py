@@ -25,21 +25,35 @@ from clipsilon.estimators.inputs import Array
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import Certificate, require_public_size
 from clipsilon.privacy.quantiles import (
+    VOTE,
     WORST_ERROR,
     Posterior,
     answer_error,
     balance_noise,
     balances,
+    person_balances,
     search,
     values,
 )
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
+from clipsilon.problems.problem import rows_by_person
 
 if TYPE_CHECKING:
-    from clipsilon.estimators.inputs import RandomState, Table
+    from clipsilon.estimators.inputs import Column, RandomState, Table
 
 Count = Callable[[Array, Array | None], NDArray[np.int64]]
+
+
+class _Counted(NamedTuple):
+    """What a fit may ask of the records: their number, and balances in units of 1/`vote`."""
+
+    records: int
+    columns: int
+    count: Count
+    vote: int = 1
+    unit: str = "record"
+
 
 _CENTER_QUESTIONS = 18  # 1 for the sign, 7 for the octave, 8 within it, 2 for the tails
 _SCALE_QUESTIONS = 11
@@ -117,40 +131,56 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         self.adjacency = adjacency
         self.random_state = random_state
 
-    def fit(self, X: Table, y: object = None) -> PrivateScaler:
-        """Learn centres and scales from the records, or take them from the bounds; y is ignored."""
+    def fit(self, X: Table, y: object = None, groups: Column | None = None) -> PrivateScaler:
+        """Learn centres and scales from the records, or take them from the bounds.
+
+        Parameters
+        ----------
+        X : array-like, data frame, or Dask array or data frame
+            One row of numbers per record.
+        y : object, optional
+            Ignored.
+        groups : array-like, optional
+            The id of each row's person, for people with several rows: each person has one vote in every count, the mean
+            of those of the rows. Not for Dask collections.
+
+        Returns
+        -------
+        PrivateScaler
+            The fitted scaler.
+        """
         delta = checks.open_fraction("delta", self.delta)
         require_public_size(self.adjacency)
         with rollback_on_error(self):
-            self._find(X, delta)
+            self._find(self._counted(X, groups), delta)
         return self
 
-    def _find(self, X: Table, delta: float) -> None:
-        n, columns, count = self._counted(X)
+    def _find(self, data: _Counted, delta: float) -> None:
+        n, columns, *_ = data
         if self.bounds is not None:
             found = _from_bounds(self.bounds, columns)
-            self._set(found, n, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
+            self._set(found, data, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
             return
         mu = gaussian.largest_mu(_check_budget(self.epsilon), delta)
         noise = spawn(seed_from(self.random_state), 1)[0].noise
         std = balance_noise(mu, columns * QUESTIONS, self.adjacency)
         if answer_error(std, n) > WORST_ERROR:
             reasons = ["Too few records for this budget to learn anything: no column was looked at, no budget spent."]
-            self._set(_nothing(columns), n, 0.0, reasons)
+            self._set(_nothing(columns), data, 0.0, reasons)
         else:
             notes = self._count_fit()
-            found = _learn(count, n, columns, std, noise)
-            self._set(found, n, mu, _terms(mu) + self._advice(found.learnt), notes)
-            self._warn(n, notes)
+            found = _learn(data, std, noise)
+            self._set(found, data, mu, _terms(mu, data.unit) + self._advice(found.learnt), notes)
+            self._warn(data, notes)
         for advice in self._advice(self.learnt_):
             warnings.warn(advice, UserWarning, stacklevel=3)
 
-    def _warn(self, records: int, notes: tuple[str, ...]) -> None:
+    def _warn(self, data: _Counted, notes: tuple[str, ...]) -> None:
         """Warn about what a fit that looked at the records reveals outside its statement."""
         seeded = (f"{SEEDED} {SEED_ADVICE}",) if self.random_state is not None else ()
         for note in seeded + notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
-        warn_about_delta(self.delta, records, stacklevel=4)
+        warn_about_delta(self.delta, data.records, stacklevel=4, unit=data.unit)
 
     @chunkwise
     def transform(self, X: Table) -> Array:
@@ -164,26 +194,32 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         check_is_fitted(self)
         return np.asarray(checks.records("X", X) * self.scale_ + self.center_)
 
-    def _counted(self, X: Table) -> tuple[int, int, Count]:
+    def _counted(self, X: Table, groups: Column | None) -> _Counted:
         """Return the numbers of records and columns, and the function that counts values, in memory or with Dask."""
         if is_chunked(X):
+            if groups is not None:
+                raise ValueError("groups must be None for a Dask collection here: give bounds, or scale in memory.")
             data = to_chunks(X)
             validate_data(self, data.sample, reset=True, skip_check_array=True)
-            return count_rows(data), data.sample.shape[1], partial(total_balances, data)
+            return _Counted(count_rows(data), data.sample.shape[1], partial(total_balances, data))
         records = self._records(X, reset=True)
-        return *records.shape, partial(balances, np.asfortranarray(records))
+        if groups is None:
+            return _Counted(*records.shape, partial(balances, np.asfortranarray(records)))
+        order, starts = rows_by_person(checks.people("groups", groups, len(records)), None)
+        count = partial(person_balances, starts, np.asfortranarray(records[order]))
+        return _Counted(starts.size - 1, records.shape[1], count, VOTE, "person")
 
     def _records(self, X: Table, reset: bool) -> Array:
         table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
         return np.asarray(checks.records("X", table))
 
-    def _set(self, found: _Scaling, records: int, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
+    def _set(self, found: _Scaling, data: _Counted, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
         """Set the attributes of a fitted scaler."""
         self.center_, self.scale_, self.learnt_ = found
         certificate = Certificate(profiles.gaussian(mu), (*reasons, *notes))
-        about = type(self).__name__, records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
+        about = type(self).__name__, data.records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
         certified = certificate.epsilon(self.delta)
-        statement = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
+        statement = Statement(*about, certified, None, None, certificate.reasons, certificate, notes, unit=data.unit)
         self.statement_ = about_seed(statement, self.random_state is not None)
 
     def _advice(self, learnt: NDArray[np.bool_]) -> list[str]:
@@ -199,14 +235,15 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         ]
 
 
-def _learn(count: Count, n: int, columns: int, std: float, noise: Generator) -> _Scaling:
+def _learn(data: _Counted, std: float, noise: Generator) -> _Scaling:
     """Search the medians, then the distances from them within which most values lie."""
+    n, columns, count, vote, _ = data
     error = answer_error(std, n)
 
     def fraction_below(thresholds: Array, center: Array | None = None) -> Array:
         # Balances are whole numbers, and so is the exact noise: no low-order digits reveal either.
-        drawn = exact_noise.draw_whole(noise, std, columns)
-        return np.asarray(0.5 + (count(thresholds, center) + drawn) / (2 * n))
+        drawn = exact_noise.draw_whole(noise, vote * std, columns)
+        return np.asarray(0.5 + (count(thresholds, center) + drawn) / (2 * vote * n))
 
     middle, position = search(fraction_below, columns, 0.5, error, _CENTER_QUESTIONS, lowest=-1.0)
     center = values(position)
@@ -257,9 +294,11 @@ def _check_budget(epsilon: float | None) -> float:
     return checks.positive("epsilon", epsilon)
 
 
-def _terms(mu: float) -> list[str]:
+def _terms(mu: float, unit: str) -> list[str]:
     """Return the terms of the guarantee."""
+    people = ["A record is a person with all their rows, who has one vote in every count."] if unit == "person" else []
     return [
+        *people,
         f"{QUESTIONS} noisy counts per column: Gaussian differential privacy with μ = {mu:.4g}.",
         "A record that is zeroed out is counted nowhere. The number of records is public, and the same for both data "
         "sets.",
