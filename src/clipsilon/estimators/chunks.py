@@ -21,6 +21,7 @@ from sklearn.utils import check_array, check_X_y
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from clipsilon._core import checks
+from clipsilon._core.grouping import Grouping, group_rows
 from clipsilon._core.rows import with_ones
 from clipsilon.engine.arrays import Records, Sums
 from clipsilon.engine.remote import (
@@ -43,7 +44,6 @@ from clipsilon.estimators.seen_rows import Digests, compute_digests, digest_key,
 from clipsilon.estimators.targets import ClassCounts, Moments, merge
 from clipsilon.privacy.quantiles import balances
 from clipsilon.problems.losses.base import Loss
-from clipsilon.problems.problem import rows_by_person
 from clipsilon.problems.responses import Response
 from clipsilon.rules.feedback import tracks
 from clipsilon.rules.rule import Rule
@@ -416,17 +416,15 @@ def _encode_chunk(encode: Encoder, y: Any, weights: Any) -> Labels:
 
 
 class _People(NamedTuple):
-    """The people of one chunk: `order` and `starts` as `rows_by_person` returns them, and a digest of each row's id."""
+    """The people of one chunk, and a digest of each row's id."""
 
-    order: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    grouping: Grouping
     digests: Digests
 
 
 def _find_people(max_rows: int | None, key: int, groups: Any) -> _People:
     rows = len(groups)
-    order, starts = rows_by_person(checks.people("groups", groups, rows), max_rows)
-    return _People(order, starts, hash_people(groups, rows, key))
+    return _People(group_rows(checks.people("groups", groups, rows), max_rows), hash_people(groups, rows, key))
 
 
 def _know_chunk(key: int, x: Any, own: Labels, people: _People | None) -> KnownRows:
@@ -468,7 +466,7 @@ class _Chunk(NamedTuple):
     @property
     def records(self) -> int:
         """The number of records: of people, or of rows."""
-        return self.own[0].size if self.people is None else self.people.starts.size - 1
+        return self.own[0].size if self.people is None else self.people.grouping.people
 
 
 def _sums_of_chunk(common: _ChunkStep, turn: _Turn, *chunk: Any) -> Sums:
@@ -507,8 +505,8 @@ def _add_rows(common: _ChunkStep, turn: _Turn, chunk: _Chunk, memory: Array | No
     if known is not None:
         check_fingerprint(known, turn.fingerprint)
     for first in range(0, drawn.size, _BLOCK):
-        some = _as_slice(drawn[first : first + _BLOCK])
-        rows, starts = (some, None) if chunk.people is None else _rows_of(chunk.people, drawn[first : first + _BLOCK])
+        some = drawn[first : first + _BLOCK]
+        rows, starts = (_as_slice(some), None) if chunk.people is None else chunk.people.grouping.rows_of(some)
         some_x, own = x[rows], _labels_of(chunk.own, rows)
         if known is not None:
             check_rows(known, rows, some_x, own, None if chunk.people is None else chunk.people.digests[rows])
@@ -516,18 +514,10 @@ def _add_rows(common: _ChunkStep, turn: _Turn, chunk: _Chunk, memory: Array | No
         if memory is None:
             add_records(job, step, table, sums)
         else:
-            memories = memory[some]
+            memories = memory[_as_slice(some)]
             add_records(job, step, table, sums, memories)
-            memory[some] = memories
+            memory[_as_slice(some)] = memories
     return sums
-
-
-def _rows_of(people: _People, drawn: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of some people of a chunk, and where those of each begin among them."""
-    begins, counts = people.starts[drawn], people.starts[drawn + 1] - people.starts[drawn]
-    starts = np.append(0, np.cumsum(counts))
-    places = np.arange(starts[-1]) + np.repeat(begins - starts[:-1], counts)
-    return people.order[places], starts
 
 
 def _labels_of(own: Labels, rows: slice | NDArray[np.int64]) -> Labels:

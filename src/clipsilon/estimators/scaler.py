@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
+from clipsilon._core.grouping import group_rows
 from clipsilon.engine import exact_noise
 from clipsilon.engine.streams import spawn
 from clipsilon.estimators.base import SEED_ADVICE, rollback_on_error, seed_from
@@ -37,7 +38,6 @@ from clipsilon.privacy.quantiles import (
 )
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
-from clipsilon.problems.problem import rows_by_person
 
 if TYPE_CHECKING:
     from clipsilon.estimators.inputs import Column, RandomState, Table
@@ -205,7 +205,7 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         records = self._records(X, reset=True)
         if groups is None:
             return _Counted(*records.shape, partial(balances, np.asfortranarray(records)))
-        order, starts = rows_by_person(checks.people("groups", groups, len(records)), None)
+        order, starts = group_rows(checks.people("groups", groups, len(records)), None)
         count = partial(person_balances, starts, np.asfortranarray(records[order]))
         return _Counted(starts.size - 1, records.shape[1], count, VOTE, "person")
 

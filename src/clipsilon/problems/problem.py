@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from clipsilon._core import checks
+from clipsilon._core.grouping import group_rows
 from clipsilon._core.parts import is_ours, read_only, require
 from clipsilon._core.rows import dense, first_row
 from clipsilon.problems.constants import Constants, constants
@@ -112,7 +113,7 @@ class Problem:
             if max_rows is not None:
                 raise ValueError(f"max_rows must be left out without groups, got {max_rows!r}.")
             return
-        order, starts = rows_by_person(checks.people("groups", groups, self.rows), max_rows)
+        order, starts = group_rows(checks.people("groups", groups, self.rows), max_rows)
         if not np.array_equal(order, np.arange(self.rows)):
             self.features = checks.records("features", self.features[order])
             self.labels = checks.frozen(self.labels[order])
@@ -231,21 +232,6 @@ class Problem:
             f"Problem({several}{self.rows} records × {self.features.shape[1]}, loss={self.loss}, "
             f"response={self.response}, region={self.region})"
         )
-
-
-def rows_by_person(people: NDArray[np.int64], max_rows: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows to keep, sorted by person, and where each person's begin, followed by the end of the last ones.
-
-    Which of a person's rows are kept, and in which order, follows from this person's rows alone: the first ones.
-    """
-    order = np.argsort(people, kind="stable")
-    starts = np.append(0, np.cumsum(np.bincount(people)))
-    if max_rows is not None:
-        most = checks.count("max_rows", max_rows)
-        rank = np.arange(people.size) - starts[people[order]]
-        order = order[rank < most]
-        starts = np.append(0, np.cumsum(np.minimum(np.diff(starts), most)))
-    return order, starts
 
 
 @contextmanager
