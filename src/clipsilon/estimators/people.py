@@ -42,8 +42,9 @@ def hash_people(groups: Any, rows: int, key: int | None = None) -> NDArray[np.ui
     secret = (digest_key() if key is None else key).to_bytes(16, "little")
     _, first = np.unique(codes, return_index=True)
     ids = np.asarray(groups)[first].tolist()
-    found = [hashlib.blake2b(_text(one).encode(), digest_size=8, key=secret).digest() for one in ids]
-    return np.asarray(np.frombuffer(b"".join(found), dtype=np.uint64)[codes])
+    found = (hashlib.blake2b(_text(one).encode(), digest_size=8, key=secret).digest() for one in ids)
+    digests = np.fromiter((int.from_bytes(one, "little") for one in found), dtype=np.uint64, count=len(ids))
+    return np.asarray(digests[codes])
 
 
 def _text(one: object) -> str:
