@@ -276,7 +276,7 @@ def _count_gaps(value: object, ids: NDArray[Any]) -> int:
     """Count the ids that are missing."""
     gaps = int(np.count_nonzero(np.ma.getmaskarray(value))) if np.ma.isMaskedArray(value) else 0
     if ids.dtype.kind == "f":
-        gaps += ids.size - np.count_nonzero(np.isfinite(ids))
+        gaps += int(np.count_nonzero(~np.isfinite(ids)))
     elif ids.dtype.kind in "US":
         gaps += int(np.count_nonzero(np.char.strip(ids) == ids.dtype.type()))
     elif ids.dtype.kind == "O":

@@ -185,15 +185,17 @@ def records(features: Any, labels: Array, weights: Array | None, starts: Indices
     return Records(stored(features), frozen(labels), own, None if starts is None else frozen(starts))
 
 
-# Declarations for compiled code.
+# The next two are for compiled code, too.
 
 
 def count_records(labels: Array, starts: Indices | None) -> int:
     """Return the number of records: of people, or of rows without people."""
+    return labels.size if starts is None else starts.size - 1
 
 
 def first_row(starts: Indices | None, i: int) -> int:
     """Return the first row of record i."""
+    return i if starts is None else int(starts[i])
 
 
 @overload(count_records, jit_options={"forceinline": True})

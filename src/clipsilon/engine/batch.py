@@ -341,14 +341,14 @@ def _person_by_person(records, parts, models, span, grid, into, memory, space, r
     drawn, first, last = span
     for k in range(first, last):
         begin, end = starts[drawn[k]], starts[drawn[k] + 1]
+        share, own = 1.0 / (end - begin), 0.0
         _clear(average)
-        own = 0.0
         for i in range(begin, end):
             _forget(response, moved)
             label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
             _forget(loss, gradient_i)
             gradient(loss, theta, moved, label, gradient_i)
-            own += _add_share(weight_of(weights, i) / (end - begin), gradient_i, average)
+            own += _add_share(share * weight_of(weights, i), gradient_i, average)
         _add_record(clip, feedback, average, grid, clipped, capped, v, kept)
         if own != 0.0:
             _tally_gradient(clip, average, counts)
@@ -363,13 +363,14 @@ def _people_by_memory(records, parts, models, span, grid, into, memory, space, r
     drawn, first, last = span
     for k in range(first, last):
         begin, end = starts[drawn[k]], starts[drawn[k] + 1]
+        share = 1.0 / (end - begin)
         _clear(average)
         for i in range(begin, end):
             _forget(response, moved)
             label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
             _forget(loss, gradient_i)
             gradient(loss, theta, moved, label, gradient_i)
-            _add_share(weight_of(weights, i) / (end - begin), gradient_i, average)
+            _add_share(share * weight_of(weights, i), gradient_i, average)
         add_change(clip, average, grid, memory, drawn[k], change, v)
 
 
@@ -400,11 +401,11 @@ def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng
     for place in range(first, last):
         begin, end = starts[drawn[place]], starts[drawn[place] + 1]
         fetch_start(features, starts[drawn[min(place + 1, last - 1)]])
-        own, size = 0.0, begin_sum(features, average)
+        share, own, size = 1.0 / (end - begin), 0.0, begin_sum(features, average)
         for i in range(begin, end):
-            share = weight_of(weights, i) / (end - begin)
-            own += share
-            size = _add_slopes(loss, features, i, labels[i], share, theta, rates, average, entries, places, size)
+            weight = share * weight_of(weights, i)
+            own += weight
+            size = _add_slopes(loss, features, i, labels[i], weight, theta, rates, average, entries, places, size)
         length = norm_of_sum(features, average, size)
         inner = margin_of_sum(features, average, entries, size if theta_norm > 0.0 else 0, theta)
         total = _gradient_norm(loss, 1.0, own, inner, length, theta_norm, theta.size)

@@ -151,6 +151,7 @@ def _row_by_row(problem: Problem) -> ProblemArrays:
 
 def _shares(problem: Problem) -> Array:
     """Return 1/n for each row of a person with n rows."""
+    assert problem.starts is not None
     counts = np.diff(problem.starts)
     return frozen(np.repeat(1.0 / counts, counts))
 

@@ -187,8 +187,15 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         features, targets, weights = self._validated(X, y, sample_weight, reset)
         encode, learnt = self._encode(self._summarizer()(targets, weights), known)
         labels, all_weights = encode(targets, weights)
-        about = {"loss": self._loss(), "response": self.response, "weights": all_weights}
-        problem = Problem(features, labels, **about, groups=groups, max_rows=self.max_rows)
+        problem = Problem(
+            features,
+            labels,
+            loss=self._loss(),
+            response=self.response,
+            weights=all_weights,
+            groups=groups,
+            max_rows=self.max_rows,
+        )
         runner = MemoryRunner(problem, thread_count(self.n_jobs), self.progress)
         if groups is None:
             digests, unit = compute_digests(features, self.n_features_in_), "record"
@@ -344,7 +351,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         return tags
 
 
-def _advice(X: Table) -> tuple[str, ...]:
+def _advice(X: Any) -> tuple[str, ...]:
     """Return a sentence for each column of a data frame that looks like the id of a person."""
     names = [name for name in getattr(X, "columns", ()) if isinstance(name, str)]
     return tuple(map(advise_groups, find_repeated_ids({name: X[name] for name in names})))

@@ -134,8 +134,13 @@ def to_chunks(
     if getattr(X, "ndim", None) != 2:
         raise ValueError(f"X must be a Dask array or data frame of two dimensions, got {X!r}.")
     blocks = _blocks(X)
-    columns = {"y": y, "sample_weight": weights, "groups": groups}
-    return Chunks(blocks, *(_aligned(name, column, X, blocks) for name, column in columns.items()), _sample(X))
+    return Chunks(
+        X=blocks,
+        y=_aligned("y", y, X, blocks),
+        weights=_aligned("sample_weight", weights, X, blocks),
+        groups=_aligned("groups", groups, X, blocks),
+        sample=_sample(X),
+    )
 
 
 def _blocks(X: DaskTable) -> list[Any]:

@@ -50,7 +50,7 @@ class _Counted(NamedTuple):
 
     records: int
     columns: int
-    count: Count
+    ask: Count
     vote: int = 1
     unit: str = "record"
 
@@ -204,7 +204,7 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
             return _Counted(count_rows(data), data.sample.shape[1], partial(total_balances, data))
         records = self._records(X, reset=True)
         if groups is None:
-            return _Counted(*records.shape, partial(balances, np.asfortranarray(records)))
+            return _Counted(len(records), records.shape[1], partial(balances, np.asfortranarray(records)))
         order, starts = group_rows(checks.people("groups", groups, len(records)), None)
         count = partial(person_balances, starts, np.asfortranarray(records[order]))
         return _Counted(starts.size - 1, records.shape[1], count, VOTE, "person")
