@@ -226,9 +226,9 @@ def test_means_are_over_people_of_means_over_their_rows():
 def test_rates_count_each_person_once():
     x = np.array([[1.0], [1.0], [1.0], [-1.0]])
     case = cs.Problem(x, [1, 1, 1, 1], loss=cs.losses.Logistic(), groups=[0, 0, 0, 1])
-    assert cs.true_positive_rate(case, [1.0]) == pytest.approx(0.5)
+    assert cs.metrics.true_positive_rate(case, [1.0]) == pytest.approx(0.5)
     alone = cs.Problem(x, [1, 1, 1, 1], loss=cs.losses.Logistic())
-    assert cs.true_positive_rate(alone, [1.0]) == 0.75
+    assert cs.metrics.true_positive_rate(alone, [1.0]) == 0.75
 
 
 # -- exact sums -------------------------------------------------------------------------------------------------------
