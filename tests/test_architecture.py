@@ -25,7 +25,7 @@ INNER_ORDER = {
     "_core": [
         *("sources", "extras", "apart", "products", "vectors", "words", "limbs"),
         *("bell_curve", "normal_tables", "exact_normal", "exact_laplace", "exact_coins"),
-        *("storage", "other_names", "checks", "parts", "rows"),
+        *("storage", "other_names", "checks", "grouping", "parts", "rows", "row_sums"),
     ],
     "problems": ["losses", "responses", "regions", "constants", "problem"],
     "rules": [

@@ -291,7 +291,7 @@ def run(problem, rule, steps, start, seed):
     streams = spawn(seed, 1)[0]
     features = problem.features.toarray() if hasattr(problem.features, "toarray") else problem.features
     features = features.astype(float)
-    own = np.ones(problem.records) if problem.weights is None else problem.weights
+    own = np.ones(problem.rows) if problem.weights is None else problem.weights
     theta = np.full(problem.dimension, float(start))
     e = np.zeros_like(theta)
     m1, m2, total = np.zeros_like(theta), np.zeros_like(theta), np.zeros_like(theta)
@@ -307,9 +307,10 @@ def run(problem, rule, steps, start, seed):
             deployed = theta
         drawn = list(sampler.batch(t))
         gradients = [
-            own[i] * gradient(problem.loss, theta, respond(problem.response, deployed, features[i],
-                                                               problem.labels[i], streams.response), problem.labels[i])
-            for i in drawn
+            np.mean([own[i] * gradient(problem.loss, theta, respond(problem.response, deployed, features[i],
+                                       problem.labels[i], streams.response), problem.labels[i])
+                     for i in rows_of(problem, record)], axis=0)
+            for record in drawn
         ]  # fmt: skip
         zero = np.zeros_like(theta)
         part = clip_at(rule, t + 1, threshold)
@@ -338,7 +339,7 @@ def run(problem, rule, steps, start, seed):
             scale = more * 4 * rule.clip.bound() / (problem.records * rule.output.epsilon)
             lengths.append(np.rint(np.linalg.norm(v) / scale * 2**32) + integer_laplace(streams.noise.bit_generator))
         if isinstance(rule.clip, Adaptive):
-            counted = [g for i, g in zip(drawn, gradients, strict=True) if own[i] != 0]
+            counted = [g for i, g in zip(drawn, gradients, strict=True) if own[rows_of(problem, i)].any()]
             threshold = adapted(rule.clip, part.threshold, counted, batch, streams.noise)
         if cell is None:
             noisy = v + noise(rule.noise, t + 1, problem, drawn, streams.noise)
@@ -366,6 +367,11 @@ def run(problem, rule, steps, start, seed):
     if isinstance(rule.output, Selected):
         output = thetas[int(np.argmin(lengths))]  # of θ_0, …, θ_{T−1}
     return np.array(thetas), np.array(errors), output
+
+
+def rows_of(problem, record):
+    """The rows of a record: one, or those of a person."""
+    return [record] if problem.starts is None else list(range(problem.starts[record], problem.starts[record + 1]))
 
 
 def track(part, cell, drawn, gradients, memory, batch):

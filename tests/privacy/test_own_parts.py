@@ -27,15 +27,21 @@ RULES = {  # the two ways in which gradients are summed
 rules = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 
 
-def moved_by_the_first_record(rule, loss, response=None):
+people = pytest.mark.parametrize("rows", [None, 2], ids=["records", "people"])
+
+
+def moved_by_the_first_record(rule, loss, response=None, rows=None):
     """By how much the first step of a run changes in units of the clip over B if the first record is replaced.
 
-    All other records begin with a number that is not positive.
+    All other records begin with a number that is not positive. With `rows`, each record is a person with so many rows.
     """
     others = -np.arange(OTHERS * 3.0).reshape(OTHERS, 3)
     thetas = []
     for own in ([1.0, 5.0, 5.0], [1.0, -5.0, -5.0]):
-        problem = cs.Problem(np.vstack([own, others]), loss=loss, response=response)
+        table, groups = np.vstack([own, others]), None
+        if rows is not None:
+            table, groups = np.repeat(table, rows, axis=0), np.repeat(np.arange(OTHERS + 1), rows)
+        problem = cs.Problem(table, loss=loss, response=response, groups=groups)
         thetas.append(cs.run(problem, rule, 1, seed=0, record=[1]).theta[0, 0])
     return np.linalg.norm(thetas[0] - thetas[1]) * (OTHERS + 1) / CLIP
 
@@ -72,14 +78,16 @@ def _(response, deployed, features, label, moved, rng):
     return label
 
 
+@people
 @rules
-def test_a_gradient_that_is_not_written_is_not_that_of_another_record(rule):
-    assert moved_by_the_first_record(rule, Sometimes()) <= 2 * (1 + 1e-9)
+def test_a_gradient_that_is_not_written_is_not_that_of_another_record(rule, rows):
+    assert moved_by_the_first_record(rule, Sometimes(), rows=rows) <= 2 * (1 + 1e-9)
 
 
+@people
 @rules
-def test_a_reaction_that_is_not_written_is_not_that_of_another_record(rule):
-    assert moved_by_the_first_record(rule, Linear(), Seldom()) <= 2 * (1 + 1e-9)
+def test_a_reaction_that_is_not_written_is_not_that_of_another_record(rule, rows):
+    assert moved_by_the_first_record(rule, Linear(), Seldom(), rows) <= 2 * (1 + 1e-9)
 
 
 def test_records_in_chunks_are_not_mixed_either():

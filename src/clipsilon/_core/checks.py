@@ -249,21 +249,49 @@ def labels(name: str, value: object, size: int, classes: int | None, least: floa
     return frozen(result)
 
 
-def person_ids(name: str, value: object, size: int) -> NDArray[Any]:
-    """Return the person of each row: numbers or text, without gaps."""
+def people(name: str, value: object, size: int) -> NDArray[np.int64]:
+    """Return the number of each row's person, counted from 0 in the order in which people first appear.
+
+    Ids may be numbers or text. A gap (None, NaN, a blank text) is no id: its rows could belong to anybody.
+    """
     ids = np.asarray(value)
     if ids.shape != (size,):
-        raise ValueError(f"{name} must hold one person for each of {size} rows, got shape {ids.shape}.")
-    gaps = np.flatnonzero([_is_gap(each) for each in ids.tolist()])
-    if gaps.size:
-        raise ValueError(f"{name} must name a person in every row, got none in row {gaps[0]}.")
-    return ids.astype(str) if ids.dtype == object else ids
+        raise ValueError(f"{name} must hold the id of a person for each of {size} rows, got shape {ids.shape}.")
+    gaps = _count_gaps(value, ids)
+    if gaps:
+        raise ValueError(f"{name} must name the person of every row, got {gaps} row(s) without an id.")
+    if ids.dtype.kind == "O":
+        known: dict[object, int] = {}
+        try:
+            return np.array([known.setdefault(one, len(known)) for one in ids.tolist()], dtype=np.int64)
+        except TypeError:
+            raise ValueError(f"{name} must hold numbers or text, got {_kind(value)}.") from None
+    if ids.dtype.kind not in "biufUS":
+        raise ValueError(f"{name} must hold numbers or text, got {_kind(value)}.")
+    _, first, codes = np.unique(ids, return_index=True, return_inverse=True)
+    rank = np.empty(first.size, dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(first.size)
+    return np.asarray(rank[codes])
 
 
-def _is_gap(cell: object) -> bool:
+def _count_gaps(value: object, ids: NDArray[Any]) -> int:
+    """Count the ids that are missing."""
+    gaps = int(np.count_nonzero(np.ma.getmaskarray(value))) if np.ma.isMaskedArray(value) else 0
+    if ids.dtype.kind == "f":
+        gaps += int(np.count_nonzero(~np.isfinite(ids)))
+    elif ids.dtype.kind in "US":
+        gaps += int(np.count_nonzero(np.char.strip(ids) == ids.dtype.type()))
+    elif ids.dtype.kind == "O":
+        gaps += sum(map(_is_gap, ids.tolist()))
+    return gaps
+
+
+def _is_gap(one: object) -> bool:
+    if isinstance(one, str | bytes):
+        return not one.strip()
     try:
-        return cell is None or bool(cell != cell)
-    except TypeError:  # pandas' own missing value
+        return one is None or not bool(one == one)  # NaN and NaT differ from themselves
+    except (TypeError, ValueError):  # as pandas.NA, which is neither equal nor unequal
         return True
 
 

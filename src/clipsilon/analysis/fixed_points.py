@@ -290,6 +290,7 @@ def _clip(problem: Problem, clip: float | Clip) -> Clip:
 
 def _point(problem: Problem, clip: Clip | None, start: ArrayLike, draws: int) -> Point:
     begin = _checked(problem, start, draws)
+    problem.require_equal_rows()
     zero, seen = find_attracting(_search(problem, clip, draws), begin)
     return _describe(problem, "stable point" if clip is None else "clipped point", zero, draws, seen)
 

@@ -12,8 +12,7 @@ import click
 from clipsilon.cli.errors import plain_errors
 from clipsilon.cli.options import adjacency_option, format_option
 from clipsilon.privacy.budget import Budget
-from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.statement import format_epsilon
+from clipsilon.privacy.statement import format_epsilon, neighbours
 
 
 @click.command("budget")
@@ -57,4 +56,4 @@ def _print(content: dict[str, Any]) -> None:
         Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False).print(table)
     for name in ("limit", "spent", "left"):
         click.echo(f"{name}: ε = {format_epsilon(content[name]['epsilon'])}, δ = {content[name]['delta']:.4g}")
-    click.echo(f"neighbours: {ADJACENCIES[content['adjacency']]}")
+    click.echo(f"neighbours: {neighbours(content['adjacency'], content['unit'] or 'record')}")

@@ -17,6 +17,7 @@ from clipsilon.cli.encoded_tables import read_inputs
 from clipsilon.cli.errors import plain_errors, stoppable
 from clipsilon.cli.model_kinds import predicts_classes
 from clipsilon.cli.options import format_option, report_option
+from clipsilon.cli.tables import read_people
 from clipsilon.cli.target_column import whole_labels
 
 if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need it
@@ -113,9 +114,10 @@ def evaluate_file(
     checks.positive("epsilon", epsilon)
     checks.open_fraction("delta", delta)
     model = read_model(path)
+    _check_unit(model, group)
     features, notes = read_inputs(data, model)
     labels = _read_labels(data, target or model.target, model.kind)
-    people = None if group is None else _read_cells(data, group, "group")
+    people = None if group is None else read_people(data, group, target or model.target)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scores = private_scores(
@@ -126,9 +128,20 @@ def evaluate_file(
     return Evaluation(model, scores, total, tuple(dict.fromkeys(said)))
 
 
+def _check_unit(model: Model, group: str | None) -> None:
+    """Raise ValueError if model and evaluation would not protect the same: what both spend could not be added up."""
+    unit = model.pipeline[-1].statement_.unit
+    if unit == "person" and group is None:
+        raise ValueError("group must be given for a model that protects people, got none.")
+    if unit == "record" and group is not None:
+        raise ValueError(
+            f"group must be omitted for a model that protects single rows, got {group!r}: fit the model with --group."
+        )
+
+
 def _read_labels(data: Path, target: str, kind: str) -> NDArray[Any]:
     """Return the target in the form that a kind of model takes."""
-    labels = _read_cells(data, target, "target")
+    labels = _read_cells(data, target)
     if predicts_classes(kind):
         return whole_labels(labels)
     if labels.dtype.kind != "f":
@@ -136,13 +149,13 @@ def _read_labels(data: Path, target: str, kind: str) -> NDArray[Any]:
     return labels
 
 
-def _read_cells(data: Path, name: str, option: str) -> NDArray[Any]:
-    """Return the cells of one column: numbers if all of them are, otherwise text."""
-    checks.choice(option, name, dict.fromkeys(column_names(data)))
+def _read_cells(data: Path, name: str) -> NDArray[Any]:
+    """Return the cells of the target: numbers if all of them are, otherwise text."""
+    checks.choice("target", name, dict.fromkeys(column_names(data)))
     column = read_columns(data, [name], as_text=name)[name]
     if column.missing is not None:
         _, cell, row = column.missing
-        raise ValueError(f"{option} {name!r} must have a value in every row, got {cell!r} in row {row}.")
+        raise ValueError(f"target {name!r} must have a value in every row, got {cell!r} in row {row}.")
     cells = column.text if column.numbers is None else column.numbers
     assert cells is not None
     return np.asarray(cells)

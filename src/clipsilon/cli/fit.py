@@ -31,8 +31,15 @@ from clipsilon.cli.options import (
 )
 from clipsilon.cli.tables import Table, read_bounds, read_table
 from clipsilon.cli.target_column import Target, check_split, read_target
-from clipsilon.privacy.certificate import ADJACENCIES, require_public_size
-from clipsilon.privacy.statement import Statement, about_seed, fail_closed, format_certified, point_statement
+from clipsilon.privacy.certificate import require_public_size
+from clipsilon.privacy.statement import (
+    Statement,
+    about_seed,
+    fail_closed,
+    format_certified,
+    neighbours,
+    point_statement,
+)
 from clipsilon.privacy.warning import warn_about_delta
 from clipsilon.tables.schema import Schema
 
@@ -57,11 +64,13 @@ QUALITY_WARNING = (
     "Not private: these numbers are computed from the held-out rows without noise, and the statement below covers only "
     "the rows that trained the model. Share them only with people who may see those rows; the model file omits them."
 )
+_NO_GROUP = "max rows must be omitted without --group, or a group in the schema."
 # Arguments of the estimators, and the options that stand for them.
 _OPTIONS = {
     "classes=": "--classes",
     "target_range=": "--target-range",
     "Leave random_state at None": "Leave --seed out",
+    "Pass it as groups= and leave it out of the features": "Name it with --group",
 }
 
 
@@ -95,6 +104,12 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
 )
 @click.option("--quantile", type=float, help="Quantile that model quantile predicts; default: 0.5.")
 @ignore_option
+@click.option(
+    "--group",
+    metavar="COLUMN",
+    help="Column that names the person of a row: people are protected, not rows. Default: the schema's group.",
+)
+@click.option("--max-rows", type=int, help="Largest number of rows used per person; default: all.")
 @click.option("--scale-epsilon", type=float, help="Part of ε for learning the columns' scales; default: a tenth.")
 @click.option(
     "--bounds",
@@ -149,7 +164,7 @@ def command(output: Path, report: Path | None, form: str, quiet: bool, **about: 
         require_new_file(output)
         from clipsilon.estimators import model_files
 
-        tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
+        tell: Tell = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
         result = fit_file(Request(**about), tell, progress=False if quiet else None)
         model_files.write_model(output, result.model, result.total)
         if report is not None:
@@ -192,6 +207,11 @@ class Request:
         What a model of kind "quantile" predicts; by default the median.
     ignore : sequence of str, optional
         Columns to leave out.
+    group : str, optional
+        The column that names the person of a row, which is not a feature; by default that of the schema, if it has one,
+        and otherwise each row is protected by itself.
+    max_rows : int, optional
+        Largest number of rows used per person; by default all.
     scale_epsilon : float, optional
         Part of `epsilon` for learning the columns' scales; by default a tenth.
     bounds : Path, optional
@@ -222,6 +242,8 @@ class Request:
     target_range: Sequence[float] | None = None
     quantile: float | None = None
     ignore: Sequence[str] = ()
+    group: str | None = None
+    max_rows: int | None = None
     scale_epsilon: float | None = None
     bounds: Path | None = None
     schema: Path | None = None
@@ -244,6 +266,10 @@ class Request:
             checks.positive("evaluate epsilon", self.evaluate_epsilon)
             if self.holdout == 0:
                 raise ValueError("holdout must be above 0 with --evaluate-epsilon, got 0.")
+        if self.max_rows is not None:
+            checks.count("max rows", self.max_rows)
+            if self.group is None and self.schema is None:
+                raise ValueError(_NO_GROUP)
         self._check_model()
         self._check_scaling()
 
@@ -359,21 +385,24 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     table = _read(request)
     target = read_target(table, request.model, request.classes, request.target_range)
     seeds = [None] * 4 if request.seed is None else np.random.SeedSequence(request.seed).generate_state(4).tolist()
-    train, held = split(len(target.labels), request.holdout, seeds[0])
+    train, held = _split(table.people, len(target.labels), request.holdout, seeds[0])
     check_split(target, request.target, train, held)
     notes: list[str] = []
-    scalers = _new_scalers(request, table, len(train), seeds[1])
-    _charge(request, target, table.features[train])
+    groups, unit = (None, "record") if table.people is None else (table.people[train], "person")
+    records = len(train) if groups is None else int(np.unique(groups).size)
+    scalers = _new_scalers(request, table, records, seeds[1])
+    _charge(request, target, table.features[train], records, unit)
     with _collect_warnings(notes):
-        features = _scaled(scalers, table.features[train], tell)
-        estimator = _estimator(request, target, scalers, *features.shape)
-        estimator.set_params(random_state=seeds[2], progress=progress)
+        features = _scaled(scalers, table.features[train], groups, tell)
+        estimator = _estimator(request, target, scalers, records, features.shape[1])
+        chosen = {} if request.max_rows is None else {"max_rows": request.max_rows}
+        estimator.set_params(random_state=seeds[2], progress=progress, **chosen)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
-        estimator.fit(features, target.labels[train])
+        estimator.fit(features, target.labels[train], groups=groups)
         encoders = [] if table.encoder is None else [("schema", table.encoder)]
         pipeline = Pipeline([*encoders, *(("scaler", scaler) for scaler in scalers), ("model", estimator)])
         model = Model(target.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
-        scores = _evaluate(request, model.learnt, table.features[held], target.labels[held], seeds[3])
+        scores = _evaluate(request, model.learnt, table, target, held, seeds[3])
     shown = held if scores is None else held[:0]
     return Fit(
         model,
@@ -384,7 +413,7 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
         baseline=describe_baseline(target.kind, target.labels[shown]),
         trained=len(train),
         held_out=len(held),
-        notes=tuple(dict.fromkeys((*_notes(request, model, len(train)), *notes, *_table_notes(table)))),
+        notes=tuple(dict.fromkeys((*_notes(request, model, table), *notes, *table.notes))),
     )
 
 
@@ -394,10 +423,16 @@ def _read(request: Request) -> Table:
         words = ["clipsilon", "schema", str(request.path), "--target", request.target, "--output", "schema.toml"]
         proposal = shlex.join(words)
         advice = f"leave them out with --ignore, or describe the table by a schema ({proposal}) and give it by --schema"
-        return read_table(request.path, request.target, request.ignore, advice)
+        return read_table(request.path, request.target, request.ignore, advice, request.group)
     schema = Schema.load(request.schema)
     if schema.target not in (None, request.target):
         raise ValueError(f"target must be {schema.target!r}, as in {request.schema}, got {request.target!r}.")
+    if request.group is not None:
+        if schema.group not in (None, request.group):
+            raise ValueError(f"group must be {schema.group!r}, as in {request.schema}, got {request.group!r}.")
+        schema = replace(schema, group=request.group, ignore=[name for name in schema.ignore if name != request.group])
+    if request.max_rows is not None and schema.group is None:
+        raise ValueError(_NO_GROUP)
     return read_encoded(request.path, replace(schema, target=request.target), request.target)
 
 
@@ -408,13 +443,14 @@ def _quality(model: Model, features: Array, labels: NDArray[Any]) -> tuple[Measu
     return measure_quality(model._replace(pipeline=model.learnt), features, labels)
 
 
-def _table_notes(table: Table) -> list[str]:
-    """Return what the schema does not cover, and who is protected if rows belong to people."""
-    if table.people is None:
-        return list(table.notes)
-    rows = f"{len(table.people)} rows of {int(table.people.max()) + 1} people"
-    # Once estimators take groups, `table.people` goes to their `fit`, to `split` and to the budget.
-    return [*table.notes, f"The file has {rows}: each row is protected by itself, not all rows of a person together."]
+def _split(
+    people: NDArray[np.int64] | None, rows: int, holdout: float, seed: int | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw which rows train and which are held out; all rows of a person do the same."""
+    if people is None:
+        return split(rows, holdout, seed)
+    train, held = split(int(people.max()) + 1, holdout, seed)
+    return np.flatnonzero(np.isin(people, train)), np.flatnonzero(np.isin(people, held))
 
 
 def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -443,7 +479,7 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _charge(request: Request, target: Target, features: Array) -> None:
+def _charge(request: Request, target: Target, features: Array, records: int, unit: str) -> None:
     """Charge the whole fit to the budget file: scaling and training together, or evaluation if that is more.
 
     Scaling and training never exceed the requested ε and δ, and who is held out is evaluated but does not train.
@@ -452,7 +488,7 @@ def _charge(request: Request, target: Target, features: Array) -> None:
     from clipsilon.privacy.budget import charge_to
 
     epsilon = max(request.epsilon, request.evaluate_epsilon or 0.0)
-    stated = point_statement("fit", len(features), epsilon, request.delta, request.adjacency)
+    stated = point_statement("fit", records, epsilon, request.delta, request.adjacency, unit)
     needed = "classes" if predicts_classes(target.kind) else "target_range"
     if target.settings.get(needed) is None:
         stated = fail_closed(stated, f"Learnt without budget unless --{needed.replace('_', '-')} is given.")
@@ -460,7 +496,7 @@ def _charge(request: Request, target: Target, features: Array) -> None:
     charge_to(request.budget, stated, lambda key: identify_rows(features, key))
 
 
-def _new_scalers(request: Request, table: Table, rows: int, seed: int | None) -> list[PrivateScaler]:
+def _new_scalers(request: Request, table: Table, records: int, seed: int | None) -> list[PrivateScaler]:
     """Return the scaler, if one is needed; raise ValueError if its budget would not suffice to learn anything."""
     from clipsilon.estimators import PrivateScaler
 
@@ -469,20 +505,21 @@ def _new_scalers(request: Request, table: Table, rows: int, seed: int | None) ->
     bounds = None if request.bounds is None else read_bounds(request.bounds, table.columns)
     epsilon = None if bounds else (request.scale_epsilon or SCALE_FRACTION * request.epsilon)
     scaler = PrivateScaler(epsilon, SCALE_FRACTION * request.delta, bounds, request.adjacency, seed)
-    if epsilon is not None and not scaler.can_learn(rows, len(table.columns)):
+    if epsilon is not None and not scaler.can_learn(records, len(table.columns)):
+        known = f"{records} training rows" if table.people is None else f"{records} people"
         raise ValueError(
-            f"FILE must have more than {rows} training rows to learn the scales of {len(table.columns)} "
+            f"FILE must have more than {known} to learn the scales of {len(table.columns)} "
             f"column(s) at ε = {epsilon:g}; otherwise give --bounds, --as-is or a larger --scale-epsilon."
         )
     return [scaler]
 
 
-def _scaled(scalers: list[PrivateScaler], features: Array, tell: Tell) -> Array:
+def _scaled(scalers: list[PrivateScaler], features: Array, groups: NDArray[np.int64] | None, tell: Tell) -> Array:
     """Return the training rows with columns of unit order."""
     for scaler in scalers:
         tell("Scaling the columns by their bounds…" if scaler.bounds else "Learning the scales of the columns…")
         with _collect_warnings([]):  # they number the columns that could not be learnt: `_notes` names them
-            features = scaler.fit_transform(features)
+            features = scaler.fit(features, groups=groups).transform(features)
     return features
 
 
@@ -502,15 +539,22 @@ def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], r
 
 
 def _evaluate(
-    request: Request, pipeline: Pipeline, features: Array, labels: NDArray[Any], seed: int | None
+    request: Request, pipeline: Pipeline, table: Table, target: Target, held: NDArray[np.int64], seed: int | None
 ) -> PrivateScores | None:
-    """Evaluate the model privately if requested; the rows are held out, since `split` drew them."""
+    """Evaluate the model privately if requested; `_split` drew who is held out, with all rows."""
     from clipsilon.estimators.evaluation import private_scores
 
     if request.evaluate_epsilon is None:
         return None
     return private_scores(
-        pipeline, features, labels, request.evaluate_epsilon, request.delta, held_out=True, random_state=seed
+        pipeline,
+        table.features[held],
+        target.labels[held],
+        request.evaluate_epsilon,
+        request.delta,
+        groups=None if table.people is None else table.people[held],
+        held_out=True,
+        random_state=seed,
     )
 
 
@@ -545,10 +589,17 @@ def _collect_warnings(notes: list[str]) -> Iterator[None]:
         notes.append(text)
 
 
-def _notes(request: Request, model: Model, trained: int) -> list[str]:
+def _notes(request: Request, model: Model, table: Table) -> list[str]:
+    from clipsilon.estimators.people import advise_groups, find_repeated_ids
+
     notes: list[str] = []
+    stated = model.pipeline[-1].statement_
+    encoded = table.people is not None or table.encoder is not None
+    columns = {} if encoded else dict(zip(table.columns, table.features.T, strict=True))
     with _collect_warnings(notes):
-        warn_about_delta(request.delta, trained)
+        warn_about_delta(request.delta, stated.records, unit=stated.unit)
+        for name in find_repeated_ids(columns):
+            warnings.warn(advise_groups(name), UserWarning, stacklevel=2)
     learnt = getattr(model.pipeline[0], "learnt_", ())
     hidden = [name for name, is_learnt in zip(model.columns, learnt, strict=False) if not is_learnt]
     if hidden:
@@ -556,6 +607,11 @@ def _notes(request: Request, model: Model, trained: int) -> list[str]:
             f"Noise hid the scale of {', '.join(hidden)}: more rows, a larger --scale-epsilon or --bounds would help."
         )
     return notes
+
+
+def _who(result: Fit) -> str:
+    stated = result.statements[-1]
+    return f"{result.trained} rows that" if stated.unit == "record" else f"{stated.size} whose {result.trained} rows"
 
 
 def _or_none(value: float) -> float | None:
@@ -581,13 +637,15 @@ def _print_fit(result: Fit, output: Path) -> None:
         print_scores(result.scores, f"{result.held_out} held-out rows")
     total = result.total
     click.echo(
-        f"Certified: {format_total(total)}, for the {result.trained} rows that trained the model "
-        f"({ADJACENCIES[total.adjacency]})."
+        f"Certified: {format_total(total)}, for the {_who(result)} trained the model "
+        f"({neighbours(total.adjacency, total.unit)})."
     )
     if result.scores is not None:
+        who = "row" if total.unit == "record" else "person"
+        size = f"{result.held_out} rows" if total.unit == "record" else result.scores.statement.size
         click.echo(
-            f"Certified: {format_certified(result.scores.statement)}, for the {result.held_out} rows that evaluated "
-            "it. Each row is in one of the two."
+            f"Certified: {format_certified(result.scores.statement)}, for the {size} that evaluated it. Each {who} is "
+            "in one of the two."
         )
     for statement in (*result.statements, *(() if result.scores is None else (result.scores.statement,))):
         click.echo(statement)

@@ -34,7 +34,7 @@ class Table(NamedTuple):
     encoder : SchemaEncoder or None
         What made the features of the columns; None if they are the columns themselves.
     people : array of int, or None
-        A number for the person of each row, if the schema has a group.
+        A number for the person of each row, if a column names them.
     notes : tuple of str
         What the schema does not cover.
     """
@@ -49,7 +49,11 @@ class Table(NamedTuple):
 
 
 def read_table(
-    path: str | Path, target: str, ignore: Sequence[str] = (), advice: str = "encode or drop these columns"
+    path: str | Path,
+    target: str,
+    ignore: Sequence[str] = (),
+    advice: str = "encode or drop these columns",
+    group: str | None = None,
 ) -> Table:
     """Read a table from a CSV or Parquet file.
 
@@ -66,6 +70,8 @@ def read_table(
         Columns to leave out, which may hold anything.
     advice : str, optional
         What to do about columns with gaps, text or dates, for the message.
+    group : str, optional
+        The column that names the person of a row, which is not a feature.
 
     Returns
     -------
@@ -82,13 +88,15 @@ def read_table(
     checks.choice("target", target, dict.fromkeys(names))
     for name in ignore:
         checks.choice("ignore", name, dict.fromkeys(other for other in names if other != target))
+    people = None if group is None else read_people(path, group, target)
+    ignore = (*ignore, *filter(None, [group]))
     features = [name for name in names if name != target and name not in ignore]
     if not features:
         raise ValueError(f"{path} must have columns besides the target {target!r}, got none.")
     columns = read_columns(path, [name for name in names if name not in ignore], as_text=target)
     outcome = columns.pop(target)
     values = _finite_features(path, columns, advice)
-    return Table(values, labels_of(target, outcome), tuple(features), target)
+    return Table(values, labels_of(target, outcome), tuple(features), target, people=people)
 
 
 def labels_of(target: str, outcome: Column) -> NDArray[Any]:
@@ -111,6 +119,28 @@ def read_features(path: str | Path, columns: Sequence[str]) -> Array:
         named = ", ".join(repr(name) for name in columns if name in absent)
         raise ValueError(f"{path} must have the columns of the model, got none named {named}.")
     return _finite_features(path, read_columns(path, columns), "the model was fitted without a schema that could help")
+
+
+def read_people(path: str | Path, group: str, target: str) -> NDArray[np.int64]:
+    """Return the number of each row's person, from the column of their ids.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV or Parquet file.
+    group : str
+        The column; a row without a value is refused.
+    target : str
+        The column to predict, which must be another one.
+    """
+    path = Path(path)
+    checks.choice("group", group, {name: None for name in column_names(path) if name != target})
+    found = read_columns(path, [group], as_text=group)[group]
+    if found.missing is not None:
+        raise ValueError(f"group {group!r} must have a value in every row, got {_gap(found.missing)}.")
+    ids = found.text if found.numbers is None else found.numbers
+    assert ids is not None
+    return checks.people("group", ids, len(ids))
 
 
 def read_bounds(path: Path, columns: Sequence[str]) -> tuple[list[float], list[float]]:

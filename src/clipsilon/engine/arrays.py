@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import frozen
@@ -26,17 +28,20 @@ class Records(NamedTuple):
 
     Attributes
     ----------
-    features : array of shape (m, columns) or rows.Sparse
-        One row per record.
-    labels : array of shape (m,)
-        One label per record.
-    weights : array of shape (m,) or None
-        Factors of the records' gradients; None for 1.
+    features : array of shape (rows, columns) or rows.Sparse
+        One row per record, or several.
+    labels : array of shape (rows,)
+        One label per row.
+    weights : array of shape (rows,) or None
+        Factors of the rows' gradients; None for 1.
+    starts : array of shape (m + 1,) or None
+        Record i is a person with the rows starts[i], …, starts[i + 1] − 1; None if each record is one row.
     """
 
     features: Any
     labels: Array
     weights: Array | None
+    starts: Indices | None = None
 
 
 class ProblemArrays(NamedTuple):
@@ -153,24 +158,53 @@ def visible_models(problem: Problem, theta: Array, deployed: Array) -> Models:
 def problem_arrays(problem: Problem) -> ProblemArrays:
     """Return the problem's arrays and its parts, read-only. (What was pickled is writable again.)"""
     loss, response = read_only("loss", problem.loss), read_only("response", problem.response)
-    return ProblemArrays(records(problem.features, problem.labels, problem.weights), loss, response, problem.region)
+    table = records(problem.features, problem.labels, problem.weights, problem.starts)
+    return ProblemArrays(table, loss, response, problem.region)
 
 
-def records(features: Any, labels: Array, weights: Array | None) -> Records:
+def records(features: Any, labels: Array, weights: Array | None, starts: Indices | None = None) -> Records:
     """Return a table of records as read-only arrays.
 
     Parameters
     ----------
-    features : array or sparse matrix of shape (m, columns)
-        One row per record.
-    labels : array of shape (m,)
-        One label per record.
-    weights : array of shape (m,) or None
-        One factor per record.
+    features : array or sparse matrix of shape (rows, columns)
+        One row per record, or several.
+    labels : array of shape (rows,)
+        One label per row.
+    weights : array of shape (rows,) or None
+        One factor per row.
+    starts : array of shape (m + 1,) or None
+        Where the rows of each person begin, and where the last ones end; None if each record is one row.
 
     Returns
     -------
     Records
         Dense features as an array, sparse ones as `rows.Sparse`.
     """
-    return Records(stored(features), frozen(labels), None if weights is None else frozen(weights))
+    own = None if weights is None else frozen(weights)
+    return Records(stored(features), frozen(labels), own, None if starts is None else frozen(starts))
+
+
+# The next two are for compiled code, too.
+
+
+def count_records(labels: Array, starts: Indices | None) -> int:
+    """Return the number of records: of people, or of rows without people."""
+    return labels.size if starts is None else starts.size - 1
+
+
+def first_row(starts: Indices | None, i: int) -> int:
+    """Return the first row of record i."""
+    return i if starts is None else int(starts[i])
+
+
+@overload(count_records, jit_options={"forceinline": True})
+def _count_of(labels, starts):  # type: ignore[no-untyped-def]
+    if isinstance(starts, types.Array):
+        return lambda labels, starts: starts.size - 1
+    return lambda labels, starts: labels.size
+
+
+@overload(first_row, jit_options={"forceinline": True})
+def _first_of(starts, i):  # type: ignore[no-untyped-def]
+    return (lambda starts, i: starts[i]) if isinstance(starts, types.Array) else (lambda starts, i: i)

@@ -9,6 +9,9 @@ On a grid (`grid.py`) a record's contribution is checked against its bound and r
 record and the model alone, not on the record's place in the batch; where gradients are tracked (`tracking.py`), also on
 the record's own memory.
 
+If records are people with several rows, the mean of the gradients of a person's rows is what is clipped. Users' parts
+see the rows one by one, and never that mean.
+
 Tuples of arrays are unpacked in one assignment, once per function: the compiler then removes the reference counting,
 which it does not where a field is read by name.
 """
@@ -19,12 +22,14 @@ from math import frexp, ldexp
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
 from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.parts import all_ours_compiled, implementation, implemented
 from clipsilon._core.products import fused
+from clipsilon._core.row_sums import add_sum, add_to_sum, begin_sum, margin_of_sum, norm_of_sum
 from clipsilon._core.rows import (
     MARGIN,
     ROWS_AT_A_TIME,
@@ -53,6 +58,7 @@ from clipsilon.rules.clipping import add_clipped, largest_norm, scale, tally
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback, keep, kept_amount, tracks
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
 
 _ROUNDING = 2.0**-51
 
@@ -75,6 +81,10 @@ class Workspace(NamedTuple):
         What the record adds to the update and to the error.
     scratch : array of shape (4, ROWS_AT_A_TIME)
         Margin, squared norm and the two factors of each row that is being processed.
+    average : array of shape (d,)
+        The mean of the gradients of a person's rows.
+    entries, places : array of shape (d,)
+        Where the values of a sum of sparse rows belong, as in `row_sums`.
     """
 
     moved: Array
@@ -83,6 +93,9 @@ class Workspace(NamedTuple):
     clipped: Array
     capped: Array
     scratch: Array
+    average: Array
+    entries: Indices
+    places: Indices
 
 
 @kernel
@@ -91,7 +104,8 @@ def workspace(features: Any, theta: Array) -> Workspace:
     columns = width(features)
     scratch = np.empty((KEPT_FACTOR + 1, ROWS_AT_A_TIME))
     d = theta.size
-    return Workspace(np.empty(columns), np.empty(columns), np.empty(d), np.empty(d), np.empty(d), scratch)
+    rows, places = (np.empty(columns), np.empty(columns)), (np.zeros(d, np.int64), np.zeros(d, np.int64))
+    return Workspace(*rows, np.empty(d), np.empty(d), np.empty(d), scratch, np.empty(d), *places)
 
 
 def add_batch(
@@ -134,10 +148,13 @@ def add_batch(
 
 @overload(add_batch, jit_options=INNER)
 def _add_batch(records, parts, models, span, grid, into, memory, space, rng):
+    has_people = isinstance(records[3], types.Array)
     if tracks(parts[3].instance_class):
-        return _by_memory
+        return _people_by_memory if has_people else _by_memory
     if not _only_multiplies(*parts):
-        return _record_by_record
+        return _person_by_person if has_people else _record_by_record
+    if has_people:
+        return _people_by_sums
     return _by_margins if _has_margin(parts[0]) else _by_scores
 
 
@@ -163,11 +180,11 @@ def _has_margin(loss: Any) -> bool:
 
 
 def _record_by_record(records, parts, models, span, grid, into, memory, space, rng):
-    features, labels, weights = records
+    features, labels, weights, _ = records
     loss, response, clip, feedback = parts
     theta, deployed = models
     v, kept, _, counts = into
-    moved, dense_row, gradient_i, clipped, capped, _ = space
+    moved, dense_row, gradient_i, clipped, capped, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
@@ -182,11 +199,11 @@ def _record_by_record(records, parts, models, span, grid, into, memory, space, r
 
 
 def _by_memory(records, parts, models, span, grid, into, memory, space, rng):
-    features, labels, weights = records
+    features, labels, weights, _ = records
     loss, response, clip, _ = parts
     theta, deployed = models
     v, _, _, _ = into
-    moved, dense_row, gradient_i, change, _, _ = space
+    moved, dense_row, gradient_i, change, _, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
@@ -250,11 +267,11 @@ def _record_of(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
 
 
 def _by_margins(records, parts, models, span, grid, into, memory, space, rng):
-    features, labels, weights = records
+    features, labels, weights, _ = records
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, _, _, _, scratch = space
+    _, _, _, _, _, scratch, _, _, _ = space
     drawn, first, last = span
     theta_norm = _penalised_norm(loss, theta)
     unit = _penalty_unit(loss, grid, theta_norm)
@@ -282,11 +299,11 @@ def _by_margins(records, parts, models, span, grid, into, memory, space, rng):
 
 
 def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
-    features, labels, weights = records
+    features, labels, weights, _ = records
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, gradient_i, _, _, _ = space
+    _, _, gradient_i, _, _, _, _, _, _ = space
     drawn, first, last = span
     columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
     theta_norm = _penalised_norm(loss, theta)
@@ -313,6 +330,125 @@ def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
                 add_row(features, i, _product(factors[1], rates[k]), grid.rounding, kept, k * columns)
         if theta_norm != 0.0:
             _add_factors(penalties, grid, unit, factors)
+
+
+def _person_by_person(records, parts, models, span, grid, into, memory, space, rng):
+    features, labels, weights, starts = records
+    loss, response, clip, feedback = parts
+    theta, deployed = models
+    v, kept, _, counts = into
+    moved, dense_row, gradient_i, clipped, capped, _, average, _, _ = space
+    drawn, first, last = span
+    for k in range(first, last):
+        begin, end = starts[drawn[k]], starts[drawn[k] + 1]
+        share, own = 1.0 / (end - begin), 0.0
+        _clear(average)
+        for i in range(begin, end):
+            forget(response, moved)
+            label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
+            forget(loss, gradient_i)
+            gradient(loss, theta, moved, label, gradient_i)
+            own += _add_share(share * weight_of(weights, i), gradient_i, average)
+        _add_record(clip, feedback, average, grid, clipped, capped, v, kept)
+        if own != 0.0:
+            _tally_gradient(clip, average, counts)
+
+
+def _people_by_memory(records, parts, models, span, grid, into, memory, space, rng):
+    features, labels, weights, starts = records
+    loss, response, clip, _ = parts
+    theta, deployed = models
+    v, _, _, _ = into
+    moved, dense_row, gradient_i, change, _, _, average, _, _ = space
+    drawn, first, last = span
+    for k in range(first, last):
+        begin, end = starts[drawn[k]], starts[drawn[k] + 1]
+        share = 1.0 / (end - begin)
+        _clear(average)
+        for i in range(begin, end):
+            forget(response, moved)
+            label = respond(response, deployed, row(features, i, dense_row), labels[i], moved, rng)
+            forget(loss, gradient_i)
+            gradient(loss, theta, moved, label, gradient_i)
+            _add_share(share * weight_of(weights, i), gradient_i, average)
+        add_change(clip, average, grid, memory, drawn[k], change, v)
+
+
+@register_jitable(**INNER)
+def _clear(vector):
+    for j in range(vector.size):
+        vector[j] = 0.0
+
+
+@register_jitable(**INNER)
+def _add_share(share, gradient_i, average):
+    """Add a row's share of a person's mean gradient, and return the share; a row of weight 0 adds nothing."""
+    for j in range(average.size if share != 0.0 else 0):
+        average[j] = fused(share, gradient_i[j], average[j])
+    return share
+
+
+def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng):
+    features, labels, weights, starts = records
+    loss, _, clip, feedback = parts
+    theta, _ = models
+    v, kept, penalties, counts = into
+    _, _, gradient_i, _, _, _, average, entries, places = space
+    drawn, first, last = span
+    rates = _rates_of(loss, gradient_i)
+    theta_norm = _penalised_norm(loss, theta)
+    unit = _penalty_unit(loss, grid, theta_norm)
+    for place in range(first, last):
+        begin, end = starts[drawn[place]], starts[drawn[place] + 1]
+        fetch_start(features, starts[drawn[min(place + 1, last - 1)]])
+        share, own, size = 1.0 / (end - begin), 0.0, begin_sum(features, average)
+        for i in range(begin, end):
+            weight = share * weight_of(weights, i)
+            own += weight
+            size = _add_slopes(loss, features, i, labels[i], weight, theta, rates, average, entries, places, size)
+        length = norm_of_sum(features, average, size)
+        inner = margin_of_sum(features, average, entries, size if theta_norm > 0.0 else 0, theta)
+        total = _gradient_norm(loss, 1.0, own, inner, length, theta_norm, theta.size)
+        if own != 0.0:
+            tally(clip, total, counts)
+        factors = _factors(clip, feedback, grid, (1.0, own), (length, total), theta_norm)
+        add_sum(features, average, entries, size, factors[0], grid.rounding, v)
+        if kept.size:
+            add_sum(features, average, entries, size, factors[1], grid.rounding, kept)
+        if theta_norm != 0.0:
+            _add_factors(penalties, grid, unit, factors)
+
+
+def _rates_of(loss, vector):
+    """Return room for one slope per class, at the beginning of a vector."""
+
+
+@overload(_rates_of, jit_options=INNER)
+def _room_of(loss, vector):
+    return (lambda loss, vector: vector) if _has_margin(loss) else (lambda loss, vector: vector[: loss.classes])
+
+
+def _add_slopes(loss, features, i, label, share, theta, rates, values, entries, places, size):
+    """Add share times the gradient of a row, without its penalty, to a sum of rows; return the size of the sum."""
+
+
+@overload(_add_slopes, jit_options=INNER)
+def _slopes_of(loss, features, i, label, share, theta, rates, values, entries, places, size):
+    def of_margin(loss, features, i, label, share, theta, rates, values, entries, places, size):
+        rate = _product(share, slope(loss, margin(features, i, theta, 0), label))
+        return add_to_sum(features, i, rate, 0, values, entries, places, size)
+
+    def of_scores(loss, features, i, label, share, theta, rates, values, entries, places, size):
+        columns = theta.size // loss.classes
+        for k in range(loss.classes):
+            rates[k] = margin(features, i, theta, k * columns)
+        slopes(loss, rates, label)
+        for k in range(loss.classes):
+            rate = _product(share, rates[k])
+            size = add_to_sum(features, i, rate, k * columns, values, entries, places, size)
+        return size
+
+    return of_margin if _has_margin(loss) else of_scores
 
 
 @register_jitable(**INNER)

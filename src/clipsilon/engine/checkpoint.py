@@ -57,11 +57,11 @@ def identity(problem: Problem, rule: Rule, settings: dict[str, Any]) -> dict[str
 
 
 def _digest(problem: Problem) -> str:
-    """Return a digest of the records, their weights, and the storage format of the features."""
+    """Return a digest of the records, their weights and people, and the storage format of the features."""
     table = stored(problem.features)
     arrays = [*table[:3]] if isinstance(table, Sparse) else [table]
     data = hashlib.sha256()
-    for array in [*arrays, problem.labels, *([] if problem.weights is None else [problem.weights])]:
+    for array in [*arrays, problem.labels, *(own for own in (problem.weights, problem.starts) if own is not None)]:
         data.update(f"{array.dtype} {array.size}".encode())
         data.update(array.data)
     return data.hexdigest()

@@ -14,7 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.parts import all_ours_compiled, implemented
-from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
+from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums, count_records, first_row
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, add_correlated, add_normal, round_fed_back, step_grid
 from clipsilon.engine.kernel_cache import INNER, kernel
@@ -183,7 +183,8 @@ def advance(
     """
     # Arrays are unpacked from their tuples here: inside the loop this would cost reference counting.
     records, loss, response, region = arrays
-    features, labels, _ = records
+    features, labels, _, starts = records
+    m = count_records(labels, starts)
     clock, theta, deployed, _, memory, clip_state, _, _, _ = state
     seen = _shown(loss, response, models, theta, deployed)
     post, drawn = shared.post, shared.drawn
@@ -194,10 +195,10 @@ def advance(
     for t in range(begun, until):
         if update.deploy_every > 1 and t % update.deploy_every == 0:
             _copy(theta, deployed)
-        batch = draw(update.sampling, t, labels.size, order, record_rng, drawn)
-        soon = foresee(update.sampling, t + AHEAD, labels.size, order)
+        batch = draw(update.sampling, t, m, order, record_rng, drawn)
+        soon = foresee(update.sampling, t + AHEAD, m, order)
         if soon >= 0:
-            fetch_record(features, labels, soon)
+            fetch_record(features, labels, first_row(starts, soon))
         post[1] = batch
         announce(post, 0, t + 1)
         clip = at_step(update.clip, t + 1, clip_state)

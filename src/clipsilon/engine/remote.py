@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core.checks import frozen
 from clipsilon._core.parts import implementation, read_only
-from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums, records
+from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums, count_records, records
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, check_rounding, scaling, step_grid
 from clipsilon.engine.kernel_cache import kernel
@@ -185,7 +185,7 @@ def add_records(job: Job, step: Step, table: Records, into: Sums, memory: Array 
     job, step : Job, Step
         The run and the step.
     table : Records
-        Features, labels and weights (or None).
+        Features, labels, weights (or None), and where people begin (or None).
     into : Sums
         Updated in place.
     memory : array of shape (records of the table, d), default empty
@@ -233,9 +233,9 @@ def _draw(sampling: Sampling, m: int, position: int, first: int, last: int, rng:
 def _sum(
     table: Records, parts: RecordParts, models: Models, grid: Grid, into: Sums, memory: Array, rng: Generator
 ) -> None:
-    rows = table.labels.size
+    m = count_records(table.labels, table.starts)
     space = workspace(table.features, models.theta)
-    add_batch(table, parts, models, Span(np.arange(rows), 0, rows), grid, into, memory, space, rng)
+    add_batch(table, parts, models, Span(np.arange(m), 0, m), grid, into, memory, space, rng)
 
 
 # -- where the model is -----------------------------------------------------------------------------------------------

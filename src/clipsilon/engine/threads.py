@@ -107,7 +107,7 @@ def _is_worthwhile(problem: Problem, batch: int) -> bool:
     """Return whether a second thread is possible and saves time; random responses draw from one stream in order."""
     if sys.platform == "win32" or is_random(problem.response):
         return False
-    return batch * problem.dimension >= _WORTHWHILE
+    return batch * problem.rows // problem.records * problem.dimension >= _WORTHWHILE
 
 
 @contextmanager

@@ -37,7 +37,8 @@ def initial_memory(problem: Problem, rule: Rule) -> Array:
 
     Of records that are elsewhere there is one row, which stands in for them as in the problem, and is not used.
     """
-    return np.zeros((problem.labels.size, problem.dimension) if tracks(rule.feedback) else (0, 0))
+    records = problem.labels.size if problem.starts is None else problem.records
+    return np.zeros((records, problem.dimension) if tracks(rule.feedback) else (0, 0))
 
 
 def check_memory(problem: Problem, rule: Rule, replicates: int, workers: int = 1) -> None:

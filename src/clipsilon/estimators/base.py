@@ -26,13 +26,14 @@ from clipsilon.estimators.fit_counter import FitCounterMixin
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.methods import Budget as FitBudget
 from clipsilon.estimators.methods import Choices
+from clipsilon.estimators.people import advise_groups, find_repeated_ids, hash_people
 from clipsilon.estimators.plans import Task, TrainingPlan, make_plan, statement_of
-from clipsilon.estimators.seen_rows import Digests, compute_digests, identify_rows, remember_rows
+from clipsilon.estimators.seen_rows import Digests, compute_digests, identify_rows, merge_digests, remember_rows
 from clipsilon.estimators.training import MemoryRunner, Runner, derive_seed, execute
 from clipsilon.privacy.accounting.profiles import worst
 from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.certificate import Certificate
-from clipsilon.privacy.statement import SEEDED, Statement, about_noise, about_seed, fail_closed
+from clipsilon.privacy.statement import SEEDED, Statement, about_noise, about_people, about_seed, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 from clipsilon.problems.losses.base import Loss, label_kind
 from clipsilon.problems.problem import Problem
@@ -62,8 +63,10 @@ class _Prepared(NamedTuple):
     columns: int  # with the column of ones
     weighted: bool
     learnt: tuple[str, ...]  # of the encoding
-    digests: Digests  # of the rows
+    digests: Digests  # of the rows, or of the people
     identify: Callable[[int], str | None]  # from a key to a digest of all rows, if they are in memory
+    unit: str = "record"  # or "person"
+    advice: tuple[str, ...] = ()  # about columns that look like ids of people
 
 
 class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -88,6 +91,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     adjacency: str
     n_jobs: int | None
     progress: bool | None
+    max_rows: int | None = None
     budget: Budget | str | PathLike[str] | None = None
     # Attributes of a fitted model.
     theta_: Array
@@ -96,7 +100,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     n_iter_: int
     statement_: Statement
 
-    def fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
+    def fit(self, X: Table, y: Column, sample_weight: Column | None = None, groups: Column | None = None) -> Self:
         """Fit the model to one release of the records.
 
         Parameters
@@ -109,19 +113,32 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             One weight of at least 0 per record, by which its loss is multiplied before its gradient is clipped, so
             that weights do not change its privacy. Weights that depend on other records, such as those that balance
             classes, do: nothing covers that.
+        groups : array-like, optional
+            The id of each row's person, a number or text, for people with several rows (docs/how-to/people.md). What is
+            protected is then a person with all rows: people are sampled, and the mean of the gradients of a person's
+            rows is clipped. By default each row is protected by itself.
 
         Returns
         -------
         self
             The fitted estimator.
         """
-        return self._learn(X, y, sample_weight, self._declared_targets(), reset=True)
+        return self._learn(X, y, sample_weight, self._declared_targets(), reset=True, groups=groups)
 
-    def _learn(self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool) -> Self:
+    def _learn(
+        self,
+        X: Table,
+        y: Column,
+        sample_weight: Column | None,
+        known: ArrayLike | None,
+        reset: bool,
+        groups: Column | None = None,
+    ) -> Self:
         """Fit from θ = 0 (`reset`) or from the present θ, with what is known about y beforehand."""
         self._check_settings(reset)
+        self._check_groups(groups, reset)
         with rollback_on_error(self):
-            data = self._prepare(X, y, sample_weight, known, reset)
+            data = self._prepare(X, y, sample_weight, groups, known, reset)
             plan = make_plan(self._task(data))
             seed, start = self._initial(reset, data.runner.problem.dimension)
             call = self._state_call(plan, data)
@@ -145,40 +162,90 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             if not isinstance(now, type(first)) or now != first:
                 raise ValueError(f"{name} must stay what it was at the first call of partial_fit ({first}), got {now}.")
 
-    def plan_statement(self, X: Table, y: Column) -> Statement:
-        """State what a fit to these records would spend, without training or changing the estimator."""
+    def plan_statement(self, X: Table, y: Column, groups: Column | None = None) -> Statement:
+        """State what a fit to these records would spend, without training or changing the estimator.
+
+        Parameters
+        ----------
+        X, y, groups
+            As for `fit`.
+
+        Returns
+        -------
+        Statement
+        """
         self._check_settings(reset=True)
+        self._check_groups(groups, reset=True)
         before = dict(vars(self))
         try:
-            data = self._prepare(X, y, None, self._declared_targets(), reset=True)
+            data = self._prepare(X, y, None, groups, self._declared_targets(), reset=True)
             return self._state_call(make_plan(self._task(data)), data)
         finally:
             self.__dict__ = before
 
+    def _check_groups(self, groups: Column | None, reset: bool) -> None:
+        """Raise ValueError if `max_rows` has no groups, or if earlier calls had groups and this one has not."""
+        if self.max_rows is not None:
+            checks.count("max_rows", self.max_rows)
+            if groups is None:
+                raise ValueError(f"max_rows must be None without groups, got {self.max_rows!r}.")
+        if not reset and (self.statement_.unit == "person") != (groups is not None):
+            raise ValueError("groups must be given in all calls of partial_fit or in none, got a call that differs.")
+
     # -- records ------------------------------------------------------------------------------------------------------
 
     def _prepare(
-        self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool
+        self,
+        X: Table,
+        y: Column,
+        sample_weight: Column | None,
+        groups: Column | None,
+        known: ArrayLike | None,
+        reset: bool,
     ) -> _Prepared:
         prepare = self._prepare_chunks if chunks.is_chunked(X) else self._prepare_tables
-        return prepare(X, y, sample_weight, known, reset)
+        return prepare(X, y, sample_weight, groups, known, reset)
 
     def _prepare_tables(
-        self, X: Table, y: Column, sample_weight: Column | None, known: ArrayLike | None, reset: bool
+        self,
+        X: Table,
+        y: Column,
+        sample_weight: Column | None,
+        groups: Column | None,
+        known: ArrayLike | None,
+        reset: bool,
     ) -> _Prepared:
+        advice = _advice(X) if groups is None else ()
         features, targets, weights = self._validated(X, y, sample_weight, reset)
         encode, learnt = self._encode(self._summarizer()(targets, weights), known)
         labels, all_weights = encode(targets, weights)
-        problem = Problem(features, labels, loss=self._loss(), response=self._reaction(), weights=all_weights)
+        problem = Problem(
+            features,
+            labels,
+            loss=self._loss(),
+            response=self._reaction(),
+            weights=all_weights,
+            groups=groups,
+            max_rows=self.max_rows,
+        )
         runner = MemoryRunner(problem, thread_count(self.n_jobs), self.progress)
-        digests = compute_digests(features, self.n_features_in_)
+        if groups is None:
+            digests, unit = compute_digests(features, self.n_features_in_), "record"
+        else:
+            digests, unit = merge_digests([np.unique(hash_people(groups, features.shape[0]))]), "person"
         identify = partial(identify_rows, features, columns=self.n_features_in_)
-        return _Prepared(runner, features.shape[1], weights is not None, learnt, digests, identify)
+        return _Prepared(runner, features.shape[1], weights is not None, learnt, digests, identify, unit, advice)
 
     def _prepare_chunks(
-        self, X: DaskTable, y: DaskColumn, sample_weight: DaskColumn | None, known: ArrayLike | None, reset: bool
+        self,
+        X: DaskTable,
+        y: DaskColumn,
+        sample_weight: DaskColumn | None,
+        groups: DaskColumn | None,
+        known: ArrayLike | None,
+        reset: bool,
     ) -> _Prepared:
-        data = chunks.to_chunks(X, y, sample_weight)
+        data = chunks.to_chunks(X, y, sample_weight, groups)
         validate_data(self, data.sample, reset=reset, skip_check_array=True)
         survey = chunks.survey(data, self._summarizer(), self._has_numeric_targets())
         encode, learnt = self._encode(survey.summary, known)
@@ -190,9 +257,10 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
             response=self._reaction(),
             has_intercept=self.fit_intercept,
             progress=self.progress,
+            max_rows=self.max_rows,
         )
-        columns = data.sample.shape[1] + self.fit_intercept
-        return _Prepared(runner, columns, sample_weight is not None, learnt, survey.digests, lambda key: None)
+        columns, unit = data.sample.shape[1] + self.fit_intercept, "record" if groups is None else "person"
+        return _Prepared(runner, columns, sample_weight is not None, learnt, survey.digests, lambda key: None, unit)
 
     def _validated(
         self, X: Table, y: Column, sample_weight: Column | None, reset: bool
@@ -274,6 +342,7 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     def _state_call(self, plan: TrainingPlan, data: _Prepared) -> Statement:
         """State what one call of `fit` or `partial_fit` spends, before it is made."""
         call = statement_of(plan, data.runner.problem.records, self.delta, self.adjacency)
+        call = about_people(call, self.max_rows) if data.unit == "person" else call
         call = about_noise(about_seed(call, self.random_state is not None), plan.rule)
         for fault in reversed(data.learnt):
             call = fail_closed(call, fault)
@@ -294,13 +363,14 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """Warn about what the fit revealed, or may have revealed, outside its statement."""
         notes = [f"{SEEDED} {SEED_ADVICE}"] if self.random_state is not None else []
         if seen:
+            who = "people were in" if data.unit == "person" else "rows equal rows of"
             notes.append(
-                f"partial_fit: {seen} of {data.runner.problem.records} rows equal rows of earlier calls. Whoever is in "
-                "several calls spends the sum of their ε, which the statement does not count: use other people's rows."
+                f"partial_fit: {seen} of {data.runner.problem.records} {who} earlier calls. Whoever is in several "
+                "calls spends the sum of their ε, which the statement does not count: use other people's rows."
             )
-        for note in (*notes, *data.learnt, *counted):
+        for note in (*notes, *data.learnt, *counted, *data.advice):
             warnings.warn(note, PrivacyWarning, stacklevel=4)
-        warn_about_delta(self.delta, data.runner.problem.records, stacklevel=4)
+        warn_about_delta(self.delta, data.runner.problem.records, stacklevel=4, unit=data.unit)
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
@@ -323,6 +393,12 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _advice(X: Any) -> tuple[str, ...]:
+    """Return a sentence for each column of a data frame that looks like the id of a person."""
+    names = [name for name in getattr(X, "columns", ()) if isinstance(name, str)]
+    return tuple(map(advise_groups, find_repeated_ids({name: X[name] for name in names})))
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import column_or_1d
 
 from clipsilon._core import checks
+from clipsilon._core.grouping import Grouping, Indices, group_rows
 from clipsilon._core.rows import with_ones
 from clipsilon.engine.arrays import Records, Sums
 from clipsilon.engine.machines import Machine, require_machine
@@ -77,6 +77,8 @@ class ChunkRunner:
         Whether to append a column of ones.
     progress : bool or None
         As in `clipsilon.run`.
+    max_rows : int or None
+        Largest number of rows per person.
     """
 
     chunks: Chunks
@@ -85,17 +87,18 @@ class ChunkRunner:
     problem: RemoteProblem
     has_intercept: bool
     progress: bool | None
+    max_rows: int | None
 
     @cached_property
-    def labels(self) -> list[Task]:
-        """Return labels and weights, encoded once and kept by the workers: one or two numbers per record."""
+    def targets(self) -> list[Task]:
+        """Return labels, weights and people, encoded once and kept by the workers: a few numbers per row."""
         expected = [own.targets for own in self.survey.fingerprints]
-        encode = partial(_encode_chunk, self.encode)
-        return dask_tasks.persist(make_tasks(encode, expected, self.chunks.y, self.chunks.weights))
+        encode, chunks = partial(_encode_chunk, self.encode, self.max_rows), self.chunks
+        return dask_tasks.persist(make_tasks(encode, expected, chunks.y, chunks.weights, chunks.groups))
 
     @cached_property
     def known(self) -> list[Task]:
-        """Return the digests of all rows, kept by the workers: one number per record."""
+        """Return the digests of all rows, kept by the workers: one number per row."""
         expected = [own.features for own in self.survey.fingerprints]
         return dask_tasks.persist(make_tasks(partial(_know_chunk, digest_key()), expected, self.chunks.X))
 
@@ -159,7 +162,7 @@ class ChunkRunner:
 
     def _turns(self, step: Step) -> list[tuple[ChunkDraws, _Chunk]]:
         """Return what differs between the tasks of one step: who takes part, and the chunk."""
-        chunks = map(_Chunk, self.chunks.X, self.labels, self.known)
+        chunks = map(_Chunk, self.chunks.X, self.targets, self.known)
         return list(zip(step.draws, chunks, strict=True))
 
 
@@ -172,6 +175,7 @@ def make_runner(
     response: Response | None,
     has_intercept: bool,
     progress: bool | None,
+    max_rows: int | None,
 ) -> ChunkRunner:
     """Return a runner for records in chunks.
 
@@ -191,6 +195,8 @@ def make_runner(
         Whether to append a column of ones.
     progress : bool or None
         As in `clipsilon.run`.
+    max_rows : int or None
+        Largest number of rows per person.
 
     Returns
     -------
@@ -200,18 +206,41 @@ def make_runner(
     columns = chunks.sample.shape[1] + has_intercept
     problem = RemoteProblem(sum(survey.sizes), columns, loss=loss, response=response)
     return ChunkRunner(
-        chunks=chunks, survey=survey, encode=encode, problem=problem, has_intercept=has_intercept, progress=progress
+        chunks=chunks,
+        survey=survey,
+        encode=encode,
+        problem=problem,
+        has_intercept=has_intercept,
+        progress=progress,
+        max_rows=max_rows,
     )
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def _encode_chunk(encode: Encoder, expected: bytes, y: Any, weights: Any) -> Labels:
+class _Targets(NamedTuple):
+    """What belongs to the rows of one chunk; `people` is None if records are rows."""
+
+    labels: Array
+    weights: Array | None
+    people: Grouping | None
+
+    @property
+    def records(self) -> int:
+        """The number of records: of people, or of rows."""
+        return self.labels.size if self.people is None else self.people.people
+
+
+def _encode_chunk(
+    encode: Encoder, max_rows: int | None, expected: bytes, y: Any, weights: Any, groups: Any
+) -> _Targets:
     targets = column_or_1d(y)
-    require_same(targets_fingerprint(targets, weights), expected)
+    require_same(targets_fingerprint(targets, weights, groups), expected)
     labels, weights = encode(targets, None if weights is None else np.asarray(weights, dtype=np.float64))
-    return checks.labels("labels", labels, labels.size, classes=None), weights
+    labels = checks.labels("labels", labels, labels.size, classes=None)
+    people = None if groups is None else group_rows(checks.people("groups", groups, labels.size), max_rows)
+    return _Targets(labels, weights, people)
 
 
 def _know_chunk(key: int, expected: bytes, x: Any) -> KnownRows:
@@ -236,14 +265,14 @@ class _ChunkStep(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """What the workers have of one chunk: X, labels with weights, and the digests of its rows."""
+    """What the workers have of one chunk: X, what belongs to its rows, and the digests of the rows."""
 
     x: Any
     own: Any
     known: Any
 
 
-def _sums_of_chunk(common: _ChunkStep, draws: ChunkDraws, x: Any, own: Labels, known: KnownRows) -> Sums:
+def _sums_of_chunk(common: _ChunkStep, draws: ChunkDraws, x: Any, own: _Targets, known: KnownRows) -> Sums:
     """Return what the records of one chunk, or their projections if there are directions, add to a step."""
     return _add_rows(common, draws, _Chunk(x, own, known), None)
 
@@ -257,13 +286,13 @@ class _TrackedChunk(NamedTuple):
 
 
 def _track_chunk(
-    draws: ChunkDraws, common: _ChunkStep, before: _TrackedChunk | None, x: Any, own: Labels, known: KnownRows
+    draws: ChunkDraws, common: _ChunkStep, before: _TrackedChunk | None, x: Any, own: _Targets, known: KnownRows
 ) -> _TrackedChunk:
     """Return the sums of one chunk and its memories after a step. Those before it are not changed, but copied."""
     step, done = common.step, 0 if before is None else before.done
     if done != step.done:  # a memory that was lost must never become one of zeros
         raise RuntimeError(f"the memories of a chunk must be of step {step.done}, got those of step {done}.")
-    memory = np.zeros((own[0].size, step.models.theta.size)) if before is None else before.memory.copy()
+    memory = np.zeros((own.records, step.models.theta.size)) if before is None else before.memory.copy()
     sums = _add_rows(common, draws, _Chunk(x, own, known), memory)
     return _TrackedChunk(done + 1, memory, sums)
 
@@ -274,29 +303,34 @@ def _sums_of(chunk: _TrackedChunk) -> Sums:
 
 
 def _add_rows(common: _ChunkStep, draws: ChunkDraws, chunk: _Chunk, memory: Array | None) -> Sums:
-    """Sum the rows of a chunk that take part in a step, and update their memories, if any, in place."""
+    """Sum the records of a chunk that take part in a step, and update their memories, if any, in place."""
     require_machine(common.machine)
     job, step = common.job, common.step
     x = _as_table(chunk.x)
     require_shape(chunk.known, x)
-    sums, drawn = no_sums(job, step), drawn_rows(job, draws, x.shape[0])
+    sums, drawn = no_sums(job, step), drawn_rows(job, draws, chunk.own.records)
     for first in range(0, drawn.size, _BLOCK):
-        rows = _as_slice(drawn[first : first + _BLOCK])
+        some = drawn[first : first + _BLOCK]
+        rows, starts = _rows_of(chunk.own, some)
         some_x = x[rows]
         require_rows(chunk.known, rows, some_x)
-        table = Records(_features(common, some_x), *_labels_of(chunk.own, rows))
+        table = Records(_features(common, some_x), *_labels_of(chunk.own, rows), starts)
         if memory is None:
             add_records(job, step, table, sums)
         else:
-            memories = memory[rows]
+            memories = memory[_as_slice(some)]
             add_records(job, step, table, sums, memories)
-            memory[rows] = memories
+            memory[_as_slice(some)] = memories
     return sums
 
 
-def _labels_of(own: Labels, rows: slice | NDArray[np.int64]) -> Labels:
-    labels, weights = own
-    return labels[rows], None if weights is None else weights[rows]
+def _rows_of(own: _Targets, records: Indices) -> tuple[slice | Indices, Indices | None]:
+    """Return the rows of some records, and where each person's begin, if records are people."""
+    return (_as_slice(records), None) if own.people is None else own.people.rows_of(records)
+
+
+def _labels_of(own: _Targets, rows: slice | Indices) -> Labels:
+    return own.labels[rows], None if own.weights is None else own.weights[rows]
 
 
 def _features(common: _ChunkStep, x: Any) -> Any:
@@ -305,7 +339,7 @@ def _features(common: _ChunkStep, x: Any) -> Any:
     return features if common.directions is None else project(features, common.directions)
 
 
-def _as_slice(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+def _as_slice(rows: Indices) -> slice | Indices:
     """Return increasing rows that are contiguous as a slice, which avoids a copy."""
     contiguous = rows[-1] - rows[0] == rows.size - 1
     return slice(rows[0], rows[-1] + 1) if contiguous else rows

@@ -20,6 +20,7 @@ from clipsilon.engine.machines import Machine, require_alike, this_machine
 from clipsilon.estimators import dask_tasks
 from clipsilon.estimators.dask_tasks import Task, make_tasks
 from clipsilon.estimators.inputs import Array
+from clipsilon.estimators.people import hash_people
 from clipsilon.estimators.same_rows import (
     Fingerprints,
     features_fingerprint,
@@ -42,11 +43,11 @@ TABLES: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float
 
 
 class Chunks(NamedTuple):
-    """X, y and weights in equal chunks of rows, as delayed objects.
+    """X, y, weights and people in equal chunks of rows, as delayed objects.
 
     Parameters
     ----------
-    X, y, weights : list
+    X, y, weights, groups : list
         One delayed chunk each, or None.
     sample : array or data frame
         One row of ones, with the names of the columns if they have any.
@@ -55,6 +56,7 @@ class Chunks(NamedTuple):
     X: list[Task]
     y: list[Task | None]
     weights: list[Task | None]
+    groups: list[Task | None]
     sample: Array | pandas.DataFrame
 
 
@@ -63,14 +65,16 @@ def is_chunked(X: object) -> TypeGuard[DaskTable]:
     return hasattr(X, "__dask_graph__")
 
 
-def to_chunks(X: DaskTable, y: DaskColumn | None = None, weights: DaskColumn | None = None) -> Chunks:
+def to_chunks(
+    X: DaskTable, y: DaskColumn | None = None, weights: DaskColumn | None = None, groups: DaskColumn | None = None
+) -> Chunks:
     """Split Dask collections into chunks of the same rows.
 
     Parameters
     ----------
     X : Dask array or data frame
         Two-dimensional.
-    y, weights : Dask array or series, optional
+    y, weights, groups : Dask array or series, optional
         One entry per row of X. Arrays are rechunked to the rows of X.
 
     Returns
@@ -86,7 +90,13 @@ def to_chunks(X: DaskTable, y: DaskColumn | None = None, weights: DaskColumn | N
     if getattr(X, "ndim", None) != 2:
         raise ValueError(f"X must be a Dask array or data frame of two dimensions, got {X!r}.")
     blocks = _blocks(X)
-    return Chunks(blocks, _aligned("y", y, X, blocks), _aligned("sample_weight", weights, X, blocks), _sample(X))
+    return Chunks(
+        X=blocks,
+        y=_aligned("y", y, X, blocks),
+        weights=_aligned("sample_weight", weights, X, blocks),
+        groups=_aligned("groups", groups, X, blocks),
+        sample=_sample(X),
+    )
 
 
 def _blocks(X: DaskTable) -> list[Task]:
@@ -131,13 +141,13 @@ class Survey(NamedTuple):
     Attributes
     ----------
     sizes : list of int
-        The number of rows of each chunk.
+        The number of records of each chunk: of rows, or of people.
     fingerprints : list of Fingerprints
         What stands for the rows of each chunk.
     summary : ClassCounts or Moments
         A summary of all of y.
     digests : Digests
-        Digests of the rows.
+        Digests of the rows, or of the people.
     machine : Machine
         What all workers are like.
     """
@@ -164,24 +174,43 @@ def survey(chunks: Chunks, summarize: Callable[[Any, Any], Any], numeric: bool) 
     Returns
     -------
     Survey
-        Sizes and fingerprints of the chunks, the summary of all of y, digests of the rows, and what workers are like.
+        Sizes and fingerprints of the chunks, the summary of all of y, digests of rows or people, and what workers are
+        like.
+
+    Raises
+    ------
+    ValueError
+        If a chunk is not as it must be, or if a person has rows in several chunks.
     """
     examine = partial(_examine, summarize, numeric, digest_key(), chunks.sample.shape[1])
-    found = dask_tasks.compute(make_tasks(examine, chunks.X, chunks.y, chunks.weights))
+    found = dask_tasks.compute(make_tasks(examine, chunks.X, chunks.y, chunks.weights, chunks.groups))
     machine = require_alike([one.machine for one in found])
     summaries = [one.summary for one in found if one.summary is not None]
     if not summaries:
         raise ValueError("X must have at least one row, got none in any chunk.")
     if not any(one.has_weight for one in found):
         raise ValueError("sample_weight must have at least one weight above 0, got none.")
-    digests = merge_digests([one.digests for one in found])
-    return Survey([one.rows for one in found], [one.fingerprints for one in found], merge(summaries), digests, machine)
+    if chunks.groups[0] is not None:
+        _refuse_split([one.digests for one in found])
+    digests, sizes = merge_digests([one.digests for one in found]), [one.records for one in found]
+    return Survey(sizes, [one.fingerprints for one in found], merge(summaries), digests, machine)
+
+
+def _refuse_split(digests: list[Digests]) -> None:
+    """Raise ValueError if a person has rows in several chunks; there is one digest per chunk and person."""
+    all_people = np.concatenate(digests)
+    split = all_people.size - np.unique(all_people).size
+    if split:
+        raise ValueError(
+            f"groups must have all rows of a person in one chunk, got {split} person(s) in several: bring them "
+            "together first, with shuffle(on=…) or set_index(…) of a Dask data frame that holds X, y and the ids."
+        )
 
 
 class _Examined(NamedTuple):
     """What is learnt from one chunk: `summary` is that of y, None without rows."""
 
-    rows: int
+    records: int  # rows, or people
     fingerprints: Fingerprints
     summary: ClassCounts | Moments | None
     has_weight: bool
@@ -190,12 +219,20 @@ class _Examined(NamedTuple):
 
 
 def _examine(
-    summarize: Callable[[Any, Any], Any], numeric: bool, key: int, columns: int, x: Any, y: Any, weights: Any
+    summarize: Callable[[Any, Any], Any],
+    numeric: bool,
+    key: int,
+    columns: int,
+    x: Any,
+    y: Any,
+    weights: Any,
+    groups: Any,
 ) -> _Examined:
-    """Check one chunk; `key` is that of the digests of its rows."""
+    """Check one chunk; `key` is that of the digests of its rows or people."""
     require_order(x, "y", y)
     require_order(x, "sample_weight", weights)
-    targets = targets_fingerprint(column_or_1d(y), weights)
+    require_order(x, "groups", groups)
+    targets = targets_fingerprint(column_or_1d(y), weights, groups)
     x, y = check_X_y(x, y, **TABLES, y_numeric=numeric)
     _require_columns(x, columns)
     rows = x.shape[0]
@@ -203,12 +240,14 @@ def _examine(
         weights = checks.weights("sample_weight", weights, rows)
     has_weight = bool(rows if weights is None else (weights > 0).any())
     known = know_rows(key, x)
+    # Of people, all digests are needed: a sample would not show everybody who is in several chunks.
+    digests = merge_digests([known.digests]) if groups is None else np.unique(hash_people(groups, rows, key))
     return _Examined(
-        rows,
+        rows if groups is None else digests.size,
         Fingerprints(features_fingerprint(known), targets),
         summarize(y, weights) if rows else None,
         has_weight,
-        merge_digests([known.digests]),
+        digests,
         this_machine(),
     )
 

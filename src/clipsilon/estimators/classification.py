@@ -61,6 +61,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         How records react to the model, a part of `clipsilon.responses`.
     adjacency : str, default "zero-out"
         What is hidden: "zero-out" (whether a record took part) or "replace-one". The number of records is public.
+    max_rows : int, optional
+        With `groups` in `fit`, the largest number of rows per person: the first ones are used. None uses all; privacy
+        does not depend on it.
     n_jobs : int, optional
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
@@ -105,6 +108,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         class_weight: dict[Any, float] | str | None = None,
         response: Response | None = None,
         adjacency: str = "zero-out",
+        max_rows: int | None = None,
         n_jobs: int | None = None,
         progress: bool | None = None,
         budget: Budget | str | PathLike[str] | None = None,
@@ -123,19 +127,25 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.class_weight = class_weight
         self.response = response
         self.adjacency = adjacency
+        self.max_rows = max_rows
         self.n_jobs = n_jobs
         self.progress = progress
         self.budget = budget
 
     def partial_fit(
-        self, X: Table, y: Column, classes: ArrayLike | None = None, sample_weight: Column | None = None
+        self,
+        X: Table,
+        y: Column,
+        classes: ArrayLike | None = None,
+        sample_weight: Column | None = None,
+        groups: Column | None = None,
     ) -> Self:
         """Continue from the present model with records of *other* people, at the same ε for each of them.
 
         Parameters
         ----------
-        X, y, sample_weight
-            As for `fit`.
+        X, y, sample_weight, groups
+            As for `fit`; groups are given in all calls or in none.
         classes : array-like, optional
             All labels that y can have; required at the first call unless they are a parameter of the estimator.
 
@@ -145,7 +155,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             The fitted estimator.
         """
         known, reset = first_classes(self, classes)
-        return self._learn(X, y, sample_weight, known, reset)
+        return self._learn(X, y, sample_weight, known, reset, groups)
 
     @chunkwise
     def decision_function(self, X: Table) -> Array:

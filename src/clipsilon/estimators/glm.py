@@ -74,6 +74,9 @@ class PrivateGLM(PrivateEstimator):
         How records react to the model, a part of `clipsilon.responses`.
     adjacency : str, default "zero-out"
         What is hidden: "zero-out" (whether a record took part) or "replace-one". The number of records is public.
+    max_rows : int, optional
+        With `groups` in `fit`, the largest number of rows per person: the first ones are used. None uses all; privacy
+        does not depend on it.
     n_jobs : int, optional
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
@@ -117,6 +120,7 @@ class PrivateGLM(PrivateEstimator):
         classes: ArrayLike | None = None,
         response: Response | None = None,
         adjacency: str = "zero-out",
+        max_rows: int | None = None,
         n_jobs: int | None = None,
         progress: bool | None = None,
         budget: Budget | str | PathLike[str] | None = None,
@@ -134,19 +138,25 @@ class PrivateGLM(PrivateEstimator):
         self.classes = classes
         self.response = response
         self.adjacency = adjacency
+        self.max_rows = max_rows
         self.n_jobs = n_jobs
         self.progress = progress
         self.budget = budget
 
     def partial_fit(
-        self, X: Table, y: Column, classes: ArrayLike | None = None, sample_weight: Column | None = None
+        self,
+        X: Table,
+        y: Column,
+        classes: ArrayLike | None = None,
+        sample_weight: Column | None = None,
+        groups: Column | None = None,
     ) -> Self:
         """Continue from the present model with records of *other* people, at the same ε for each of them.
 
         Parameters
         ----------
-        X, y, sample_weight
-            As for `fit`.
+        X, y, sample_weight, groups
+            As for `fit`; groups are given in all calls or in none.
         classes : array-like, optional
             The two labels; required at the first call with a loss of labels 0 and 1, unless they are a parameter of
             the estimator.
@@ -161,8 +171,8 @@ class PrivateGLM(PrivateEstimator):
             raise ValueError(f"loss must stay one for {kind} after the first call of partial_fit, got {self.loss!r}.")
         if _classifies(self):
             known, reset = first_classes(self, classes)
-            return self._learn(X, y, sample_weight, known, reset)
-        return self._learn(X, y, sample_weight, classes, not hasattr(self, "theta_"))
+            return self._learn(X, y, sample_weight, known, reset, groups)
+        return self._learn(X, y, sample_weight, classes, not hasattr(self, "theta_"), groups)
 
     @available_if(_classifies)  # type: ignore[untyped-decorator]
     @chunkwise

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from clipsilon._core import checks
+from clipsilon._core.grouping import group_rows
 from clipsilon.engine import exact_noise
 from clipsilon.estimators.inputs import Array
 
@@ -90,7 +92,14 @@ class Privacy(NamedTuple):
     noise: Generator
 
 
-def private_score(model: Any, X: Any, y: NDArray[Any], scoring: Scoring, privacy: Privacy) -> float:
+def private_score(
+    model: Any,
+    X: Any,
+    y: NDArray[Any],
+    scoring: Scoring,
+    privacy: Privacy,
+    groups: NDArray[np.int64] | None = None,
+) -> float:
     """Return the noisy score of a fitted model on records that did not train it.
 
     Parameters
@@ -103,6 +112,8 @@ def private_score(model: Any, X: Any, y: NDArray[Any], scoring: Scoring, privacy
         What is measured.
     privacy : Privacy
         How private it is.
+    groups : array, optional
+        The person of each row, if records are people: each counts alike, by the mean over the rows.
 
     Returns
     -------
@@ -115,9 +126,13 @@ def private_score(model: Any, X: Any, y: NDArray[Any], scoring: Scoring, privacy
     it is zeroed out, and the noise is exact.
     """
     numbers = np.clip(np.nan_to_num(scoring.per_record(model, X, y), nan=0.0, posinf=0.0, neginf=0.0), 0.0, 1.0)
-    total = int(np.rint((numbers - 0.5) * _UNIT).astype(np.int64).sum())
+    parts = np.rint((numbers - 0.5) * _UNIT).astype(np.int64)
+    if groups is not None:  # means of whole numbers do not depend on the order of the rows
+        order, starts = group_rows(checks.people("groups", groups, len(y)), None)
+        parts = np.rint(np.add.reduceat(parts[order], starts[:-1]) / np.diff(starts)).astype(np.int64)
+    total = int(parts.sum())
     change = _UNIT if privacy.adjacency == "replace-one" else _UNIT // 2
     noise = exact_noise.draw_whole(privacy.noise, change / privacy.mu * (1 + 2.0**-50), 1)
-    mean = 0.5 + (total + int(noise[0])) / (_UNIT * len(y))
+    mean = 0.5 + (total + int(noise[0])) / (_UNIT * parts.size)
     worst = scoring.worst(model)
     return worst + (scoring.best - worst) * mean

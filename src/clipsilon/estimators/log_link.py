@@ -80,7 +80,7 @@ class PrivatePoissonRegressor(_LogLinkRegressor):
     target_range : (float, float), optional
         (low, high) between which most targets lie, low at least 0. None learns it from y (0 to four times the mean),
         without budget, with a `PrivacyWarning`.
-    clip, batch, epochs, step, response, adjacency, n_jobs, progress, budget
+    clip, batch, epochs, step, response, adjacency, max_rows, n_jobs, progress, budget
         As for `PrivateLinearRegression`.
     l2 : float, default 0.0
         Weight of ½‖θ‖² in the loss, the intercept (relative to log u) included.
@@ -144,7 +144,7 @@ class PrivateGammaRegressor(_LogLinkRegressor):
     target_range : (float, float), optional
         (low, high) between which most targets lie, low above 0; a factor of two does no harm. None learns it from y (a
         quarter of the mean to four times the mean), without budget, with a `PrivacyWarning`.
-    clip, batch, epochs, step, response, adjacency, n_jobs, progress, budget
+    clip, batch, epochs, step, response, adjacency, max_rows, n_jobs, progress, budget
         As for `PrivateLinearRegression`.
 
     Attributes

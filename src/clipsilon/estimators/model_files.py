@@ -20,6 +20,7 @@ from clipsilon._core.storage import write_atomically
 from clipsilon.privacy.accounting import profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import SEEDED, Statement, fail_closed
+from clipsilon.privacy.warning import UNITS
 from clipsilon.tables.schema import Schema
 from clipsilon.version import __version__
 
@@ -333,4 +334,5 @@ def _open_statement(
         reasons=reasons,
         certificate=Certificate(profile, reasons),
         notes=tuple(map(str, content.get("notes", ()))),
+        unit=checks.choice("unit", content.get("unit", "record"), {name: name for name in UNITS}),
     )

@@ -32,7 +32,8 @@ class PrivateQuantileRegressor(TargetRangeRegressor):
         As for `PrivateLinearRegression`.
     quantile : float, default 0.5
         The quantile that the model predicts, above 0 and below 1.
-    target_range, clip, batch, epochs, step, l2, fit_intercept, response, adjacency, n_jobs, progress, budget
+    target_range, clip, batch, epochs, step, l2, fit_intercept, response, adjacency, max_rows, n_jobs, progress,
+    budget
         As for `PrivateLinearRegression`.
 
     Attributes
@@ -69,6 +70,7 @@ class PrivateQuantileRegressor(TargetRangeRegressor):
         fit_intercept: bool = True,
         response: Response | None = None,
         adjacency: str = "zero-out",
+        max_rows: int | None = None,
         n_jobs: int | None = None,
         progress: bool | None = None,
         budget: Budget | str | PathLike[str] | None = None,
@@ -87,6 +89,7 @@ class PrivateQuantileRegressor(TargetRangeRegressor):
             fit_intercept=fit_intercept,
             response=response,
             adjacency=adjacency,
+            max_rows=max_rows,
             n_jobs=n_jobs,
             progress=progress,
             budget=budget,

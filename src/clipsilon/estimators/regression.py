@@ -58,6 +58,9 @@ class PrivateLinearRegression(TargetRangeRegressor):
         How records react to the model, a part of `clipsilon.responses`.
     adjacency : str, default "zero-out"
         What is hidden: "zero-out" (whether a record took part) or "replace-one". The number of records is public.
+    max_rows : int, optional
+        With `groups` in `fit`, the largest number of rows per person: the first ones are used. None uses all; privacy
+        does not depend on it.
     n_jobs : int, optional
         Number of threads; None for one, −1 for all processors. The result does not depend on it.
     progress : bool, optional
@@ -103,6 +106,7 @@ class PrivateLinearRegression(TargetRangeRegressor):
         fit_intercept: bool = True,
         response: Response | None = None,
         adjacency: str = "zero-out",
+        max_rows: int | None = None,
         n_jobs: int | None = None,
         progress: bool | None = None,
         budget: Budget | str | PathLike[str] | None = None,
@@ -121,6 +125,7 @@ class PrivateLinearRegression(TargetRangeRegressor):
             fit_intercept=fit_intercept,
             response=response,
             adjacency=adjacency,
+            max_rows=max_rows,
             n_jobs=n_jobs,
             progress=progress,
             budget=budget,

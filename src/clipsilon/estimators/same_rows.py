@@ -2,9 +2,9 @@
 
 A row must stand for the same record at every step, or a certificate is wrong. X is read again and again, and labels are
 kept: rows in another order would pair the features of one record with the label of another, so that a record adds to
-two terms of a sum. With an order of records or with memories a record could take part too often, or enter the memory
-of another one. A chunk that has become longer would share its coins with the next one. And what the survey has checked
-would not be what is used.
+two terms of a sum, or give a row to another person. With an order of records or with memories a record could take part
+too often, or enter the memory of another one. A chunk that has become longer would share its coins with the next one.
+And what the survey has checked would not be what is used.
 
 Not every source that Dask reads again returns the same rows: some shuffles do not. So the survey takes a fingerprint
 of each chunk, which the driver keeps, and whatever is computed from a chunk later is compared with it. Since a step
@@ -36,7 +36,7 @@ class Fingerprints(NamedTuple):
     features : bytes
         Of the rows of X.
     targets : bytes
-        Of y and the weights.
+        Of y, the weights and the people.
     """
 
     features: bytes
@@ -72,9 +72,17 @@ def features_fingerprint(known: KnownRows) -> bytes:
     return _fingerprint(size, known.digests)
 
 
-def targets_fingerprint(y: ArrayLike, weights: ArrayLike | None) -> bytes:
-    """Return 16 bytes that stand for y and the weights of a chunk, in their order."""
-    return _fingerprint(*(np.asarray(column) for column in (y, weights) if column is not None))
+def targets_fingerprint(y: ArrayLike, weights: ArrayLike | None, groups: ArrayLike | None) -> bytes:
+    """Return 16 bytes that stand for y, the weights and the ids of people of a chunk, in their order.
+
+    Parameters
+    ----------
+    y : array-like
+        The targets.
+    weights, groups : array-like or None
+        What else belongs to the rows.
+    """
+    return _fingerprint(*(np.asarray(column) for column in (y, weights, groups) if column is not None))
 
 
 def _fingerprint(*columns: NDArray[Any]) -> bytes:
@@ -88,7 +96,7 @@ def _fingerprint(*columns: NDArray[Any]) -> bytes:
 def require_same(found: bytes, expected: bytes) -> None:
     """Raise ValueError unless a chunk has the fingerprint that was taken when it was surveyed."""
     if found != expected:
-        raise ValueError(f"X, y and sample_weight must be the same whenever they are read{_ADVICE}")
+        raise ValueError(f"X, y, sample_weight and groups must be the same whenever they are read{_ADVICE}")
 
 
 def require_shape(known: KnownRows, x: Table) -> None:
@@ -129,7 +137,7 @@ def require_order(x: Table, name: str, column: Column | None) -> None:
     name : str
         The name of the column, for the error.
     column : array, series or None
-        The same chunk of y or of the weights.
+        The same chunk of y, of the weights or of the people.
     """
     mine: Any = getattr(x, "index", None)
     others: Any = getattr(column, "index", None)

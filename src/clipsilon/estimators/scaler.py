@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
+from clipsilon._core.grouping import group_rows
 from clipsilon.engine import exact_noise
 from clipsilon.engine.streams import spawn
 from clipsilon.estimators.base import SEED_ADVICE, rollback_on_error, seed_from
@@ -29,11 +30,13 @@ from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.certificate import Certificate, require_public_size
 from clipsilon.privacy.quantiles import (
+    VOTE,
     WORST_ERROR,
     Posterior,
     answer_error,
     balance_noise,
     balances,
+    person_balances,
     search,
     values,
 )
@@ -41,9 +44,21 @@ from clipsilon.privacy.statement import SEEDED, Statement, about_seed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 
 if TYPE_CHECKING:
-    from clipsilon.estimators.inputs import RandomState, Table
+    from clipsilon.estimators.inputs import Column, RandomState, Table
 
 Count = Callable[[Array, Array | None], NDArray[np.int64]]
+
+
+class _Counted(NamedTuple):
+    """What a fit may ask of the records: their number, and balances in units of 1/`vote`."""
+
+    records: int
+    columns: int
+    ask: Count
+    identify: Callable[[int], str | None]  # from a key to a digest of the rows, if they are in memory
+    vote: int = 1
+    unit: str = "record"
+
 
 _CENTER_QUESTIONS = 18  # 1 for the sign, 7 for the octave, 8 within it, 2 for the tails
 _SCALE_QUESTIONS = 11
@@ -126,32 +141,48 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         self.random_state = random_state
         self.budget = budget
 
-    def fit(self, X: Table, y: object = None) -> PrivateScaler:
-        """Learn centres and scales from the records, or take them from the bounds; y is ignored."""
+    def fit(self, X: Table, y: object = None, groups: Column | None = None) -> PrivateScaler:
+        """Learn centres and scales from the records, or take them from the bounds.
+
+        Parameters
+        ----------
+        X : array-like, data frame, or Dask array or data frame
+            One row of numbers per record.
+        y : object, optional
+            Ignored.
+        groups : array-like, optional
+            The id of each row's person, for people with several rows: each person has one vote in every count, the mean
+            of those of the rows. Not for Dask collections.
+
+        Returns
+        -------
+        PrivateScaler
+            The fitted scaler.
+        """
         delta = checks.open_fraction("delta", self.delta)
         require_public_size(self.adjacency)
         with rollback_on_error(self):
-            self._find(X, delta)
+            self._find(self._counted(X, groups), delta)
         return self
 
-    def _find(self, X: Table, delta: float) -> None:
-        n, columns, count = self._counted(X)
+    def _find(self, data: _Counted, delta: float) -> None:
+        n, columns, *_ = data
         if self.bounds is not None:
             found = _from_bounds(self.bounds, columns)
-            self._set(found, n, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
+            self._set(found, data, 0.0, ["Centres and scales come from public bounds: nothing was learnt."])
             return
         mu = gaussian.largest_mu(_check_budget(self.epsilon), delta)
         noise = spawn(seed_from(self.random_state), 1)[0].noise
         std = balance_noise(mu, columns * QUESTIONS, self.adjacency)
         if not self.can_learn(n, columns):
             reasons = ["Too few records for this budget to learn anything: no column was looked at, no budget spent."]
-            self._set(_nothing(columns), n, 0.0, reasons)
+            self._set(_nothing(columns), data, 0.0, reasons)
         else:
-            charge_to(self.budget, self._state(n, mu, _terms(mu)), partial(_identify, X))
+            charge_to(self.budget, self._state(data, mu, _terms(mu, data.unit)), data.identify)
             notes = self._count_fit()
-            found = _learn(count, n, columns, std, noise)
-            self._set(found, n, mu, _terms(mu) + self._advice(found.learnt), notes)
-            self._warn(n, notes)
+            found = _learn(data, std, noise)
+            self._set(found, data, mu, _terms(mu, data.unit) + self._advice(found.learnt), notes)
+            self._warn(data, notes)
         for advice in self._advice(self.learnt_):
             warnings.warn(advice, UserWarning, stacklevel=3)
 
@@ -160,12 +191,12 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         mu = gaussian.largest_mu(_check_budget(self.epsilon), self.delta)
         return answer_error(balance_noise(mu, columns * QUESTIONS, self.adjacency), records) <= WORST_ERROR
 
-    def _warn(self, records: int, notes: tuple[str, ...]) -> None:
+    def _warn(self, data: _Counted, notes: tuple[str, ...]) -> None:
         """Warn about what a fit that looked at the records reveals outside its statement."""
         seeded = (f"{SEEDED} {SEED_ADVICE}",) if self.random_state is not None else ()
         for note in seeded + notes:
             warnings.warn(note, PrivacyWarning, stacklevel=4)
-        warn_about_delta(self.delta, records, stacklevel=4)
+        warn_about_delta(self.delta, data.records, stacklevel=4, unit=data.unit)
 
     @chunkwise
     def transform(self, X: Table) -> Array:
@@ -179,31 +210,38 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         check_is_fitted(self)
         return np.asarray(checks.records("X", X) * self.scale_ + self.center_)
 
-    def _counted(self, X: Table) -> tuple[int, int, Count]:
+    def _counted(self, X: Table, groups: Column | None) -> _Counted:
         """Return the numbers of records and columns, and the function that counts values, in memory or with Dask."""
         if is_chunked(X):
+            if groups is not None:
+                raise ValueError("groups must be None for a Dask collection here: give bounds, or scale in memory.")
             data = to_chunks(X)
             validate_data(self, data.sample, reset=True, skip_check_array=True)
             counts = count_rows(data)
-            return counts.rows, data.sample.shape[1], partial(total_balances, data, counts)
+            return _Counted(counts.rows, data.sample.shape[1], partial(total_balances, data, counts), lambda key: None)
         records = self._records(X, reset=True)
-        return *records.shape, partial(balances, np.asfortranarray(records))
+        identify = partial(identify_rows, records)
+        if groups is None:
+            return _Counted(len(records), records.shape[1], partial(balances, np.asfortranarray(records)), identify)
+        order, starts = group_rows(checks.people("groups", groups, len(records)), None)
+        count = partial(person_balances, starts, np.asfortranarray(records[order]))
+        return _Counted(starts.size - 1, records.shape[1], count, identify, VOTE, "person")
 
     def _records(self, X: Table, reset: bool) -> Array:
         table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
         return np.asarray(checks.records("X", table))
 
-    def _set(self, found: _Scaling, records: int, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
+    def _set(self, found: _Scaling, data: _Counted, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
         """Set the attributes of a fitted scaler."""
         self.center_, self.scale_, self.learnt_ = found
-        self.statement_ = self._state(records, mu, reasons, notes)
+        self.statement_ = self._state(data, mu, reasons, notes)
 
-    def _state(self, records: int, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> Statement:
+    def _state(self, data: _Counted, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> Statement:
         """State what a fit spends."""
         certificate = Certificate(profiles.gaussian(mu), (*reasons, *notes))
-        about = type(self).__name__, records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
+        about = type(self).__name__, data.records, QUESTIONS if mu > 0 else 0, self.delta, self.adjacency
         certified = certificate.epsilon(self.delta)
-        statement = Statement(*about, certified, None, None, certificate.reasons, certificate, notes)
+        statement = Statement(*about, certified, None, None, certificate.reasons, certificate, notes, unit=data.unit)
         return about_seed(statement, self.random_state is not None)
 
     def _advice(self, learnt: NDArray[np.bool_]) -> list[str]:
@@ -219,14 +257,15 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         ]
 
 
-def _learn(count: Count, n: int, columns: int, std: float, noise: Generator) -> _Scaling:
+def _learn(data: _Counted, std: float, noise: Generator) -> _Scaling:
     """Search the medians, then the distances from them within which most values lie."""
+    n, columns, count, _, vote, _ = data
     error = answer_error(std, n)
 
     def fraction_below(thresholds: Array, center: Array | None = None) -> Array:
         # Balances are whole numbers, and so is the exact noise: no low-order digits reveal either.
-        drawn = exact_noise.draw_whole(noise, std, columns)
-        return np.asarray(0.5 + (count(thresholds, center) + drawn) / (2 * n))
+        drawn = exact_noise.draw_whole(noise, vote * std, columns)
+        return np.asarray(0.5 + (count(thresholds, center) + drawn) / (2 * vote * n))
 
     middle, position = search(fraction_below, columns, 0.5, error, _CENTER_QUESTIONS, lowest=-1.0)
     center = values(position)
@@ -255,11 +294,6 @@ def _decide(
     return _Scaling(center, np.where(precise & ~steady, spread, rest), learnt)
 
 
-def _identify(X: Table, key: int) -> str | None:
-    """Return a digest of the rows, if they are in memory."""
-    return None if is_chunked(X) else identify_rows(X, key)
-
-
 def _nothing(columns: int) -> _Scaling:
     return _Scaling(np.zeros(columns), np.ones(columns), np.zeros(columns, dtype=bool))
 
@@ -282,9 +316,11 @@ def _check_budget(epsilon: float | None) -> float:
     return checks.positive("epsilon", epsilon)
 
 
-def _terms(mu: float) -> list[str]:
+def _terms(mu: float, unit: str) -> list[str]:
     """Return the terms of the guarantee."""
+    people = ["A record is a person with all their rows, who has one vote in every count."] if unit == "person" else []
     return [
+        *people,
         f"{QUESTIONS} noisy counts per column: Gaussian differential privacy with μ = {mu:.4g}.",
         "A record that is zeroed out is counted nowhere. The number of records is public, and the same for both data "
         "sets.",

@@ -39,11 +39,24 @@ if TYPE_CHECKING:
     from clipsilon.estimators.inputs import Column, RandomState, Table
 
 
+class _Rows(NamedTuple):
+    """Some rows of the table, with the people whose they are, if there are groups."""
+
+    X: Any
+    y: NDArray[Any]
+    groups: NDArray[np.int64] | None
+
+    @property
+    def records(self) -> int:
+        """The number of rows, or of people."""
+        return len(self.y) if self.groups is None else int(np.unique(self.groups).size)
+
+
 class _Split(NamedTuple):
     """The rows that train, and those that score."""
 
-    train: tuple[Any, Any]
-    held: tuple[Any, Any]
+    train: _Rows
+    held: _Rows
 
 
 class _Trial(NamedTuple):
@@ -146,7 +159,7 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         self.random_state = random_state
         self.budget = budget
 
-    def fit(self, X: Table, y: Column) -> Self:
+    def fit(self, X: Table, y: Column, groups: Column | None = None) -> Self:
         """Search among the candidates, and keep the best trial.
 
         Parameters
@@ -155,6 +168,9 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
             One row of numbers per record, in memory.
         y : array-like
             One target per record.
+        groups : array-like, optional
+            The id of each row's person, as for the estimators' `fit`. People are held out with all rows, and each
+            counts alike in the score.
 
         Returns
         -------
@@ -165,11 +181,11 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         with rollback_on_error(self):
             seed = seed_from(self.random_state)
             settings = list_candidates(self.estimator, self.param_distributions, self.n_candidates, seed)
-            split = _split(X, y, checks.fraction("holdout", self.holdout), seed)
+            split = _split(X, y, groups, checks.fraction("holdout", self.holdout), seed)
             count = _trial_count(len(settings) if self.n_iter is None else self.n_iter)
             candidates = self._candidates(settings, split)
             trial = calibrate_trials(candidates, split.train, count, self.epsilon, self.delta)
-            statement = self._state(trial, count, len(split.train[1]) + len(split.held[1]), candidates[0].adjacency)
+            statement = self._state(trial, count, split, candidates[0].adjacency)
             charge_to(self.budget, statement, lambda key: identify_rows(X, key))
             notes = self._count_fit()
             best = _run_trials(candidates, split, scoring, trial, count, seed)
@@ -202,9 +218,12 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         made[0].plan_statement(*split.held)
         return made
 
-    def _state(self, trial: TrialBudget, count: TrialCount, records: int, adjacency: str) -> Statement:
+    def _state(self, trial: TrialBudget, count: TrialCount, split: _Split, adjacency: str) -> Statement:
         """State what the search spends; faults are those of any candidate."""
+        unit = trial.statements[0].unit
+        people = ("A record is a person with all their rows, who trains or is held out with all of them.",)
         reasons = (
+            *(people if unit == "person" else ()),
             f"The best of a random number of trials, {count.mean:.4g} on average, each of which is "
             f"({trial.epsilon:.4g}, {trial.delta:.4g})-private: it trains on some rows, and has a noisy score on the "
             "held-out ones (docs/proofs.md).",
@@ -213,9 +232,15 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
             "The candidates, the number of records and the fraction held out are public. One search is covered.",
         )
         certificate = Certificate(trial.search, reasons)
-        about = type(self).__name__, records, max(one.steps for one in trial.statements), self.delta, adjacency
+        about = (
+            type(self).__name__,
+            split.train.records + split.held.records,
+            max(one.steps for one in trial.statements),
+            self.delta,
+            adjacency,
+        )
         certified = certificate.epsilon(self.delta)
-        statement = Statement(*about, certified, None, None, reasons, certificate)
+        statement = Statement(*about, certified, None, None, reasons, certificate, unit=unit)
         for fault in dict.fromkeys(fault for one in trial.statements for fault in one.faults):
             statement = fail_closed(statement, fault)
         return about_seed(statement, self.random_state is not None)
@@ -237,7 +262,7 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         seeded = [f"{SEEDED} {SEED_ADVICE}"] if self.random_state is not None else []
         for note in dict.fromkeys((*seeded, *(one for one in statement.faults if one != SEEDED), *notes)):
             warnings.warn(note, PrivacyWarning, stacklevel=3)
-        warn_about_delta(self.delta, statement.records, stacklevel=3)
+        warn_about_delta(self.delta, statement.records, stacklevel=3, unit=statement.unit)
 
     # -- the best model -----------------------------------------------------------------------------------------------
 
@@ -293,17 +318,27 @@ def _trial_count(mean: float) -> TrialCount:
         raise ValueError(str(error).replace("mean must", "n_iter must", 1)) from None
 
 
-def _split(X: Table, y: Column, holdout: float, seed: int | None) -> _Split:
-    """Draw which rows train and which are held out, without looking at any row."""
+def _split(X: Table, y: Column, groups: Column | None, holdout: float, seed: int | None) -> _Split:
+    """Draw which rows train and which are held out, without looking at any row; a person's rows stay together."""
     X, y = indexable(X, y)
-    records = X.shape[0] if hasattr(X, "shape") else len(X)
+    rows = X.shape[0] if hasattr(X, "shape") else len(X)
+    people = np.arange(rows) if groups is None else checks.people("groups", groups, rows)
+    records = int(people.max(initial=-1)) + 1
     held = round(holdout * records)
     if not 0 < held < records:
-        raise ValueError(f"holdout must leave rows for training and for the score, got {holdout:g} of {records} rows.")
+        what = "rows" if groups is None else "people"
+        raise ValueError(
+            f"holdout must leave {what} for training and for the score, got {holdout:g} of {records} {what}."
+        )
     order = spawn(None if seed is None else derive_seed(seed, 1), 1)[0].records.permutation(records)
-    parts = [np.sort(order[held:]), np.sort(order[:held])]
-    train, kept = ((_safe_indexing(X, rows), np.asarray(_safe_indexing(y, rows))) for rows in parts)
-    return _Split(train, kept)
+    is_held = np.isin(people, order[:held])
+
+    def take(chosen: NDArray[np.bool_]) -> _Rows:
+        places = np.flatnonzero(chosen)
+        own = None if groups is None else people[places]
+        return _Rows(_safe_indexing(X, places), np.asarray(_safe_indexing(y, places)), own)
+
+    return _Split(take(~is_held), take(is_held))
 
 
 def _run_trials(
@@ -340,6 +375,7 @@ def _run_trials(
 def _try(model: PrivateEstimator, split: _Split, scoring: Scoring, privacy: Privacy) -> float:
     """Train and score a model; return −∞ if it fails."""
     try:
-        return private_score(model.fit(*split.train), *split.held, scoring, privacy)
+        model.fit(split.train.X, split.train.y, groups=split.train.groups)
+        return private_score(model, split.held.X, split.held.y, scoring, privacy, split.held.groups)
     except Exception:  # diverged, for instance; whatever it is must not be shown
         return -np.inf

@@ -103,14 +103,13 @@ def remember_rows(estimator: Any, digests: Digests, reset: bool) -> int:
     return int(np.intersect1d(new, earlier, assume_unique=True).size)
 
 
-def count_seen(estimator: Any, features: Any) -> int:
-    """Return how many rows equal rows that this process fitted the estimator to; of a large table, at least."""
+def count_seen(estimator: Any, digests: Digests) -> int:
+    """Return how many digests are those of rows, or people, that this process fitted the estimator to.
+
+    Of a large table, there are at least as many.
+    """
     earlier = _seen.get(estimator)
-    if earlier is None:
-        return 0
-    table = features if sparse.issparse(features) else np.asarray(features)
-    digests = _single(compute_digests(table, table.shape[1]))
-    return int(np.intersect1d(digests, earlier, assume_unique=True).size)
+    return 0 if earlier is None else int(np.intersect1d(_single(digests), earlier, assume_unique=True).size)
 
 
 def _single(digests: Digests) -> Digests:

@@ -31,7 +31,7 @@ class TargetRangeRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[mi
     ----------
     epsilon, delta, method, random_state, target_range, clip, batch, epochs, step, l2, fit_intercept, response
         As for `PrivateLinearRegression`.
-    adjacency, n_jobs, progress, budget
+    adjacency, max_rows, n_jobs, progress, budget
         As for `PrivateLinearRegression`.
     """
 
@@ -53,6 +53,7 @@ class TargetRangeRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[mi
         fit_intercept: bool = True,
         response: Response | None = None,
         adjacency: str = "zero-out",
+        max_rows: int | None = None,
         n_jobs: int | None = None,
         progress: bool | None = None,
         budget: Budget | str | PathLike[str] | None = None,
@@ -70,17 +71,20 @@ class TargetRangeRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[mi
         self.fit_intercept = fit_intercept
         self.response = response
         self.adjacency = adjacency
+        self.max_rows = max_rows
         self.n_jobs = n_jobs
         self.progress = progress
         self.budget = budget
 
-    def partial_fit(self, X: Table, y: Column, sample_weight: Column | None = None) -> Self:
+    def partial_fit(
+        self, X: Table, y: Column, sample_weight: Column | None = None, groups: Column | None = None
+    ) -> Self:
         """Continue from the present model with records of *other* people, at the same ε for each of them.
 
         Parameters
         ----------
-        X, y, sample_weight
-            As for `fit`.
+        X, y, sample_weight, groups
+            As for `fit`; groups are given in all calls or in none.
 
         Returns
         -------
@@ -88,7 +92,8 @@ class TargetRangeRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[mi
             The fitted estimator.
         """
         reset = not hasattr(self, "theta_")
-        return self._learn(X, y, sample_weight, self._declared_targets() if reset else self.target_range_, reset)
+        known = self._declared_targets() if reset else self.target_range_
+        return self._learn(X, y, sample_weight, known, reset, groups)
 
     @chunkwise
     def predict(self, X: Table) -> Array:

@@ -16,8 +16,7 @@ from clipsilon._core import checks
 from clipsilon.estimators.steps import find_fault, find_held
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.accounting.joint import joint_epsilon
-from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.statement import Statement, finite_or_none, format_epsilon
+from clipsilon.privacy.statement import Statement, finite_or_none, format_epsilon, neighbours
 from clipsilon.privacy.warning import PrivacyWarning
 
 
@@ -40,6 +39,8 @@ class TotalPrivacy(NamedTuple):
         Why ε is infinite although the private steps could be certified, such as a seed.
     nominal : float
         The ε with the faults mended; `epsilon` if there are none.
+    unit : {"record", "person"}
+        In what neighbouring data sets differ.
     """
 
     epsilon: float
@@ -49,6 +50,7 @@ class TotalPrivacy(NamedTuple):
     notes: tuple[str, ...]
     faults: tuple[str, ...]
     nominal: float
+    unit: str = "record"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON: an infinite ε becomes None."""
@@ -56,7 +58,7 @@ class TotalPrivacy(NamedTuple):
         return {**self._asdict(), **finite}
 
     def __str__(self) -> str:
-        lines = [f"all steps: {format_total(self)}", f"  neighbours: {ADJACENCIES[self.adjacency]}"]
+        lines = [f"all steps: {format_total(self)}", f"  neighbours: {neighbours(self.adjacency, self.unit)}"]
         lines += [f"  - {reason}" for reason in self.reasons if reason not in self.notes]
         return "\n".join(lines + [f"  - Not covered: {note}" for note in self.notes])
 
@@ -107,6 +109,7 @@ def total_privacy(steps: Any, delta: float | None = None, *, rows: Any = None) -
     adjacencies = sorted({statement.adjacency for statement in spent})
     if len(adjacencies) > 1:
         raise ValueError(f"steps must be about the same kind of neighbours, got {', '.join(adjacencies)}.")
+    unit = _unit(spent)
     own = sum(statement.delta for statement in spent)
     level = checks.open_fraction("delta", own if delta is None else delta)
     if math.isclose(level, own, rel_tol=1e-12):  # sums of fractions are off by rounding
@@ -118,7 +121,17 @@ def total_privacy(steps: Any, delta: float | None = None, *, rows: Any = None) -
     for warning in faults + notes:
         warnings.warn(warning, PrivacyWarning, stacklevel=2)
     epsilon = math.inf if faults else nominal
-    return TotalPrivacy(epsilon, level, adjacencies[0], (*faults, *reasons, *notes), notes, faults, nominal)
+    return TotalPrivacy(epsilon, level, adjacencies[0], (*faults, *reasons, *notes), notes, faults, nominal, unit)
+
+
+def _unit(spent: list[Statement]) -> str:
+    """Return what all statements are about; those that cost nothing hold for people as well as for records."""
+    units = {one.unit for one in spent if _mu(one) != 0} or {spent[0].unit}
+    if len(units) > 1:
+        raise ValueError(
+            "steps must all protect people or all protect records, got both: pass groups to every step that learns."
+        )
+    return units.pop()
 
 
 def _faults(spent: list[Statement]) -> Iterator[str]:

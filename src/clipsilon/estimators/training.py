@@ -92,7 +92,7 @@ class MemoryRunner:
 
 def _projected(problem: Problem, directions: Array) -> Problem:
     features = project(problem.features, directions)
-    return Problem(features, problem.labels, loss=problem.loss, weights=problem.weights)
+    return Problem(features, problem.labels, loss=problem.loss, weights=problem.weights, groups=problem.groups)
 
 
 def execute(plan: TrainingPlan, runner: Runner, *, seed: int | None, start: float | Array) -> Array:

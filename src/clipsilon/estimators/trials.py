@@ -22,6 +22,7 @@ from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.selection import TrialCount, best_of, worst_of
 from clipsilon.privacy.statement import Statement
 
+Records = tuple[Any, Any, Any]
 Distributions = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 _DRAWN = 20  # candidates, by default, where some parameters have distributions
@@ -112,7 +113,7 @@ def make_candidate(estimator: PrivateEstimator, settings: dict[str, Any], **othe
 
 
 def calibrate_trials(
-    candidates: Sequence[PrivateEstimator], records: tuple[Any, Any], count: TrialCount, epsilon: float, delta: float
+    candidates: Sequence[PrivateEstimator], records: Records, count: TrialCount, epsilon: float, delta: float
 ) -> TrialBudget:
     """Return the largest budget of a trial, up to one per cent, with which the search keeps to (ε, δ).
 
@@ -120,8 +121,8 @@ def calibrate_trials(
     ----------
     candidates : sequence of PrivateEstimator
         The candidates; their ε and δ are changed.
-    records : (X, y)
-        The training rows, of which shape and declared classes are used.
+    records : (X, y, groups)
+        The training rows, of which shape, number of people and declared classes are used.
     count : TrialCount
         The distribution of the number of trials.
     epsilon, delta : float
@@ -161,7 +162,7 @@ def _guess(count: TrialCount, epsilon: float, delta: float) -> float:
 
 
 def _plan_trials(
-    candidates: Sequence[PrivateEstimator], records: tuple[Any, Any], count: TrialCount, epsilon: float, delta: float
+    candidates: Sequence[PrivateEstimator], records: Records, count: TrialCount, epsilon: float, delta: float
 ) -> TrialBudget:
     """State the search if each trial has this budget."""
     mu = gaussian.largest_mu(epsilon, delta)

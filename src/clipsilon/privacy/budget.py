@@ -16,6 +16,7 @@ from clipsilon.privacy.budget_file import BudgetError, Charge, open_file
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.filters import Amount, Cost, count_release, count_spent
 from clipsilon.privacy.statement import Statement, finite_or_none, format_epsilon
+from clipsilon.privacy.warning import UNITS
 
 
 class Budget:
@@ -34,7 +35,8 @@ class Budget:
         The limit. For a file that exists, it must be the one that the file has, or left out.
     adjacency : str, optional
         How neighbouring data sets differ; charges under another adjacency are refused. "zero-out" for a new file
-        unless given.
+        unless given. The first charge fixes what they differ in, a record or a person with all rows; charges about the
+        other are refused.
 
     Attributes
     ----------
@@ -109,8 +111,8 @@ class Budget:
         Raises
         ------
         BudgetError
-            If the limit would be passed, nothing is certified, the adjacency is another one, or the file is damaged.
-            Nothing is charged then, and the release must not be made.
+            If the limit would be passed, nothing is certified, the adjacency or the unit is another one, or the file is
+            damaged. Nothing is charged then, and the release must not be made.
         """
         cost = self._cost(statement)
         if cost.mu == 0:
@@ -120,6 +122,7 @@ class Budget:
             if file.settings() != (self.epsilon, self.delta, self.adjacency, self._salt):
                 raise BudgetError(f"{self.path} was replaced by another budget file; nothing was charged.")
             past = file.charges()
+            self._require_unit(statement, past)
             for same in past:
                 if same.key == asked:
                     return self._repeated(same, statement, cost)
@@ -127,7 +130,7 @@ class Budget:
             if counted is None:
                 raise self._refused(statement, cost, past)
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            about = asked, now, _user(), statement.rule, statement.records
+            about = asked, now, _user(), statement.rule, statement.records, statement.unit
             charge = Charge(*about, cost.epsilon, cost.delta, data, counted)
             file.append(charge)
         return charge
@@ -170,6 +173,17 @@ class Budget:
         epsilon = max(statement.certified, profile.epsilon(statement.delta))
         return Cost(epsilon, statement.delta, profile.mu)
 
+    def _require_unit(self, statement: Statement, past: list[Charge]) -> None:
+        """Raise BudgetError if a release protects records and the charges before it people, or the reverse.
+
+        Of a person with several rows, a release that protects single records may reveal more than it states.
+        """
+        if past and past[0].unit != statement.unit:
+            raise BudgetError(
+                f"{self.path} adds up releases that protect {UNITS[past[0].unit]}, got one that protects "
+                f"{UNITS[statement.unit]}; nothing was charged."
+            )
+
     def _repeated(self, same: Charge, statement: Statement, cost: Cost) -> Charge:
         """Return a charge that was made before, if it was the same."""
         if (same.what, same.epsilon, same.delta) != (statement.rule, cost.epsilon, cost.delta):
@@ -191,6 +205,7 @@ class Budget:
         return {
             "limit": {"epsilon": self.epsilon, "delta": self.delta},
             "adjacency": self.adjacency,
+            "unit": charges[0].unit if charges else None,
             "spent": spent._asdict(),
             "left": {"epsilon": self.epsilon - spent.epsilon, "delta": self.delta - spent.delta},
             "charges": [_describe(charge, number) for charge, number in zip(charges, _numbers(charges), strict=True)],
@@ -225,6 +240,7 @@ def _describe(charge: Charge, number: int | None) -> dict[str, Any]:
         "who": charge.who,
         "what": charge.what,
         "records": charge.records,
+        "unit": charge.unit,
         "data": number,
         "epsilon": finite_or_none(charge.epsilon),
         "delta": charge.delta,

@@ -40,7 +40,9 @@ class Charge(NamedTuple):
     when, who, what : str
         Time (UTC), user and host, and the name of the release.
     records : int
-        Number of records.
+        Number of records, or of people.
+    unit : {"record", "person"}
+        Which of them.
     epsilon, delta : float
         What the release certifies by itself.
     data : str or None
@@ -54,6 +56,7 @@ class Charge(NamedTuple):
     who: str
     what: str
     records: int
+    unit: str
     epsilon: float
     delta: float
     data: str | None

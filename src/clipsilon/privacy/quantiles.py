@@ -20,6 +20,9 @@ Array = NDArray[np.float64]
 WORST_ERROR = 1 / 20
 """The largest error of an answer, as a fraction of the records: with a larger one, answers are worthless."""
 
+VOTE = 2**10
+"""A person with several rows has one vote, which is counted in fractions of this size."""
+
 _OCTAVES = 50  # sizes from 2⁻⁵⁰ to 2⁵⁰, about 1e-15 to 1e15, are distinguished; smaller ones are 0
 _ZERO = 0.07  # positions up to this are 0: a wide interval, since many columns are mostly 0
 
@@ -49,6 +52,39 @@ def balances(X: Array, thresholds: Array, center: Array | None = None) -> NDArra
     centers = [None] * len(thresholds) if center is None else center
     counted = (_balance(*each) for each in zip(X.T, thresholds, centers, strict=True))
     return np.fromiter(counted, dtype=np.int64, count=len(thresholds))
+
+
+def person_balances(
+    starts: NDArray[np.int64], X: Array, thresholds: Array, center: Array | None = None
+) -> NDArray[np.int64]:
+    """Return the sum over people of the mean balance of their rows, in units of 1/`VOTE`, for each column.
+
+    Parameters
+    ----------
+    starts : array of shape (people + 1,)
+        Where the rows of each person begin, and where the last ones end.
+    X : array of shape (rows, columns)
+        The rows, sorted by person.
+    thresholds, center
+        As for `balances`.
+
+    Returns
+    -------
+    array of int
+        One number per column.
+
+    Notes
+    -----
+    A person adds a whole number from −VOTE to VOTE, whatever the rows; it is rounded by itself.
+    """
+    centers = [None] * len(thresholds) if center is None else center
+    rows = np.diff(starts)
+    found = np.empty(len(thresholds), dtype=np.int64)
+    for k, (column, threshold, middle) in enumerate(zip(X.T, thresholds, centers, strict=True)):
+        counted = column if middle is None else np.abs(column - middle)
+        signs = (counted < threshold).astype(np.int64) - (counted > threshold)
+        found[k] = np.rint(VOTE * np.add.reduceat(signs, starts[:-1]) / rows).astype(np.int64).sum()
+    return found
 
 
 def _balance(column: Array, threshold: float, center: float | None) -> int:

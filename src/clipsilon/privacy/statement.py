@@ -14,7 +14,7 @@ from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipsilon.privacy.claims import Claim, claim
 from clipsilon.privacy.release import Release, release
-from clipsilon.privacy.warning import large_delta
+from clipsilon.privacy.warning import UNITS, large_delta
 from clipsilon.rules.outputs import Selected
 from clipsilon.rules.rule import Rule
 
@@ -53,6 +53,9 @@ class Statement:
         Why nothing is certified of a release whose rule could be certified, such as a seed (`fail_closed`).
     mended : Statement or None
         The statement of the same release without its faults; None if it has none.
+    unit : {"record", "person"}
+        What `records` counts, and in which neighbouring data sets differ: single records, or people with all their
+        rows.
 
     Formal guarantee
     ----------------
@@ -74,6 +77,12 @@ class Statement:
     notes: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     mended: Statement | None = field(default=None, repr=False)
+    unit: str = "record"
+
+    @property
+    def size(self) -> str:
+        """The number of records or people, with the word for them."""
+        return f"{self.records} {UNITS[self.unit]}"
 
     @property
     def nominal(self) -> float:
@@ -104,6 +113,7 @@ class Statement:
         return {
             "rule": self.rule,
             "records": self.records,
+            "unit": self.unit,
             "steps": self.steps,
             "delta": self.delta,
             "adjacency": self.adjacency,
@@ -125,14 +135,12 @@ class Statement:
         rows = [("certified ε", format_epsilon(self.certified))]
         if np.isfinite(self.nominal) and self.faults:
             rows += [("nominal ε", f"{format_epsilon(self.nominal)} with this mended: {' '.join(self.faults)}")]
-        rows += [("δ", f"{self.delta:g}"), ("neighbours", ADJACENCIES[self.adjacency])]
+        rows += [("δ", f"{self.delta:g}"), ("neighbours", neighbours(self.adjacency, self.unit))]
         if self.claimed is not None:
             rows += [("claimed by a paper", f"ε = {format_epsilon(self.claimed)}, {self._verdict()}")]
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
         reasons = "\n".join(f"- {reason}" for reason in self.reasons)
-        return (
-            f"**{self.rule}**, {self.steps} steps on {self.records} records\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n"
-        )
+        return f"**{self.rule}**, {self.steps} steps on {self.size}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n"
 
     def _verdict(self) -> str:
         if self.claim_holds:
@@ -143,9 +151,9 @@ class Statement:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.rule}, {self.steps} steps on {self.records} records",
+            f"{self.rule}, {self.steps} steps on {self.size}",
             f"  certified: {format_certified(self)}",
-            f"  neighbours: {ADJACENCIES[self.adjacency]}",
+            f"  neighbours: {neighbours(self.adjacency, self.unit)}",
         ]
         if self.claimed is not None:
             lines.append(f"  claimed by a paper: ε = {format_epsilon(self.claimed)}, {self._verdict()}")
@@ -199,7 +207,9 @@ def account(rule: Rule, records: int, steps: int, delta: float, adjacency: str =
     )
 
 
-def point_statement(rule: str, records: int, epsilon: float, delta: float, adjacency: str) -> Statement:
+def point_statement(
+    rule: str, records: int, epsilon: float, delta: float, adjacency: str, unit: str = "record"
+) -> Statement:
     """State what will be (ε, δ)-private as a whole, before its parts are known.
 
     Parameters
@@ -207,11 +217,13 @@ def point_statement(rule: str, records: int, epsilon: float, delta: float, adjac
     rule : str
         The name of the release.
     records : int
-        Number of records.
+        Number of records, or of people.
     epsilon, delta : float
         What all parts together will not exceed.
     adjacency : str
         How neighbouring data sets differ.
+    unit : {"record", "person"}
+        In what they differ.
 
     Returns
     -------
@@ -220,7 +232,31 @@ def point_statement(rule: str, records: int, epsilon: float, delta: float, adjac
     """
     reason = f"All parts together are ({epsilon:g}, {delta:g})-private."
     certificate = Certificate(profiles.point(epsilon, delta), (reason,))
-    return Statement(rule, records, 0, delta, adjacency, epsilon, None, None, (reason,), certificate)
+    return Statement(rule, records, 0, delta, adjacency, epsilon, None, None, (reason,), certificate, unit=unit)
+
+
+def neighbours(adjacency: str, unit: str) -> str:
+    """Return how neighbouring data sets differ, in words: in one record, or in one person with all rows."""
+    text = ADJACENCIES[adjacency]
+    return text if unit == "record" else text.replace("one record", "one person, with all rows,")
+
+
+def about_people(statement: Statement, max_rows: int | None) -> Statement:
+    """Return the statement of a run whose records are people with several rows (docs/proofs.md, "People").
+
+    Parameters
+    ----------
+    statement : Statement
+        What is stated of a run on as many records as there are people; of a release without faults.
+    max_rows : int or None
+        The largest number of rows per person, if there is one.
+    """
+    some = "" if max_rows is None else f", of which the first {max_rows} are used"
+    reason = (
+        f"A record is a person with all their rows{some}: people were sampled, and the mean of the gradients of a "
+        "person's rows was clipped. Which rows are a person's must not depend on other people."
+    )
+    return replace(statement, unit="person", reasons=(reason, *statement.reasons))
 
 
 def fail_closed(statement: Statement, reason: str) -> Statement:

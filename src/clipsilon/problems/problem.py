@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from clipsilon._core import checks
+from clipsilon._core.grouping import group_rows
 from clipsilon._core.parts import is_ours, read_only, require
 from clipsilon._core.rows import dense, first_row
 from clipsilon.problems.constants import Constants, constants
@@ -40,8 +41,14 @@ class Problem:
     region : Region, optional
         A part of `clipsilon.regions`. Without one, θ is not constrained.
     weights : array-like, optional
-        One weight of at least 0 per record, by which its loss is multiplied (before its gradient is clipped). The
+        One weight of at least 0 per row, by which its loss is multiplied (before its gradient is clipped). The
         default is 1 for all.
+    groups : array-like, optional
+        For people with several rows: the id of each row's person, a number or text. A person is then one record: people
+        are sampled, and the mean of the gradients of a person's rows is clipped. The rows are sorted by person.
+    max_rows : int, optional
+        The largest number of rows per person. Of a person with more, the first ones of the table are kept, whatever
+        others have. The default keeps all; privacy does not depend on it.
 
     Raises
     ------
@@ -57,6 +64,9 @@ class Problem:
     ...                      response=cs.responses.LocationShift(beta=0.05), region=cs.regions.Box(-10, 10))
     >>> problem.records, problem.dimension
     (3, 1)
+    >>> visits = cs.Problem([0.0, 0.2, 1.0], loss=cs.losses.Quadratic(), groups=["ann", "ann", "bob"])
+    >>> visits.records, visits.rows
+    (2, 3)
     """
 
     def __init__(
@@ -68,6 +78,8 @@ class Problem:
         response: Response | None = None,
         region: Region | None = None,
         weights: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        max_rows: int | None = None,
     ):
         self.loss: Any = loss
         self.response: Any = Identity() if response is None else response
@@ -76,9 +88,11 @@ class Problem:
         require("response", self.response, [respond])
         require("region", self.region, [project])
         self.loss, self.response = read_only("loss", self.loss), read_only("response", self.response)
+        self.starts: NDArray[np.int64] | None = None
         self.features: Any = checks.records("features", features)
         self.labels: Array = self._labels(labels)
-        self.weights: Array | None = None if weights is None else checks.weights("weights", weights, self.records)
+        self.weights: Array | None = None if weights is None else checks.weights("weights", weights, self.rows)
+        self._gather_people(groups, max_rows)
         if hasattr(self.response, "check_features"):
             self.response.check_features(self.features.shape[1])
         if getattr(self.response, "needs_labels", False) and label_kind(self.loss) == "none":
@@ -92,6 +106,19 @@ class Problem:
                 f"{type(self.response).__name__}, which moves records along one vector, while θ holds one per class."
             )
         self._try_first_record()
+
+    def _gather_people(self, groups: ArrayLike | None, max_rows: int | None) -> None:
+        """Sort the rows by person, if there are groups, and keep the first `max_rows` rows of each."""
+        if groups is None:
+            if max_rows is not None:
+                raise ValueError(f"max_rows must be left out without groups, got {max_rows!r}.")
+            return
+        order, starts = group_rows(checks.people("groups", groups, self.rows), max_rows)
+        if not np.array_equal(order, np.arange(self.rows)):
+            self.features = checks.records("features", self.features[order])
+            self.labels = checks.frozen(self.labels[order])
+            self.weights = None if self.weights is None else checks.frozen(self.weights[order])
+        self.starts = checks.frozen(starts)
 
     def _try_first_record(self) -> None:
         """Call the parts on one record, uncompiled, so that a mistake in them raises a short error here."""
@@ -146,16 +173,26 @@ class Problem:
                 raise ValueError(
                     f"labels must be left out for {type(self.loss).__name__}, whose records have no label."
                 )
-            return checks.frozen(np.zeros(self.records))
+            return checks.frozen(np.zeros(self.rows))
         if labels is None:
             raise ValueError(f"labels must be given for {type(self.loss).__name__}, got None.")
         classes = {"binary": 2, "class": getattr(self.loss, "classes", None)}.get(kind)
-        return checks.labels("labels", labels, self.records, classes, 0.0 if kind == "nonnegative" else -np.inf)
+        return checks.labels("labels", labels, self.rows, classes, 0.0 if kind == "nonnegative" else -np.inf)
 
     @property
     def records(self) -> int:
-        """The number of records, m."""
+        """The number of records, m: of people if there are groups, else of rows."""
+        return self.rows if self.starts is None else self.starts.size - 1
+
+    @property
+    def rows(self) -> int:
+        """The number of rows, at least one per record."""
         return int(self.features.shape[0])
+
+    @property
+    def groups(self) -> NDArray[np.int64] | None:
+        """The number of each row's person, in increasing order; None without groups."""
+        return None if self.starts is None else np.repeat(np.arange(self.records), np.diff(self.starts))
 
     @property
     def dimension(self) -> int:
@@ -163,13 +200,19 @@ class Problem:
         return dimension(self.loss, int(self.features.shape[1]))
 
     def table(self) -> Array:
-        """Return the features as a dense float64 table; raise ValueError if records have weights."""
-        if self.weights is not None:
-            raise ValueError("problem must have no weights: constants and theorems assume that records count alike.")
+        """Return the features as a dense float64 table; raise ValueError if records have weights or several rows."""
+        self.require_equal_rows()
         return dense(self.features)
 
+    def require_equal_rows(self) -> None:
+        """Raise ValueError if rows do not count alike: if they have weights, or belong to people."""
+        if self.weights is not None:
+            raise ValueError("problem must have no weights: constants and theorems assume that records count alike.")
+        if self.starts is not None:
+            raise ValueError("problem must have no groups: constants and theorems assume that records have one row.")
+
     def on(self, features: ArrayLike | sparse.spmatrix | sparse.sparray, labels: ArrayLike | None = None) -> Problem:
-        """Return the same problem on other records, such as held-out ones, without weights."""
+        """Return the same problem on other records, such as held-out ones, without weights and groups."""
         other = Problem(features, labels, loss=self.loss, response=self.response, region=self.region)
         if other.dimension != self.dimension:
             raise ValueError(f"features must have {self.dimension} columns, got {other.dimension}.")
@@ -185,8 +228,9 @@ class Problem:
         return constants(self.table(), self.labels, self.loss, self.response, radius, self.dimension)
 
     def __repr__(self) -> str:
+        several = "" if self.starts is None else f"{self.records} people, "
         return (
-            f"Problem({self.records} records × {self.features.shape[1]}, loss={self.loss}, "
+            f"Problem({several}{self.rows} records × {self.features.shape[1]}, loss={self.loss}, "
             f"response={self.response}, region={self.region})"
         )
 

@@ -297,6 +297,8 @@ class Local(NamedTuple):
         sensitivity = sensitivity_of(problem.loss)
         if problem.weights is not None:
             raise ValueError("weights must be None for local privacy: a weight would change the loss's sensitivity.")
+        if problem.starts is not None:
+            raise ValueError("groups must be None for local privacy, where each user has one record.")
         self.check_users(problem.records)
         if self.budgets.max() > _MOST_BUDGET:
             raise ValueError(f"budget must be at most 2**80, got {self.budgets.max():g}.")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
 
 Array = NDArray[np.float64]
@@ -86,12 +87,8 @@ def to_days(cells: Cells, pattern: str | None, where: str) -> Array:
 
 def to_people(values: ArrayLike, where: str) -> NDArray[np.int64]:
     """Return a number from 0 up for each row, the same for rows of the same person; a gap is an error."""
-    numbers: dict[str, int] = {}
     texts = to_texts(as_cells(values, where))
-    gaps = texts.count(None)
-    if gaps:
-        raise ValueError(f"{where} must name the person of every row, got {gaps} gap(s).")
-    return np.array([numbers.setdefault(str(text), len(numbers)) for text in texts], dtype=np.int64)
+    return checks.people(where, np.array(texts, dtype=object), len(texts))
 
 
 def is_gap(cell: object, words: Collection[str] = ()) -> bool:

@@ -105,7 +105,8 @@ def learn_levels(
     )
     certificate = Certificate(profiles.gaussian_or(mu, beyond), (how, *_terms(groups is not None)))
     about = "learn_levels", int(people.max()) + 1, len(columns), delta, adjacency
-    return Learnt(found, _statement(certificate, *about, is_seeded=random_state is not None))
+    seeded = random_state is not None
+    return Learnt(found, _statement(certificate, *about, has_groups=groups is not None, is_seeded=seeded))
 
 
 def learn_ranges(
@@ -159,7 +160,8 @@ def learn_ranges(
     how = f"{2 * _QUESTIONS + 1} noisy counts per column: μ = {mu:.4g}."
     certificate = Certificate(profiles.gaussian(mu), (how, *_terms(groups is not None)))
     about = "learn_ranges", number, len(columns), delta, adjacency
-    return Learnt(found, _statement(certificate, *about, is_seeded=random_state is not None))
+    seeded = random_state is not None
+    return Learnt(found, _statement(certificate, *about, has_groups=groups is not None, is_seeded=seeded))
 
 
 def find_threshold(std: float, touched: int, delta: float) -> tuple[int, float]:
@@ -275,10 +277,18 @@ def _terms(has_groups: bool) -> list[str]:
 
 
 def _statement(
-    certificate: Certificate, rule: str, records: int, columns: int, delta: float, adjacency: str, *, is_seeded: bool
+    certificate: Certificate,
+    rule: str,
+    records: int,
+    columns: int,
+    delta: float,
+    adjacency: str,
+    *,
+    has_groups: bool,
+    is_seeded: bool,
 ) -> Statement:
     """State the privacy of what was found in these columns."""
-    warn_about_delta(delta, records, stacklevel=3)
-    certified = certificate.epsilon(delta)
-    about = rule, records, columns, delta, adjacency
-    return about_seed(Statement(*about, certified, None, None, certificate.reasons, certificate), is_seeded)
+    unit = "person" if has_groups else "record"
+    warn_about_delta(delta, records, stacklevel=3, unit=unit)
+    about = rule, records, columns, delta, adjacency, certificate.epsilon(delta)
+    return about_seed(Statement(*about, None, None, certificate.reasons, certificate, unit=unit), is_seeded)

@@ -25,6 +25,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 STEP_FIRST = (
     "optimizer.step() must follow every backward pass; to split large batches, use BatchMemoryManager of Opacus."
 )
@@ -123,6 +126,7 @@ class BatchState:
         self.most_steps: int | None = None
         self.most_passes: int | None = None
         self._sizes: deque[int] = deque()  # of the batches that the next steps may be made of, in order
+        self.rows_per_person: NDArray[np.int64] | None = None  # in the batch that was drawn last, if records are people
         self._pieces: deque[bool] = deque()  # for each announced piece, whether others follow
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -155,12 +159,13 @@ class BatchState:
             self._count_pass()
         return self.current
 
-    def draw(self, records: int) -> None:
+    def draw(self, records: int, rows_per_person: NDArray[np.int64] | None = None) -> None:
         """Record that the next batch of the current pass has this number of records.
 
         Without workers, the last batch must have been finished or left out as a whole: announcements of pieces would
-        otherwise apply to pieces of another batch.
+        otherwise apply to pieces of another batch. If records are people, `rows_per_person` are their numbers of rows.
         """
+        self.rows_per_person = rows_per_person
         if not self.fetches_ahead:
             self._require((Phase.BETWEEN_STEPS,) if not self._pieces else (), _PIECES)
             self._sizes.clear()  # of batches that were left out

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from clipsilon._core import checks
+from clipsilon._core.grouping import Grouping
 from clipsilon._core.other_names import explain_other_names
 from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import require_public_size
-from clipsilon.privacy.statement import Statement, about_seed, account, fail_closed
+from clipsilon.privacy.statement import Statement, about_people, about_seed, account, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs
@@ -80,6 +82,8 @@ class _Charge(NamedTuple):
     records: int
     is_seeded: bool
     is_guessable: bool
+    has_people: bool  # whether records are people with several rows
+    max_rows: int | None
 
     @property
     def steps(self) -> int:
@@ -94,15 +98,23 @@ class _Charge(NamedTuple):
 
 
 def _plan_charge(
-    budget: Budget | str | PathLike[str] | None, epochs: int | None, rule: Rule, records: int, seeds: tuple[Any, Any]
+    budget: Budget | str | PathLike[str] | None,
+    epochs: int | None,
+    rule: Rule,
+    records: int,
+    seeds: tuple[Any, Any],
+    people: tuple[bool, int | None],
 ) -> _Charge | None:
-    """Return what a budget file is charged with, None without one; `seeds` are generators that were given, or None."""
+    """Return what a budget file is charged with, None without one.
+
+    `seeds` are generators that were given, or None; `people` is whether there are groups, with `max_rows`.
+    """
     if budget is None:
         if epochs is not None:
             raise ValueError(f"epochs must be left out without a budget, got {epochs!r}.")
         return None
     is_seeded, is_guessable = (given is not None for given in seeds)
-    return _Charge(budget, checks.count("epochs", epochs), rule, records, is_seeded, is_guessable)
+    return _Charge(budget, checks.count("epochs", epochs), rule, records, is_seeded, is_guessable, *people)
 
 
 @dataclass
@@ -120,6 +132,8 @@ class _Training:
     parameters: int  # entries of all parameters that are trained
     is_ghost: bool  # whether the rounding of sums is charged
     guard: Guard | None = None
+    has_people: bool = False  # whether records are people with several rows
+    max_rows: int | None = None
     inherited: list[str] = field(default_factory=list)  # checks that were not possible before a checkpoint
 
     @property
@@ -150,7 +164,8 @@ class _Training:
         if self.guard is None or self.state.largest_step < 2:
             return self.inherited
         model, loss = not self.guard.has_checked_model, not self.guard.has_checked_loss
-        return [*[_MODEL_UNSEEN] * model, *[_LOSS_UNSEEN] * loss]
+        moved = self.has_people and not self.guard.has_checked_inputs
+        return [*[_MODEL_UNSEEN] * model, *[_LOSS_UNSEEN] * loss, *[_INPUTS_UNSEEN] * moved]
 
     def untested(self) -> list[str]:
         """Return what was not tested, and is assumed."""
@@ -207,6 +222,8 @@ class PrivacyEngine:
         grad_sample_mode: str = "hooks",
         loss_reduction: str = "mean",
         noise_generator: torch.Generator | None = None,
+        groups: ArrayLike | None = None,
+        max_rows: int | None = None,
         delta: float = 1e-5,
         budget: Budget | str | PathLike[str] | None = None,
         epochs: int | None = None,
@@ -251,6 +268,12 @@ class PrivacyEngine:
         noise_generator : torch.Generator, optional
             Seeds the noise, for reproducible experiments: whoever knows its state can undo the noise. Noise is drawn
             by the library's own generator in any case.
+        groups : array-like, optional
+            The id of the person of each item of the dataset, for people with several of them: a record is then a
+            person. People are drawn, and the mean of the gradients of a person's items is clipped; `batch_size` counts
+            people. In hooks mode, in one process, without workers of the loader.
+        max_rows : int, optional
+            The largest number of items per person, with `groups`: the first ones are used. All by default.
         delta : float, default 1e-5
             The δ at which `statement` states ε unless told otherwise, and at which `budget` is charged.
         budget : Budget or path, optional
@@ -269,21 +292,25 @@ class PrivacyEngine:
         settings = UpdateSettings(
             noise_multiplier, algorithm, clip, error_clip, residual_cap, clipping, poisson_sampling
         )
-        rule, records = self._plan(settings, optimizer, data_loader)
+        grouping = inputs.group_items(data_loader, groups, max_rows)
+        rule, records = self._plan(settings, optimizer, data_loader, grouping)
+        if grouping is not None:
+            inputs.check_people(grad_sample_mode, processes, data_loader)
         inputs.check_model(inner, grad_sample_mode)
         inputs.check_optimizer(optimizer, inner)
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
         self._delta = checks.open_fraction("delta", delta)
-        planned = _plan_charge(budget, epochs, rule, records, (noise_generator, data_loader.generator))
+        seeds, people = (noise_generator, data_loader.generator), (grouping is not None, max_rows)
+        planned = _plan_charge(budget, epochs, rule, records, seeds, people)
         self._charge(planned, optimizer, grad_sample_mode == "ghost", processes.is_first)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
         noise = ExactNoise(plan_grid(rule, grad_sample_mode == "ghost"), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
-        private.groups = clip_groups(clipping, inner, private.trained)
+        private.groups, private.has_people = clip_groups(clipping, inner, private.trained), grouping is not None
         batches = PrivateBatchSampler(
-            sampling_of(rule), records, make_batch_stream(data_loader, processes), state, processes
+            sampling_of(rule), records, make_batch_stream(data_loader, processes), state, processes, grouping
         )
         made = _model_and_criterion(inner, private, criterion, loss_reduction)
         self._training = _Training(
@@ -298,6 +325,8 @@ class PrivacyEngine:
             parameters=private.parameters,
             is_ghost=isinstance(private, GhostOptimizer),
             guard=made[0].guard,
+            has_people=grouping is not None,
+            max_rows=max_rows,
         )
         _begin_lineage(self._training, inner, private, planned)
         if is_uncapped(rule):
@@ -331,7 +360,8 @@ class PrivacyEngine:
         delta = checks.open_fraction("target_delta", target_delta)
         chosen = {name: settings[name] for name in UpdateSettings._fields if name in settings}
         loader = settings.get("data_loader")
-        rule, records = self._plan(UpdateSettings(1.0, **chosen), settings.get("optimizer"), loader)
+        grouping = inputs.group_items(loader, settings.get("groups"), settings.get("max_rows"))
+        rule, records = self._plan(UpdateSettings(1.0, **chosen), settings.get("optimizer"), loader, grouping)
         steps = checks.count("epochs", epochs) * -(-records // sampling_of(rule).batch)
         rule = calibrate(rule, epsilon, delta, records, steps, how, self.adjacency)
         if settings.get("budget") is not None:
@@ -347,6 +377,7 @@ class PrivacyEngine:
         trained = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
         rule = charged_rule(planned.rule, trained, planned.steps, is_ghost)
         stated = account(rule, planned.records, planned.steps, self._delta, self.adjacency)
+        stated = about_people(stated, planned.max_rows) if planned.has_people else stated
         stated = about_seed(stated, planned.is_seeded)
         if planned.is_guessable:
             stated = fail_closed(stated, _GUESSABLE)
@@ -354,12 +385,17 @@ class PrivacyEngine:
             charge_to(planned.budget, stated, lambda key: None)
 
     def _plan(
-        self, settings: UpdateSettings, optimizer: torch.optim.Optimizer, data_loader: DataLoader[Any]
+        self,
+        settings: UpdateSettings,
+        optimizer: torch.optim.Optimizer,
+        data_loader: DataLoader[Any],
+        grouping: Grouping | None,
     ) -> tuple[Rule, int]:
         """Return the rule and the number of records of a training with these settings."""
         if self._training is not None:
             raise ValueError("A PrivacyEngine is for one training, and this one has been used: make another.")
         records, batch = inputs.records_and_batch(data_loader)
+        records = records if grouping is None else grouping.people
         rule = build_rule(settings, type(optimizer).__name__, batch)
         rule.check_sampling(records, 1)
         return rule, records
@@ -389,11 +425,12 @@ class PrivacyEngine:
         counted = _accountable_steps(training) if steps is None else checks.count("steps", steps)
         rule = charged_rule(training.rule, training.parameters, counted, training.is_ghost)
         stated = account(rule, training.records, counted, self._delta if delta is None else delta, self.adjacency)
+        stated = about_people(stated, training.max_rows) if training.has_people else stated
         stated = about_seed(stated, training.is_seeded)
         faults = training.faults() if steps is None else training.state.faults
         if faults:
             return close_statement(stated, faults)
-        warn_about_delta(stated.delta, training.records, stacklevel=2)
+        warn_about_delta(stated.delta, training.records, stacklevel=2, unit=stated.unit)
         if training.is_guessable:
             stated = fail_closed(stated, _GUESSABLE)
         for fault in training.unchecked() if steps is None else ():

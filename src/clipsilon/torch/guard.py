@@ -42,6 +42,12 @@ COARSE = (
 )
 
 
+_MOVED = (
+    "With groups, the model must be called with the rows of the batch that the private loader gave last, all of them "
+    "and in their order, since their people are known by their places, got others."
+)
+
+
 class Guard:
     """Checks the calls of one private model.
 
@@ -56,6 +62,8 @@ class Guard:
     def __init__(self, model: Any, optimizer: PrivateOptimizer):
         self._model, self._probe = model, Probe(model, optimizer.trained)
         self.state = optimizer.batch_state
+        self._optimizer = optimizer
+        self._checks_way = False  # whether it is checked where the rows of the batch go
         self._sizes: set[int] = set()  # of batches whose size was a number in the loss
         self._tape: Tape | None = None  # of the batch that the loader gave last, if it is followed
         self.has_checked_inputs = self.has_checked_loss = self.has_checked_reduction = False
@@ -97,9 +105,10 @@ class Guard:
             self._tape = None
         sizes = [len(leaf) for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.dim()]
         is_due = (not self.has_checked_inputs and self._way_attempts < _LOSS_ATTEMPTS) or not self._is_loss_done
-        if not sizes or sizes[0] < 2 or not (is_due or _is_drawn()):
+        self._checks_way = is_due or _is_drawn()
+        if not sizes or sizes[0] < 2 or not (self._checks_way or self._optimizer.has_people):
             return batch
-        self._way_attempts += 1
+        self._way_attempts += self._checks_way
         self._tape = Tape(sizes[0], self.check_loss)
         return self._tape.follow_records(batch)
 
@@ -114,12 +123,16 @@ class Guard:
             The number of records that the model is called with.
         """
         tape, self._tape = self._tape, None
+        if self._optimizer.has_people and records > 1:
+            _require_rows_of(tape, given, records)
         if tape is None or not tape.is_open:
             return None
         rows = [leaf for leaf in given if len(leaf) == records]
         followed = [leaf for leaf in rows if isinstance(leaf, Scores) and leaf.tape is tape]
-        found = check_inputs(tape, followed) if followed else []
+        found = check_inputs(tape, followed) if followed and self._checks_way else []
         self.has_checked_inputs |= bool(found) and len(followed) == len(rows)
+        if self._optimizer.has_people and any(record != row for record, row in found):
+            raise CheckError(_MOVED)
         if found and tape.records == records and all(record == row for record, row in found):
             return tape
         tape.close()
@@ -186,6 +199,13 @@ class Guard:
         except CheckError as error:
             self.state.add_fault(f"Nothing can be certified, since a check failed: {error}")
             raise
+
+
+def _require_rows_of(tape: Tape | None, given: list[Tensor], records: int) -> None:
+    """Raise CheckError unless the model is called with the batch that was drawn last, of which each person is known."""
+    followed = [leaf for leaf in given if isinstance(leaf, Scores) and leaf.tape is tape]
+    if tape is None or tape.records != records or not followed:
+        raise CheckError(_MOVED)
 
 
 def _stripped(leaf: Any) -> Any:

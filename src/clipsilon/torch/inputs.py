@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
@@ -25,8 +26,10 @@ from torch.utils.data import (
 )
 
 from clipsilon._core import checks
+from clipsilon._core.grouping import Grouping, group_rows
 from clipsilon.torch.loss_check import leaves_of
 from clipsilon.torch.probe import kept_generators
+from clipsilon.torch.processes import Processes
 
 
 def records_and_batch(data_loader: DataLoader[Any]) -> tuple[int, int]:
@@ -39,6 +42,50 @@ def records_and_batch(data_loader: DataLoader[Any]) -> tuple[int, int]:
     _refuse_samplers(data_loader)
     batch = data_loader.batch_size or getattr(data_loader.batch_sampler, "batch_size", None)
     return checks.count("len(data_loader.dataset)", len(dataset)), checks.count("data_loader.batch_size", batch)
+
+
+def group_items(data_loader: DataLoader[Any], groups: ArrayLike | None, max_rows: int | None) -> Grouping | None:
+    """Return which items of the dataset are whose; None if records are items.
+
+    Parameters
+    ----------
+    data_loader : DataLoader
+        The user's loader.
+    groups : array-like or None
+        The id of each item's person.
+    max_rows : int or None
+        The largest number of items per person.
+    """
+    if groups is None:
+        if max_rows is not None:
+            raise ValueError(f"max_rows must be left out without groups, got {max_rows!r}.")
+        return None
+    items, _ = records_and_batch(data_loader)
+    return group_rows(checks.people("groups", groups, items), max_rows)
+
+
+def check_people(mode: str, processes: Processes, data_loader: DataLoader[Any]) -> None:
+    """Refuse groups where the rows of a person are not known by their places in a batch.
+
+    Parameters
+    ----------
+    mode : str
+        The `grad_sample_mode`.
+    processes : Processes
+        The processes that train together.
+    data_loader : DataLoader
+        The user's loader.
+    """
+    if mode == "ghost":
+        raise ValueError(
+            "grad_sample_mode must be 'hooks' with groups: ghost mode has no gradients to average, got 'ghost'."
+        )
+    if processes.world > 1:
+        raise ValueError(f"groups must be None with several processes, which split batches, got {processes.world}.")
+    if data_loader.num_workers:
+        raise ValueError(
+            f"data_loader must have no workers with groups: they draw batches ahead, got {data_loader.num_workers}."
+        )
 
 
 def _refuse_samplers(data_loader: DataLoader[Any]) -> None:

@@ -19,6 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from opacus.optimizers import DPOptimizer
 from torch import Tensor
@@ -64,6 +65,10 @@ _TOO_LONG = (
     "Nothing can be certified: a layer saw more than four million rows at once, for which the rounding of ghost mode's "
     "sums is not bounded; split batches with BatchMemoryManager of Opacus."
 )
+_PEOPLE = (
+    "With groups, a step must have all rows of the people who were drawn, in the order of the batch, got {} rows where "
+    "{} were drawn; leave out BatchMemoryManager, and whatever drops, repeats or moves rows."
+)
 ONE_ROW = "every layer's input must have one row per record (give position ids, for instance)."
 
 
@@ -95,6 +100,8 @@ class PrivateOptimizer(DPOptimizer):
         B·e in units of the grid, hidden state: whole numbers, one tensor per parameter; empty without feedback.
     lineage : Lineage
         The trainings that the model went through.
+    has_people : bool
+        Whether records are people with several rows, as the loader draws them.
     """
 
     def __init__(
@@ -119,6 +126,7 @@ class PrivateOptimizer(DPOptimizer):
             raise ValueError(f"module must have at most 2**32 parameters to train, got {self.parameters}.")
         self.residual: list[Tensor] = [_zeros_like(p) for p in self.trained] if remembers(rule.feedback) else []
         self.lineage = Lineage("", state)
+        self.has_people = False
         self._is_stepping = False
         optimizer.register_step_pre_hook(self._refuse_other_steps)
         self._drop_gradients()
@@ -282,6 +290,8 @@ class HooksOptimizer(PrivateOptimizer):
         samples = [_grad_sample(p) for p in self.trained]
         if len({len(sample) for sample in samples}) > 1:
             raise RuntimeError(f"Layers saw batches of different sizes: {ONE_ROW}")
+        if self.has_people:
+            samples = self._means(samples)
         norms = self.finite_norms([measure([samples[place] for place in group]) for group in self.groups])
         clipped = self.factors(self.rule.clip, norms)
         capped = self.factors(error_feedback_of(self.rule).cap, norms) if self.residual else None
@@ -293,6 +303,16 @@ class HooksOptimizer(PrivateOptimizer):
                 if capped is not None:
                     self.add_to_error(number, sample, capped[number])
                 self.trained[number].grad_sample = None
+
+    def _means(self, samples: list[Tensor]) -> list[Tensor]:
+        """Return the mean of the gradients of each person's rows; a batch of nobody has a placeholder row of zeros."""
+        counts, rows = self.batch_state.rows_per_person, len(samples[0])
+        if counts is None or rows != max(1, counts.sum()):
+            raise RuntimeError(_PEOPLE.format(rows, 0 if counts is None else counts.sum()))
+        if not counts.size:
+            return samples
+        people = torch.from_numpy(np.repeat(np.arange(counts.size), counts))
+        return [_mean_rows(sample, people.to(sample.device), torch.from_numpy(counts)) for sample in samples]
 
     def add_to_error(self, number: int, sample: Tensor, factors: Tensor) -> None:
         """Add per-sample gradients to the error of one parameter.
@@ -315,6 +335,12 @@ def _grad_sample(p: Tensor) -> Tensor:
     if p.grad_sample is None:
         raise RuntimeError(f"A parameter: {NO_GRADIENT}")
     return p.grad_sample
+
+
+def _mean_rows(sample: Tensor, people: Tensor, counts: Tensor) -> Tensor:
+    """Return the mean of the rows of each person, given the number of each row's person."""
+    sums = sample.new_zeros((len(counts), *sample.shape[1:])).index_add_(0, people, sample)
+    return sums / counts.to(sums).reshape(-1, *[1] * (sums.dim() - 1))
 
 
 def _zeros_like(p: Tensor) -> Tensor:

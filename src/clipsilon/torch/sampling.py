@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
+from clipsilon._core.grouping import Grouping
 from clipsilon.rules.sampling import Epochs, Poisson
 from clipsilon.torch.batch_state import BatchState
 from clipsilon.torch.generators import RandomStream
@@ -35,6 +37,8 @@ class PrivateBatchSampler(Sampler[list[int]]):
         The state of the training's batches, which learns what is drawn.
     processes : Processes, default one process
         The processes that share each batch.
+    grouping : Grouping, optional
+        The rows of each record, if records are people with several rows; for one process only.
     """
 
     def __init__(
@@ -44,7 +48,9 @@ class PrivateBatchSampler(Sampler[list[int]]):
         stream: RandomStream,
         state: BatchState,
         processes: Processes | None = None,
+        grouping: Grouping | None = None,
     ):
+        self.grouping = grouping
         self.sampling, self.records, self.stream, self.state = sampling, records, stream, state
         self.processes = processes or Processes()
         self._start = stream.get_state()  # when the pass began
@@ -62,10 +68,17 @@ class PrivateBatchSampler(Sampler[list[int]]):
             self._start = self.stream.get_state()
         for number, drawn in enumerate(self._draw()):
             if number >= skip:
-                own = drawn[self.processes.rank :: self.processes.world].tolist()
-                self.state.draw(len(own))
-                yield own
+                yield self._rows(drawn[self.processes.rank :: self.processes.world])
                 self.state.require_current(this)
+
+    def _rows(self, records: Tensor) -> list[int]:
+        """Return the rows of a batch, and record what it is made of."""
+        if self.grouping is None:
+            self.state.draw(len(records))
+            return list(records.tolist())
+        drawn = self.grouping.rows_of(records.numpy())
+        self.state.draw(len(records), np.diff(drawn.starts))
+        return list(drawn.order.tolist())
 
     def _draw(self) -> Iterator[Tensor]:
         batch = self.sampling.batch

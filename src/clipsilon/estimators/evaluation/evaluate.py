@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from scipy import sparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import Pipeline
@@ -24,7 +25,8 @@ from clipsilon.estimators.evaluation.people import count_people
 from clipsilon.estimators.evaluation.predictions import Scored, score_rows
 from clipsilon.estimators.evaluation.ratios import Array, Counts, Figure, ratio
 from clipsilon.estimators.evaluation.result import PrivateScores
-from clipsilon.estimators.seen_rows import count_seen
+from clipsilon.estimators.people import hash_people
+from clipsilon.estimators.seen_rows import compute_digests, count_seen
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed
@@ -119,9 +121,9 @@ def private_scores(
     statement = about_seed(statement, random_state is not None)
     if random_state is not None:
         warnings.warn(f"{SEEDED} Nothing is certified of this evaluation.", PrivacyWarning, stacklevel=2)
-    warn_about_delta(delta, people)
+    warn_about_delta(delta, people, unit=statement.unit)
     if held_out:
-        _warn_about_training_rows(model, X)
+        _warn_about_training_rows(model, X, groups)
     return _summarize(scored, binned, people, held_out, statement)
 
 
@@ -228,8 +230,8 @@ def _state(mu: float, people: int, delta: float, adjacency: str, grouped: bool) 
         "One evaluation is covered: each further one on the same people is a release of its own.",
     )
     certificate = Certificate(profiles.gaussian(mu), reasons)
-    certified = certificate.epsilon(delta)
-    return Statement(_RULE, people, 2, delta, adjacency, certified, None, None, reasons, certificate)
+    certified, unit = certificate.epsilon(delta), "person" if grouped else "record"
+    return Statement(_RULE, people, 2, delta, adjacency, certified, None, None, reasons, certificate, unit=unit)
 
 
 _ABOUT_SIZE = {
@@ -239,14 +241,21 @@ _ABOUT_SIZE = {
 }
 
 
-def _warn_about_training_rows(model: BaseEstimator, X: Table) -> None:
-    """Warn if rows are equal to rows that trained the model, as far as this process knows those."""
-    last = _last(model)
-    features = model[:-1].transform(X) if isinstance(model, Pipeline) and len(model) > 1 else X
-    seen = count_seen(last, features)
+def _warn_about_training_rows(model: BaseEstimator, X: Table, groups: Column | None) -> None:
+    """Warn if rows or people trained the model, as far as this process knows those."""
+    statement = getattr(_last(model), "statement_", None)
+    if isinstance(statement, Statement) and statement.unit == "person":
+        # Without groups it is not known who they are.
+        digests = np.empty(0, np.uint64) if groups is None else np.unique(hash_people(groups, len(np.asarray(groups))))
+        who = "people trained the model, too"
+    else:
+        features = model[:-1].transform(X) if isinstance(model, Pipeline) and len(model) > 1 else X
+        table: Any = features if sparse.issparse(features) else np.asarray(features)
+        digests, who = compute_digests(table, table.shape[1]), "rows equal rows that trained the model"
+    seen = count_seen(_last(model), digests)
     if seen:
         warnings.warn(
-            f"held_out: {seen} rows equal rows that trained the model. Whoever is in both spends the sum of both ε, "
+            f"held_out: {seen} {who}. Whoever is in both spends the sum of both ε, "
             "which the total does not count: evaluate on other people's rows, or leave held_out at False.",
             PrivacyWarning,
             stacklevel=3,

@@ -52,7 +52,7 @@ def draw_histogram(bins: Integers, rows_of: Integers, classes: int, levels: int,
     counts = from_tree((tree + noise + 0.5) / scale)
     basis = from_tree(np.eye(scale.size))
     own = (basis.T * (2.0**32 / scale) ** 2) @ basis
-    return Counts(counts.ravel(), np.kron(np.eye(classes), own))
+    return Counts(counts.ravel(), np.asarray(np.kron(np.eye(classes), own), dtype=np.float64))
 
 
 def weighted_tree(bins: Integers, rows_of: Integers, classes: int, weights: list[int]) -> Integers:

@@ -21,9 +21,9 @@ def count_people(groups: Column | None, rows: int) -> tuple[int, Integers]:
     if groups is None:
         people, rows_of = rows, np.ones(rows, dtype=np.int64)
     else:
-        ids = checks.person_ids("groups", groups, rows)
-        _, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
-        people, rows_of = counts.size, counts[inverse]
+        numbers = checks.people("groups", groups, rows)
+        counts = np.bincount(numbers)
+        people, rows_of = counts.size, counts[numbers]
     if not 0 < people <= MOST_PEOPLE:
         raise ValueError(f"X must have rows of 1 to {MOST_PEOPLE} people, got {people}.")
     return people, rows_of

@@ -12,6 +12,7 @@ from clipsilon.estimators.evaluation.curves import Curve
 from clipsilon.estimators.evaluation.ratios import Figure
 from clipsilon.estimators.total import TotalPrivacy, total_privacy
 from clipsilon.privacy.statement import Statement, format_certified, format_epsilon
+from clipsilon.privacy.warning import UNITS
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -107,6 +108,11 @@ def in_parallel(training: TotalPrivacy, evaluation: TotalPrivacy) -> TotalPrivac
         raise ValueError(
             f"model and evaluation must be about the same kind of neighbours, got {training.adjacency} and "
             f"{evaluation.adjacency}."
+        )
+    if training.unit != evaluation.unit:
+        raise ValueError(
+            "model and evaluation must both protect people or both protect records, got a model that protects "
+            f"{UNITS[training.unit]} and an evaluation that protects {UNITS[evaluation.unit]}."
         )
     both = training, evaluation
     faults = tuple(dict.fromkeys(fault for one in both for fault in one.faults))

@@ -100,8 +100,12 @@ def _mean_length(problem: Problem, start: Array, clip: float, multiplier: float,
 
 def _counted(problem: Problem, numbers: Array) -> Array:
     """Return one number per record as a column, NaN for records of weight 0, which are zeroed out: counted nowhere."""
-    column = numbers[:, np.newaxis]
-    return column if problem.weights is None else np.where(problem.weights[:, np.newaxis] > 0, column, np.nan)
+    column, weights = numbers[:, np.newaxis], problem.weights
+    if weights is None:
+        return column
+    if problem.starts is not None:  # a person is zeroed out if all rows are
+        weights = np.add.reduceat(weights, problem.starts[:-1])
+    return np.where(weights[:, np.newaxis] > 0, column, np.nan)
 
 
 def private_quantiles(table: Array, quantile: float, std: float, noise: Generator) -> Array:

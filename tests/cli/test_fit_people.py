@@ -1,0 +1,71 @@
+"""`clipsilon fit --group`: people with several rows."""
+
+import json
+
+import numpy as np
+import pytest
+
+from command_line import run
+from fitted_tables import RECORDS, others, records, write
+
+WHO = [f"p{k}" for k in np.random.default_rng(4).integers(0, 1800, RECORDS)]
+
+
+@pytest.fixture
+def visits(tmp_path):
+    return write(tmp_path / "visits.csv", {**records(), "person": WHO})
+
+
+def fit(path, *options, output="model.json"):
+    found = path.with_name(output)
+    return run("fit", path, "--target", "paid", "--epsilon", 2, "--output", found, *others("paid"), *options), found
+
+
+def test_people_are_protected_and_held_out_with_all_rows(visits):
+    done, path = fit(visits, "--group", "person", "--classes", "no,yes", "--max-rows", 3, "--scale-epsilon", 1)
+    assert done.exit_code == 0, done.stderr
+    people = np.unique(WHO).size
+    trained = people - round(0.2 * people)
+    assert f"for the {trained} people whose " in done.stdout
+    assert "(one person, with all rows, contributes to nothing" in done.stdout
+    content = json.loads(path.read_text("utf-8"))
+    assert "person" not in content["columns"]
+    assert content["privacy"]["unit"] == content["model"]["statement"]["unit"] == "person"
+    assert content["scaling"]["statement"]["records"] == content["model"]["statement"]["records"] == trained
+    assert content["privacy"]["epsilon"] <= 2.0
+    predicted = run("predict", path, visits, "--output", path.with_name("predicted.csv"))
+    assert predicted.exit_code == 0
+
+
+def test_numbers_are_ids_too(tmp_path):
+    table = write(tmp_path / "visits.csv", {**records(), "person": [int(name[1:]) for name in WHO]})
+    done, path = fit(table, "--group", "person", "--classes", "no,yes", "--as-is", "--holdout", 0)
+    assert json.loads(path.read_text("utf-8"))["model"]["statement"]["records"] == np.unique(WHO).size
+    assert "looks like the id" not in done.stdout
+    done, _ = fit(table, "--classes", "no,yes", "--as-is", output="rows.json")
+    assert "Note: Column 'person' looks like the id of a person, and repeats: one row is protected" in done.stdout
+    assert "Name it with --group." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--group", "nobody"], "group must be one of"),
+        (["--group", "paid"], "group must be one of"),
+        (["--max-rows", 3], "max rows must be omitted without --group"),
+        (["--group", "person", "--max-rows", 0], "max rows must be a whole number of at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(visits, options, message):
+    done, path = fit(visits, *options)
+    assert done.exit_code != 0
+    assert message in done.stderr.replace("\n", " ")
+    assert not path.exists()
+
+
+def test_a_row_without_a_person_is_refused(tmp_path):
+    gaps = ["" if k in (5, 9) else name for k, name in enumerate(WHO)]
+    done, path = fit(write(tmp_path / "visits.csv", {**records(), "person": gaps}), "--group", "person")
+    assert "column 'person' must have a value in every row, got '' in row 7, and no value in 1 more" in done.stderr
+    assert done.exit_code != 0
+    assert not path.exists()
