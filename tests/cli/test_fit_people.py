@@ -66,6 +66,6 @@ def test_wrong_options_are_refused(visits, options, message):
 def test_a_row_without_a_person_is_refused(tmp_path):
     gaps = ["" if k in (5, 9) else name for k, name in enumerate(WHO)]
     done, path = fit(write(tmp_path / "visits.csv", {**records(), "person": gaps}), "--group", "person")
-    assert "column 'person' must have a value in every row, got '' in row 7, and no value in 1 more" in done.stderr
+    assert "group 'person' must have a value in every row, got 2 gap(s), the first '' in row 7." in done.stderr
     assert done.exit_code != 0
     assert not path.exists()

@@ -98,12 +98,13 @@ def test_a_parquet_file_has_the_same_schema(data, schema, tmp_path):
 def test_a_fit_by_a_schema_spends_all_on_the_model(model, schema):
     done, path = model
     assert "PrivateScaler" not in done.output
-    assert re.search(r"^Certified: ε = 0\.9\d+ at δ = 1e-05, for the 3200 rows that trained", done.stdout, re.M)
-    rows = "The file has 4000 rows of 1600 people: each row is protected by itself, not all rows of a person together."
-    assert f"Note: {rows}\n" in done.stdout
+    assert re.search(
+        r"^Certified: ε = 0\.9\d+ at δ = 1e-05, for the 1280 people whose \d+ rows trained", done.stdout, re.M
+    )
     content = json.loads(path.read_text("utf-8"))
     assert content["schema"] == cs.Schema.load(schema).to_dict()
     assert content["scaling"] is None
+    assert (content["privacy"]["unit"], content["model"]["statement"]["records"]) == ("person", 1280)
 
 
 def test_a_model_file_predicts_raw_tables(data, model, tmp_path):
@@ -193,7 +194,7 @@ def test_a_person_without_a_name_is_refused(data, schema, tmp_path):
     done, path = fit(tmp_path / "gaps.csv", schema, "--quiet")
     assert (
         done.stderr
-        == f"Error: group 'person' of {tmp_path / 'gaps.csv'} must name the person of every row, got 2 gap(s).\n"
+        == f"Error: group 'person' of {tmp_path / 'gaps.csv'} must name the person of every row, got 2 row(s) without an id.\n"
     )
     assert not path.exists()
     said = run(

@@ -164,13 +164,13 @@ def test_rows_that_change_places_are_refused(how, reads):
         logistic(how).fit(changing(X, reads, lambda block: block[::-1]), constant(Y))
 
 
-@pytest.mark.parametrize("name", ["y", "weights"])
+@pytest.mark.parametrize("name", ["y", "weights", "groups"])
 def test_labels_that_change_places_are_refused(name):
     """Labels are read twice, by the survey and when they are encoded."""
-    tables = {"y": Y, "weights": np.linspace(0.5, 1.5, N)}
+    tables = {"y": Y, "weights": np.linspace(0.5, 1.5, N), "groups": np.arange(N) // 2}
     read = {key: (changing(own, 1, np.flip) if key == name else constant(own)) for key, own in tables.items()}
-    with pytest.raises(ValueError, match="X, y and sample_weight must be the same whenever they are read"):
-        logistic().fit(constant(X), read["y"], read["weights"])
+    with pytest.raises(ValueError, match="X, y, sample_weight and groups must be the same whenever they are read"):
+        logistic().fit(constant(X), read["y"], read["weights"], groups=read["groups"])
 
 
 @pytest.mark.parametrize("change", [lambda block: block[:-1], lambda block: np.concatenate([block, block[:9]])])

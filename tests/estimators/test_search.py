@@ -219,6 +219,22 @@ def test_a_search_is_charged_as_one_release(tmp_path):
         found.fit(X, Y)
 
 
+def test_people_are_held_out_with_all_rows(monkeypatch):
+    """Everybody trains or is held out, and the statement counts people."""
+    people = RNG.integers(0, 900, 2000)
+    splits = []
+    monkeypatch.setattr(search, "_run_trials", lambda candidates, split, *_: splits.append(split) or best)
+    best = search._Trial(0.5, 0, clone(MODEL))
+    found = PrivateSearchCV(MODEL, GRID, 2.0, 1e-5, n_iter=3).fit(X, Y, groups=people)
+    train, held = splits[0]
+    assert train.X.shape[0] + held.X.shape[0] == 2000
+    assert not set(train.groups.tolist()) & set(held.groups.tolist())
+    size = np.unique(people).size
+    assert (train.records, held.records) == (size - round(0.2 * size), round(0.2 * size))
+    assert (found.statement_.unit, found.statement_.records) == ("person", size)
+    assert found.statement_.certified <= 2.0
+
+
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_scores_have_the_noise_of_their_certificate(adjacency):
     """Zeroing a record out moves the sum by at most ½, replacing it by 1: 4,000 scores have deviation change/(μ·n).
@@ -231,6 +247,20 @@ def test_scores_have_the_noise_of_their_certificate(adjacency):
     expected = (1.0 if adjacency == "replace-one" else 0.5) / (0.1 * 100)
     assert np.std(scores) == pytest.approx(expected, rel=5.5 / math.sqrt(8000))
     assert np.mean(scores) == pytest.approx(model.score(X[:100], Y[:100]), abs=5.5 * expected / math.sqrt(4000))
+
+
+def test_a_person_counts_once_in_a_score():
+    """One person with 1,000 rows, all wrong, is one of 101; the order of the rows does not matter."""
+    model = LogisticRegression().fit(X, Y)
+    target = model.predict(X[:1100])
+    target[100:] = ~target[100:]
+    people = np.minimum(np.arange(1100), 100)
+    privacy = Privacy(2.0**40, "replace-one", spawn(3, 1)[0].noise)
+    scored = [
+        private_score(model, X[:1100][order], target[order], SCORINGS["accuracy"], privacy, people[order])
+        for order in (np.arange(1100), RNG.permutation(1100))
+    ]
+    assert scored == pytest.approx([100 / 101] * 2, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", SCORINGS)

@@ -53,6 +53,20 @@ def test_charges_add_up_and_the_limit_refuses(budget):
     assert budget.left().epsilon == 0
 
 
+def test_rows_and_people_do_not_mix(budget):
+    """Several rows of a person, each protected by itself, reveal more than their statements say of one."""
+    assert budget.to_dict()["unit"] is None
+    budget.charge(point_statement("visits", 100, 0.1, 1e-7, "zero-out", "person"))
+    before = budget.path.read_bytes()
+    with pytest.raises(cs.BudgetError, match="adds up releases that protect people, got one that protects records;"):
+        budget.charge(point())
+    assert budget.path.read_bytes() == before
+    model = PrivateScaler(0.3, 1e-6, budget=budget).fit(np.tile(X, (10, 1)), groups=np.arange(4000) // 2)
+    assert [charge.unit for charge in budget.charges()] == ["person"] * 2
+    assert (budget.charges()[1].records, model.statement_.unit) == (2000, "person")
+    assert budget.to_dict()["unit"] == "person"
+
+
 def test_a_charge_says_who_spent_what_when_on_which_data(budget):
     charge = budget.charge(point(), data="abc")
     assert (charge.what, charge.records, charge.epsilon, charge.delta, charge.data) == ("thing", 100, 0.1, 1e-7, "abc")

@@ -155,7 +155,7 @@ REFUSED = {
     "no columns": (lambda: learn_levels({}, 1.0, 1e-6), "columns must be a dict of at least one column, got {}."),
     "rows": (lambda: learn_levels({"a": [1, 2], "b": [1]}, 1.0, 1e-6), "columns and groups must have the same number of rows, above 0, got {1, 2}."),
     "no rows": (lambda: learn_levels({"a": []}, 1.0, 1e-6), "columns and groups must have the same number of rows, above 0, got {0}."),
-    "person without a name": (lambda: learn_levels({"a": [1, 2]}, 1.0, 1e-6, groups=["ann", ""]), "groups must name the person of every row, got 1 gap(s)."),
+    "person without a name": (lambda: learn_levels({"a": [1, 2]}, 1.0, 1e-6, groups=["ann", ""]), "groups must name the person of every row, got 1 row(s) without an id."),
     "text": (lambda: learn_ranges({"a": ["x"] * 5000}, 1.0, 1e-6), "column 'a' must hold numbers, got 'x'."),
     "few": (lambda: learn_ranges({"a": [1, 2, 3]}, 1.0, 1e-6), "columns must have more than 3 records to learn 1 range(s) at ε = 1; no budget was spent."),
     "epsilon": (lambda: learn_levels({"a": [1]}, 0, 1e-6), "epsilon must be a number above 0, got 0."),

@@ -18,8 +18,7 @@ from clipsilon.estimators.evaluation import PrivateScores
 from clipsilon.estimators.evaluation.result import INTERVALS, NAMES
 from clipsilon.estimators.noise_spread import RUNS, noise_margins
 from clipsilon.estimators.total import TotalPrivacy, total_privacy
-from clipsilon.privacy.certificate import ADJACENCIES
-from clipsilon.privacy.statement import Statement, format_epsilon
+from clipsilon.privacy.statement import Statement, format_epsilon, neighbours
 from clipsilon.privacy.warning import PrivacyWarning
 from clipsilon.report.charts import Array, Cell, Chart, Table
 from clipsilon.report.drawing import draw, render
@@ -262,18 +261,18 @@ def _privacy(about: _Subject) -> list[str]:
 
 def _plain_words(total: TotalPrivacy) -> list[str]:
     """Say what ε and δ mean for one person."""
-    neighbours = f"One person more or less means here: {ADJACENCIES[total.adjacency]}."
+    difference = f"One person more or less means here: {neighbours(total.adjacency, total.unit)}."
     if not math.isfinite(total.epsilon):
         words = f"Nothing is certified: {' '.join(total.faults) or 'no step has a certificate.'}"
         if math.isfinite(total.nominal):
             words += f" With this mended it would be ε = {format_epsilon(total.nominal)}."
-        return [words, neighbours]
+        return [words, difference]
     found = detection_limit(total.epsilon, total.delta, 0.01)
     return [
         f"Proven: ε = {format_epsilon(total.epsilon)} at δ = {total.delta:.4g}. Whoever sees this page and the model, "
         "and knows everybody else's data, can hardly tell whether one given person took part: a test that wrongly "
         f"accuses 1 in 100 people who did not finds at most {100 * found:.3g} in 100 of those who did.",
-        neighbours,
+        difference,
     ]
 
 

@@ -98,23 +98,21 @@ class _Charge(NamedTuple):
 
 
 def _plan_charge(
-    budget: Budget | str | PathLike[str] | None,
-    epochs: int | None,
-    rule: Rule,
-    records: int,
-    seeds: tuple[Any, Any],
-    people: tuple[bool, int | None],
+    budget: Budget | str | PathLike[str] | None, epochs: int | None, rule: Rule, records: int, about: dict[str, Any]
 ) -> _Charge | None:
-    """Return what a budget file is charged with, None without one.
-
-    `seeds` are generators that were given, or None; `people` is whether there are groups, with `max_rows`.
-    """
+    """Return what a budget file is charged with, None without one; `about` comes from `_terms`."""
     if budget is None:
         if epochs is not None:
             raise ValueError(f"epochs must be left out without a budget, got {epochs!r}.")
         return None
+    return _Charge(budget, checks.count("epochs", epochs), rule, records, **about)
+
+
+def _terms(seeds: tuple[Any, Any], grouping: Grouping | None, max_rows: int | None) -> dict[str, Any]:
+    """Return what a statement must say of a training; `seeds` are the generators that were given, or None."""
     is_seeded, is_guessable = (given is not None for given in seeds)
-    return _Charge(budget, checks.count("epochs", epochs), rule, records, is_seeded, is_guessable, *people)
+    people = {"has_people": grouping is not None, "max_rows": max_rows}
+    return {"is_seeded": is_seeded, "is_guessable": is_guessable, **people}
 
 
 @dataclass
@@ -127,10 +125,10 @@ class _Training:
     state: BatchState
     lineage: Lineage
     dataset: Any
-    is_seeded: bool  # whether the noise can be drawn again
-    is_guessable: bool  # whether the batches can be drawn again
     parameters: int  # entries of all parameters that are trained
     is_ghost: bool  # whether the rounding of sums is charged
+    is_seeded: bool  # whether the noise can be drawn again
+    is_guessable: bool  # whether the batches can be drawn again
     guard: Guard | None = None
     has_people: bool = False  # whether records are people with several rows
     max_rows: int | None = None
@@ -302,32 +300,20 @@ class PrivacyEngine:
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
         self._delta = checks.open_fraction("delta", delta)
-        seeds, people = (noise_generator, data_loader.generator), (grouping is not None, max_rows)
-        planned = _plan_charge(budget, epochs, rule, records, seeds, people)
-        self._charge(planned, optimizer, grad_sample_mode == "ghost", processes.is_first)
+        about = _terms((noise_generator, data_loader.generator), grouping, max_rows)
+        planned = _plan_charge(budget, epochs, rule, records, about)
+        is_ghost = grad_sample_mode == "ghost"
+        self._charge(planned, optimizer, is_ghost, processes.is_first)
         state = BatchState(fetches_ahead=bool(data_loader.num_workers))
-        noise = ExactNoise(plan_grid(rule, grad_sample_mode == "ghost"), make_stream(noise_generator))
+        noise = ExactNoise(plan_grid(rule, is_ghost), make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
         private.groups, private.has_people = clip_groups(clipping, inner, private.trained), grouping is not None
         batches = PrivateBatchSampler(
             sampling_of(rule), records, make_batch_stream(data_loader, processes), state, processes, grouping
         )
         made = _model_and_criterion(inner, private, criterion, loss_reduction)
-        self._training = _Training(
-            rule,
-            records,
-            batches,
-            state,
-            private.lineage,
-            data_loader.dataset,
-            is_seeded=noise_generator is not None,
-            is_guessable=data_loader.generator is not None,
-            parameters=private.parameters,
-            is_ghost=isinstance(private, GhostOptimizer),
-            guard=made[0].guard,
-            has_people=grouping is not None,
-            max_rows=max_rows,
-        )
+        own = private.lineage, data_loader.dataset, private.parameters
+        self._training = _Training(rule, records, batches, state, *own, is_ghost, guard=made[0].guard, **about)
         _begin_lineage(self._training, inner, private, planned)
         if is_uncapped(rule):
             warnings.warn(_NO_CAP, PrivacyWarning, stacklevel=2)
