@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
+import clipsilon as cs
 from command_line import run
 from fitted_tables import RECORDS, others, records, write
 
 WHO = [f"p{k}" for k in np.random.default_rng(4).integers(0, 1800, RECORDS)]
+AGES = np.random.default_rng(5).integers(18, 90, RECORDS)
 
 
 @pytest.fixture
@@ -69,3 +71,22 @@ def test_a_row_without_a_person_is_refused(tmp_path):
     assert "group 'person' must have a value in every row, got 2 gap(s), the first '' in row 7." in done.stderr
     assert done.exit_code != 0
     assert not path.exists()
+
+
+def test_a_schema_names_the_people_of_a_whole_fit(tmp_path):
+    """The split, the charge, the model and its evaluation are all about people."""
+    table = write(tmp_path / "visits.csv", {"age": AGES, "person": WHO, "late": np.where(AGES > 40, "yes", "no")})
+    schema, budget = tmp_path / "schema.toml", cs.Budget(tmp_path / "people.budget", 3.0, 1e-4)
+    cs.Schema({"age": cs.tables.Number(18, 90)}, target="late", group="person").save(schema)
+    how = ["--target", "late", "--classes", "no,yes", "--schema", schema, "--epsilon", 1, "--quiet"]
+    more = ["--evaluate-epsilon", 2, "--budget", budget.path, "--max-rows", 2, "--format", "json"]
+    done = run("fit", table, *how, *more, "--output", tmp_path / "model.json")
+    assert done.exit_code == 0, done.stderr
+    found, people = json.loads(done.stdout), np.unique(WHO).size
+    trained = people - round(0.2 * people)
+    assert (found["privacy"]["unit"], found["statements"][-1]["records"]) == ("person", trained)
+    assert (found["evaluation"]["statement"]["unit"], found["evaluation"]["people"]) == ("person", people - trained)
+    charge = budget.charges()[0]
+    assert (charge.unit, charge.records, charge.epsilon) == ("person", trained, 2.0)
+    other = run("fit", table, *how, "--group", "age", "--output", tmp_path / "other.json")
+    assert f"group must be 'person', as in {schema}, got 'age'." in other.stderr.replace("\n", " ")
