@@ -117,7 +117,7 @@ def test_no_more_is_certified_than_was_asked_for(epsilon, delta):
 
 
 def learn(table, std, noise):
-    return scaler._learn(partial(scaler.balances, table), *table.shape, std, noise)
+    return scaler._learn(scaler._Counted(*table.shape, partial(scaler.balances, table), lambda key: None), std, noise)
 
 
 def test_the_noise_is_whole_and_as_large_as_stated(monkeypatch):
