@@ -33,7 +33,7 @@ EPOCHS = 10  # least number of epochs per call; more until ENTRIES are read, so 
 ENTRIES = 54_000_000
 SIZES = {(60_000, 9): (100, 150), (60_000, 500): (20, 32), (20_000, 5_000): (11, 16)}  # ratios wanted with 1, 2 threads
 # What clipping and noise may cost over neither, and exact sums and noise over floating point, by number of columns:
-# rounding to the grid takes three operations per entry where a plain sum takes one, which wide rows hide behind memory.
+# rounding to the grid takes an operation more per entry, which wide rows hide behind memory.
 MOST = {9: (1.6, 1.4), 500: (1.3, 1.2), 5_000: (1.3, 1.05)}
 QUICK_SIZES = {(2_000, 9): (None, None), (1_000, 500): (None, None)}
 

@@ -34,6 +34,7 @@ VERDICTS = {
     "ours-frontier-quadratic": ["does not hold", "does not hold", "holds", "holds", "holds"],
     "ours-frontier-credit": ["does not hold", "does not hold", "holds", "does not hold", "holds"],
     "ours-frontier-imbalanced": ["does not hold", "does not hold", "holds"],
+    "ours-frontier-skewed": ["does not hold", "holds"],
     "paper1-fig1-first": ["holds", "holds", "holds with a remark"],
     "paper1-fig1-second": ["holds with a remark", "holds with a remark"],
     "paper1-fig1-third": ["holds with a remark", "holds with a remark"],

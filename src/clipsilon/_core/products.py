@@ -43,6 +43,26 @@ def _fused_of(a, b, c):
     return lambda a, b, c: _fma(np.float64(a), np.float64(b), c)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def bits_of(typing: Any, number: Any) -> Any:
+    """Return the 64 bits of a float as an integer; of compiled code only."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _WORD)
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def from_bits(typing: Any, bits: Any) -> Any:
+    """Return the float that has these 64 bits; of compiled code only."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _DOUBLE)
+
+    return types.float64(types.int64), generate
+
+
 def dot(x: NDArray[Any], y: NDArray[Any]) -> float:
     """Return Σ x_j·y_j over the entries of x; y may be longer."""
     return float(np.dot(x.astype(np.float64), y[: x.size].astype(np.float64)))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clipsilon._core.checks import compressed, frozen
-from clipsilon._core.products import dot_from, fused, measure_eight, measure_row
+from clipsilon._core.products import bits_of, dot_from, from_bits, fused, measure_eight, measure_row
 from clipsilon._core.vectors import norm
 
 Array = NDArray[np.float64]
@@ -248,14 +248,25 @@ def _entries(features, rows, j):
 
 
 @register_jitable(**_INLINE)
-def _combined(rates, x, r):
-    first = ((fused(rates[0], x[0], r) - r) + (fused(rates[1], x[1], r) - r)) + (
-        (fused(rates[2], x[2], r) - r) + (fused(rates[3], x[3], r) - r)
+def _plain_sum(rates, x):
+    first = fused(rates[0], x[0], rates[1] * x[1]) + fused(rates[2], x[2], rates[3] * x[3])
+    return first + (fused(rates[4], x[4], rates[5] * x[5]) + fused(rates[6], x[6], rates[7] * x[7]))
+
+
+@register_jitable(**_INLINE)
+def _whole_sum(rates, x, r):
+    """Return the sum of eight products, each rounded to a whole number.
+
+    Between 2^52 and 2^53 the bits of floats are consecutive integers. So the bits of products that were added to
+    r = 1.5·2^52 add up to the sum that is wanted, which is smaller than 2^51, and to eight times those of r.
+    """
+    first = (bits_of(fused(rates[0], x[0], r)) + bits_of(fused(rates[1], x[1], r))) + (
+        bits_of(fused(rates[2], x[2], r)) + bits_of(fused(rates[3], x[3], r))
     )
-    second = ((fused(rates[4], x[4], r) - r) + (fused(rates[5], x[5], r) - r)) + (
-        (fused(rates[6], x[6], r) - r) + (fused(rates[7], x[7], r) - r)
+    second = (bits_of(fused(rates[4], x[4], r)) + bits_of(fused(rates[5], x[5], r))) + (
+        bits_of(fused(rates[6], x[6], r)) + bits_of(fused(rates[7], x[7], r))
     )
-    return first + second
+    return from_bits(first + second - 7 * bits_of(r)) - r
 
 
 @overload(measure, jit_options=_INLINE)
@@ -284,8 +295,12 @@ def _add_rows(features, drawn, span, scratch, which, rounding, total):
         eights = (last - first) // 8 * 8
         for k in range(0, eights, 8):
             rows, rates = _eight(drawn, first + k), _eight(scratch[which], k)
-            for j in range(total.size):
-                total[j] += _combined(rates, _entries(features, rows, j), rounding)
+            if rounding == 0.0:
+                for j in range(total.size):
+                    total[j] += _plain_sum(rates, _entries(features, rows, j))
+            else:
+                for j in range(total.size):
+                    total[j] += _whole_sum(rates, _entries(features, rows, j), rounding)
         for k in range(eights, last - first):
             add_row(features, drawn[first + k], scratch[which, k], rounding, total, 0)
 

@@ -21,6 +21,7 @@ FRONTIERS = {
     "ours-frontier-quadratic": "On the quadratic problem",
     "ours-frontier-credit": "On credit data",
     "ours-frontier-imbalanced": "With few labels of one kind, in one pass",
+    "ours-frontier-skewed": "With skewed targets, in one pass",
 }
 
 Results = Mapping[str, Result]
