@@ -75,7 +75,7 @@ def test_the_package_knows_that_they_are_convex(loss):
         (cs.losses.Pinball(0.8), lambda y: np.quantile(y, 0.8, method="inverted_cdf")),
         (cs.losses.Pinball(0.1), lambda y: np.quantile(y, 0.1, method="inverted_cdf")),
     ],
-    ids=str,
+    ids=["counts", "amounts", "upper", "lower"],
 )
 def test_the_minimiser_is_what_the_loss_is_for(loss, statistic):
     y = np.random.default_rng(0).gamma(2.0, 3.0, 101)
