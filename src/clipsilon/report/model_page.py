@@ -38,8 +38,8 @@ _UNCOVERED = (
 )
 _NOISE = (
     f"The noise interval is where a coefficient would be without noise. It is found by repeating the fit {RUNS} times "
-    "on made-up records with independent columns, which costs no budget; for correlated columns it is too narrow. It "
-    "says nothing about other samples of people, nor about what clipping changes in every fit."
+    "on made-up records, some of whose columns are empty because noise moves their coefficients most; that costs no "
+    "budget. It says nothing about other samples of people, nor about what clipping changes in every fit."
 )
 _NO_NOISE = "How far noise moves the coefficients was not computed for this model."
 _NOT_EVALUATED = (
