@@ -236,15 +236,24 @@ def test_what_the_schema_does_not_cover_is_counted(data, schema, tmp_path):
 
 
 def test_a_schema_an_edit_and_a_fit_come_close_to_a_model_without_privacy(tmp_path):
-    """ε = 1 costs less than 0.01 of AUC, of rows; the seed is fixed. (benchmarks/real_tables.py has other splits.)"""
+    """ε = 1, of people, costs less than 0.01 of AUC on average over eight splits and fits, with fixed seeds."""
     data, schema = write(tmp_path / "visits.csv", messy()), tmp_path / "schema.toml"
     assert run("schema", data, "--target", "late", "--group", "person", "--output", schema).exit_code == 0
     edited = edit(schema, tmp_path, "range = [18, ", "range = [16, ")
-    done, _ = fit(data, edited, "--seed", 0, "--format", "json", "--quiet")
-    assert done.exit_code == 0, done.output
-    private = {one["measure"]: one["model"] for one in json.loads(done.stdout)["quality_not_private"]}["AUC"]
-    frame = pd.read_csv(data)
-    train, held = (frame.iloc[rows] for rows in split(len(frame), 0.2, np.random.SeedSequence(0).generate_state(3)[0]))
+    costs = []
+    for seed in range(8):
+        done, _ = fit(data, edited, "--seed", seed, "--format", "json", "--quiet", output=f"{seed}.json")
+        assert done.exit_code == 0, done.output
+        private = {one["measure"]: one["model"] for one in json.loads(done.stdout)["quality_not_private"]}["AUC"]
+        costs.append(usual_auc(pd.read_csv(data), seed) - private)
+    assert np.mean(costs) < 0.01
+
+
+def usual_auc(frame, seed):
+    """Return what scikit-learn's usual pipeline achieves without privacy on the people that `fit` holds out."""
+    names, people = np.unique(frame["person"], return_inverse=True)
+    parts = split(len(names), 0.2, np.random.SeedSequence(seed).generate_state(1)[0])
+    train, held = (frame[np.isin(people, part)] for part in parts)
     texts, numbers = ["region", "occupation", "channel", "product", "member"], ["amount", "age", "joined", "last_visit"]
 
     def to_numbers(table):
@@ -257,4 +266,4 @@ def test_a_schema_an_edit_and_a_fit_come_close_to_a_model_without_privacy(tmp_pa
     )
     usual = make_pipeline(FunctionTransformer(to_numbers), encoded, LogisticRegression(max_iter=1000))
     usual.fit(train, train["late"])
-    assert private > roc_auc_score(held["late"] == "yes", usual.predict_proba(held)[:, 1]) - 0.01
+    return roc_auc_score(held["late"] == "yes", usual.predict_proba(held)[:, 1])

@@ -263,7 +263,7 @@ _SUMMED = [  # one for each way of summing, as each takes seconds to compile
     (cs.losses.SquaredError(l2=50.0), Norm(1e-3), "sparse"),
     (cs.losses.Logistic(l2=0.1), Normalise(1.0), "dense"),
     (cs.losses.Softmax(2, l2=5.0), Norm(1.0), "sparse"),
-    (cs.losses.Quadratic(2.0), PerClass(0.5, 2), "dense"),
+    (cs.losses.Softmax(2), PerClass(0.5, 2), "dense"),
 ]
 
 

@@ -243,16 +243,18 @@ def test_digests_and_fingerprints_tell_rows_labels_and_weights_apart():
     found = {
         targets_fingerprint(*columns)
         for columns in (
-            (Y, None),
-            (Y[::-1], None),
-            (Y, Y),
-            (words, None),
-            (words[::-1], None),
-            (words.astype(str), None),
+            (Y, None, None),
+            (Y[::-1], None, None),
+            (Y, Y, None),
+            (Y, Y, Y),
+            (words, None, None),
+            (words[::-1], None, None),
+            (words.astype(str), None, None),
         )
     }
-    assert len(found) == 6
-    assert targets_fingerprint(words, Y) == targets_fingerprint(np.array(words.tolist(), dtype=object), Y.copy())
+    assert len(found) == 7
+    copies = np.array(words.tolist(), dtype=object), Y.copy(), None
+    assert targets_fingerprint(words, Y, None) == targets_fingerprint(*copies)
 
 
 # -- records that must not change each other ----------------------------------------------------------------------------
@@ -346,7 +348,8 @@ def task(done, draws, before):
     common = chunk_runner._ChunkStep(
         job, False, None, remote.Step(done, models, RULE.clip, grid, 0, []), this_machine()
     )
-    return chunk_runner._track_chunk(draws, common, before, X, (Y.astype(float), None), know_rows(7, X))
+    own = chunk_runner._Targets(Y.astype(float), None, None)
+    return chunk_runner._track_chunk(draws, common, before, X, own, know_rows(7, X))
 
 
 def assert_equal(found, expected):

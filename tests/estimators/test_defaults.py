@@ -104,7 +104,7 @@ def test_batches_follow_the_work():
     ((5, 0, 1.0, 1e-5), "columns must be a whole number of at least 1, got 0"),
     ((5, 3, 0.0, 1e-5), "epsilon must be a number above 0, got 0.0"),
     ((5, 3, 1.0, 1.0), "delta must be a number above 0 and below 1, got 1.0"),
-    ((5, 3, 1.0, 1e-5, "cubic"), "labels must be one of 'binary', 'class', 'real', 'none', got 'cubic'"),
+    ((5, 3, 1.0, 1e-5, "cubic"), "labels must be one of 'binary', 'class', 'nonnegative', 'real', 'none', got 'cubic'"),
 ])  # fmt: skip
 def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):

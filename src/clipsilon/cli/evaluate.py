@@ -16,7 +16,7 @@ from clipsilon.cli.columns import column_names, read_columns
 from clipsilon.cli.encoded_tables import read_inputs
 from clipsilon.cli.errors import plain_errors, stoppable
 from clipsilon.cli.model_kinds import predicts_classes
-from clipsilon.cli.options import format_option, report_option
+from clipsilon.cli.options import format_option, group_option, report_option
 from clipsilon.cli.tables import read_people
 from clipsilon.cli.target_column import whole_labels
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need 
 @click.option("--target", help="Column with the truth; default: the model's target.")
 @click.option("--epsilon", type=float, required=True, help="ε of this evaluation.")
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of this evaluation.")
-@click.option("--group", metavar="COLUMN", help="Column that names the person, who is protected with all their rows.")
+@group_option
 @click.option("--held-out", is_flag=True, help="State that nobody in FILE is among those who trained the model.")
 @click.option("--seed", type=int, help="Seed that makes the evaluation repeatable; not for release.")
 @report_option

@@ -24,6 +24,7 @@ from clipsilon.cli.model_kinds import MODELS, predicts_classes
 from clipsilon.cli.options import (
     adjacency_option,
     format_option,
+    group_option,
     ignore_option,
     parse_numbers,
     quiet_option,
@@ -104,11 +105,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
 )
 @click.option("--quantile", type=float, help="Quantile that model quantile predicts; default: 0.5.")
 @ignore_option
-@click.option(
-    "--group",
-    metavar="COLUMN",
-    help="Column that names the person of a row: people are protected, not rows. Default: the schema's group.",
-)
+@group_option
 @click.option("--max-rows", type=int, help="Largest number of rows used per person; default: all.")
 @click.option("--scale-epsilon", type=float, help="Part of ε for learning the columns' scales; default: a tenth.")
 @click.option(

@@ -50,6 +50,11 @@ plot_option = click.option(
     callback=_check_picture,
     help="Write a figure to this .png, .svg or .pdf file.",
 )
+group_option = click.option(
+    "--group",
+    metavar="COLUMN",
+    help="Column that names the person of a row, who is protected with all rows.",
+)
 ignore_option = click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be repeated.")
 confidence_option = click.option(
     "--confidence", type=float, default=0.95, show_default=True, help="Confidence of the demonstrated ε."

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clipsilon._core.storage import write_atomically
 from clipsilon.cli.columns import column_names, finite, read_raw
 from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
-from clipsilon.cli.options import ignore_option
+from clipsilon.cli.options import group_option, ignore_option
 from clipsilon.tables.cells import to_texts
 from clipsilon.tables.propose import NOT_PRIVATE, Proposal, propose_schema
 from clipsilon.tables.ranges import round_outward
@@ -26,7 +26,7 @@ _MOST_CLASSES = 20  # different values of a target that are taken for classes
 @click.command("schema")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--target", required=True, help="Column to predict.")
-@click.option("--group", help="Column that names the person of a row; never a feature.")
+@group_option
 @ignore_option
 @click.option(
     "--output",
