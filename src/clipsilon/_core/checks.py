@@ -7,6 +7,7 @@ what was expected, and the value.
 
 from __future__ import annotations
 
+import math
 import operator
 from decimal import Decimal
 from numbers import Real
@@ -283,7 +284,8 @@ def id_text(one: object) -> object:
         raise TypeError("an object that equals nothing else would make each row a person")
     if not isinstance(one, Real | Decimal):
         return one
-    return str(int(one)) if one == int(one) else str(float(one))
+    whole = math.trunc(one)
+    return str(whole) if one == whole else str(float(one))
 
 
 def _count_gaps(value: object, ids: NDArray[Any]) -> int:
