@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,11 +18,13 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 import clipsilon as cs
 from clipsilon.cli.fit import split
 from clipsilon.estimators import model_files as models
+from clipsilon.estimators import total_privacy
 from clipsilon.tables.propose import NOT_PRIVATE
 from command_line import run
 from messy_tables import messy, write
 
 ROWS, PEOPLE = 4000, 1600
+RULE = cs.DPGD(cs.schedules.Constant(0.5), lipschitz=1.0, noise_std=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +32,22 @@ def data(tmp_path_factory):
     return write(tmp_path_factory.mktemp("messy") / "visits.csv", messy(rows=ROWS, people=PEOPLE))
 
 
+PROPOSED = "proposed = true\n"
+
+
 @pytest.fixture(scope="module")
-def schema(data):
-    path = data.parent / "schema.toml"
+def proposed(data):
+    path = data.parent / "proposed.toml"
     done = run("schema", data, "--target", "late", "--group", "person", "--output", path)
     assert done.exit_code == 0, done.output
+    return path
+
+
+@pytest.fixture(scope="module")
+def schema(data, proposed):
+    """Return a schema that somebody has checked."""
+    path = data.parent / "schema.toml"
+    path.write_text(proposed.read_text("utf-8").replace(PROPOSED, ""), "utf-8")
     return path
 
 
@@ -92,15 +106,31 @@ def test_a_parquet_file_has_the_same_schema(data, schema, tmp_path):
         "schema", tmp_path / "visits.parquet", "--target", "late", "--group", "person", "--output", tmp_path / "s.toml"
     )
     assert done.exit_code == 0, done.output
-    assert cs.Schema.load(tmp_path / "s.toml") == cs.Schema.load(schema)
+    assert replace(cs.Schema.load(tmp_path / "s.toml"), proposed=False) == cs.Schema.load(schema)
+
+
+def test_nothing_is_certified_by_a_schema_that_nobody_has_checked(data, proposed, tmp_path):
+    assert f"until then, a fit certifies nothing.\n{PROPOSED}" in proposed.read_text("utf-8")
+    done, path = fit(data, proposed, "--evaluate-epsilon", 1, "--format", "json", output="unchecked.json")
+    told = json.loads(done.stdout)
+    assert told["privacy"]["epsilon"] is None
+    assert told["privacy"]["nominal"] <= 1
+    assert [one["certified_epsilon"] for one in (*told["statements"], told["evaluation"]["statement"])] == [None, None]
+    pipeline = cs.load_model(path)
+    assert pipeline[0].schema.proposed
+    with pytest.warns(cs.PrivacyWarning, match="Learnt from the data without budget: SchemaEncoder"):
+        assert total_privacy([pipeline[0], cs.account(RULE, 100, 5, 1e-5)]).epsilon == np.inf
+    cs.Budget(tmp_path / "budget", 3.0, 1e-4)
+    done, path = fit(data, proposed, "--budget", tmp_path / "budget", output="charged.json")
+    assert done.exit_code == 1
+    assert not path.exists()
+    assert cs.Budget(tmp_path / "budget").charges() == []
 
 
 def test_a_fit_by_a_schema_spends_all_on_the_model(model, schema):
     done, path = model
     assert "PrivateScaler" not in done.output
-    assert re.search(
-        r"^Certified: ε = 0\.9\d+ at δ = 1e-05, for the 1280 people whose \d+ rows trained", done.stdout, re.M
-    )
+    assert re.search(r"^Certified: ε = 0\.9\d+ at δ = 1e-05, for the 1280 people who trained", done.stdout, re.M)
     content = json.loads(path.read_text("utf-8"))
     assert content["schema"] == cs.Schema.load(schema).to_dict()
     assert content["scaling"] is None
@@ -118,7 +148,8 @@ def test_a_model_file_predicts_raw_tables(data, model, tmp_path):
     done = run("predict", path, tmp_path / "new.csv")
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines()[0] == (
-        "Note: 3 of 4000 rows have a level of 'region' that the schema does not list: they count as other."
+        "Note: 3 of 4000 rows have a level of 'region' that the schema does not list: they count as other "
+        "(counted without noise: not private)."
     )
     shown = [float(line.split(",")[2]) for line in done.stdout.splitlines()[1:]]
     assert shown == pipeline.predict_proba(new)[:, 1].tolist()

@@ -1,5 +1,6 @@
 """People with several rows: gathered, sampled, averaged and clipped as the plain reference does it."""
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -11,12 +12,14 @@ from scipy import sparse
 
 import clipsilon as cs
 import reference
+from clipsilon._core import checks
 from clipsilon.engine import remote
 from clipsilon.engine.arrays import Records
 from clipsilon.engine.batch import add_penalties
 from clipsilon.engine.grid import LARGEST, scaling, step_grid
 from clipsilon.engine.means import gradient_norms, mean_gradient, mean_loss, record_gradients
 from clipsilon.engine.threads import step_threads
+from clipsilon.estimators.people import hash_people
 from clipsilon.rules.clipping import Norm, Normalise, PerClass
 from clipsilon.rules.feedback import NoFeedback
 from clipsilon.rules.noise import Gaussian
@@ -106,6 +109,18 @@ def test_the_first_rows_of_a_person_are_kept_whatever_others_have():
     assert both.features.ravel().tolist() == [0, 2, 1, 3]
     fewer = cs.Problem(x[:4], loss=cs.losses.Quadratic(), groups=ids[:4], max_rows=2)
     assert fewer.features.ravel().tolist() == [0, 2, 1, 3]
+
+
+def test_an_id_is_the_same_as_a_number_and_as_text():
+    """As pandas reads a column of a long file, piece by piece; the digests are what Dask's chunks are compared by."""
+    ids = np.array([1, "1", 1.0, Decimal("1.00"), "2", 2, 0.5, "0.5", "ann", 10**400], dtype=object)
+    people = checks.people("groups", ids, len(ids))
+    assert people.tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 3, 4]
+    digests = hash_people(ids, len(ids), key=7)
+    np.testing.assert_array_equal(digests[:, None] == digests, people[:, None] == people)
+    for odd in ([1, np.inf], [object(), object()]):
+        with pytest.raises(ValueError, match=r"^groups must (name the person|hold numbers or text)"):
+            checks.people("groups", np.array(odd, dtype=object), 2)
 
 
 @pytest.mark.parametrize("ids", [np.arange(300), [f"p{k}" for k in range(300)], np.arange(300.0)[::-1]])

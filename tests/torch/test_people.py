@@ -6,6 +6,7 @@ import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 
+from clipsilon.engine.checkpoint import CheckpointError
 from private_training import Training, flat, records
 
 WHO = np.sort(np.concatenate((np.arange(15), np.random.default_rng(0).integers(0, 15, 25))))
@@ -108,6 +109,43 @@ def test_rows_out_of_place_are_refused(wrong):
     batch = next(batch for batch in training.loader if len(batch[0]) > 3)
     with pytest.raises(Exception, match="With groups"):
         training.step([wrong(batch[0]), wrong(batch[1])])
+
+
+@pytest.mark.parametrize("is_backward_first", [False, True])
+def test_a_batch_that_is_drawn_before_the_step_does_not_change_who_is_who(is_backward_first):
+    """Both batches have four rows, of people with one and three rows, and with two and two."""
+    who = np.repeat([0, 1, 2, 3], [1, 3, 2, 2])
+    how = HOW | {"groups": who, "poisson_sampling": False, "data": records(8), "batch": 2}
+    for seed in range(40):
+        one, other = (Training(generator=torch.Generator().manual_seed(seed), **how) for _ in range(2))
+        batches = iter(one.loader)
+        batch = next(batches)
+        if sorted(one.engine._training.state.rows_per_person) == [1, 3]:
+            break
+    other.step(next(iter(other.loader)))
+    loss = one.loss(batch)
+    if is_backward_first:
+        loss.backward()
+        one.private(next(batches)[0])
+    else:
+        next(batches)
+        loss.backward()
+    one.optimizer.step()
+    torch.testing.assert_close(one.update(), other.update(), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore::clipsilon.PrivacyWarning")
+def test_steps_that_protect_rows_do_not_count_as_steps_that_protect_people(tmp_path):
+    how = {"algorithm": "dpsgd", "noise_multiplier": 2.0, "generator": None, "noise_generator": None, "batch": 4}
+    rows = Training(data=records(10), **how).run(1)
+    rows.engine.save_checkpoint(path=tmp_path / "rows.pt", module=rows.private, optimizer=rows.optimizer)
+    people = Training(data=records(20, seed=1), groups=np.arange(20) // 2, **how)
+    with pytest.raises(CheckpointError, match="has another people: None, and not 10"):
+        people.engine.load_checkpoint(path=tmp_path / "rows.pt", module=people.private, optimizer=people.optimizer)
+    people.private.load_state_dict(rows.private.state_dict())
+    stated = people.run(1).engine.statement(1e-5)
+    assert stated.certified == np.inf
+    assert "other settings" in stated.reasons[0]
 
 
 def test_a_batch_that_was_drawn_before_is_refused():

@@ -7,7 +7,10 @@ what was expected, and the value.
 
 from __future__ import annotations
 
+import math
 import operator
+from decimal import Decimal
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -252,7 +255,8 @@ def labels(name: str, value: object, size: int, classes: int | None, least: floa
 def people(name: str, value: object, size: int) -> NDArray[np.int64]:
     """Return the number of each row's person, counted from 0 in the order in which people first appear.
 
-    Ids may be numbers or text. A gap (None, NaN, a blank text) is no id: its rows could belong to anybody.
+    Ids may be numbers or text; 1, 1.0 and "1" are one id, since tables that are read in pieces may hold all three. A
+    gap (None, NaN, a blank text) is no id: its rows could belong to anybody.
     """
     ids = np.asarray(value)
     if ids.shape != (size,):
@@ -263,7 +267,7 @@ def people(name: str, value: object, size: int) -> NDArray[np.int64]:
     if ids.dtype.kind == "O":
         known: dict[object, int] = {}
         try:
-            return np.array([known.setdefault(one, len(known)) for one in ids.tolist()], dtype=np.int64)
+            return np.array([known.setdefault(id_text(one), len(known)) for one in ids.tolist()], dtype=np.int64)
         except TypeError:
             raise ValueError(f"{name} must hold numbers or text, got {_kind(value)}.") from None
     if ids.dtype.kind not in "biufUS":
@@ -272,6 +276,16 @@ def people(name: str, value: object, size: int) -> NDArray[np.int64]:
     rank = np.empty(first.size, dtype=np.int64)
     rank[np.argsort(first)] = np.arange(first.size)
     return np.asarray(rank[codes])
+
+
+def id_text(one: object) -> object:
+    """Return an id as text if it is a number, so that equal numbers and their text are one id; else itself."""
+    if type(one).__eq__ is object.__eq__:
+        raise TypeError("an object that equals nothing else would make each row a person")
+    if not isinstance(one, Real | Decimal):
+        return one
+    whole = math.trunc(one)
+    return str(whole) if one == whole else str(float(one))
 
 
 def _count_gaps(value: object, ids: NDArray[Any]) -> int:
@@ -290,7 +304,8 @@ def _is_gap(one: object) -> bool:
     if isinstance(one, str | bytes):
         return not one.strip()
     try:
-        return one is None or not bool(one == one)  # NaN and NaT differ from themselves
+        # NaN and NaT differ from themselves, and infinity from what is finite.
+        return one is None or not bool(one == one) or (isinstance(one, Real | Decimal) and abs(one) == np.inf)
     except (TypeError, ValueError):  # as pandas.NA, which is neither equal nor unequal
         return True
 

@@ -84,9 +84,11 @@ def describe_uncovered(schema: Schema, counts: dict[str, int], rows: int) -> lis
     list of str
     """
     return [
-        f"{count} of {rows} rows have a level of {name!r} that the schema does not list: they count as other."
+        f"{count} of {rows} rows have a level of {name!r} that the schema does not list: they count as other (counted "
+        "without noise: not private)."
         if schema.columns[name].name == "category"
-        else f"{count} of {rows} rows are outside the range of {name!r} that the schema states: they are cut off."
+        else f"{count} of {rows} rows are outside the range of {name!r} that the schema states: they are cut off "
+        "(counted without noise: not private)."
         for name, count in counts.items()
     ]
 

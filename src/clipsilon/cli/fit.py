@@ -65,6 +65,10 @@ QUALITY_WARNING = (
     "Not private: these numbers are computed from the held-out rows without noise, and the statement below covers only "
     "the rows that trained the model. Share them only with people who may see those rows; the model file omits them."
 )
+_PROPOSED = (
+    "The schema's ranges and levels were proposed from the rows without noise: check them, and delete its entry "
+    "proposed."
+)
 _NO_GROUP = "max rows must be omitted without --group, or a group in the schema."
 # Arguments of the estimators, and the options that stand for them.
 _OPTIONS = {
@@ -388,7 +392,7 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     groups, unit = (None, "record") if table.people is None else (table.people[train], "person")
     records = len(train) if groups is None else int(np.unique(groups).size)
     scalers = _new_scalers(request, table, records, seeds[1])
-    _charge(request, target, table.features[train], records, unit)
+    _charge(request, target, table, train, records, unit)
     with _collect_warnings(notes):
         features = _scaled(scalers, table.features[train], groups, tell)
         estimator = _estimator(request, target, scalers, records, features.shape[1])
@@ -396,6 +400,7 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
         estimator.set_params(random_state=seeds[2], progress=progress, **chosen)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
         estimator.fit(features, target.labels[train], groups=groups)
+        estimator.statement_ = _about_schema(estimator.statement_, table)
         encoders = [] if table.encoder is None else [("schema", table.encoder)]
         pipeline = Pipeline([*encoders, *(("scaler", scaler) for scaler in scalers), ("model", estimator)])
         model = Model(target.kind, pipeline, table.columns, request.target, seeded=request.seed is not None)
@@ -476,7 +481,7 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _charge(request: Request, target: Target, features: Array, records: int, unit: str) -> None:
+def _charge(request: Request, target: Target, table: Table, train: NDArray[np.int64], records: int, unit: str) -> None:
     """Charge the whole fit to the budget file: scaling and training together, or evaluation if that is more.
 
     Scaling and training never exceed the requested ε and δ, and who is held out is evaluated but does not train.
@@ -489,8 +494,14 @@ def _charge(request: Request, target: Target, features: Array, records: int, uni
     needed = "classes" if predicts_classes(target.kind) else "target_range"
     if target.settings.get(needed) is None:
         stated = fail_closed(stated, f"Learnt without budget unless --{needed.replace('_', '-')} is given.")
-    stated = about_seed(stated, request.seed is not None)
-    charge_to(request.budget, stated, lambda key: identify_rows(features, key))
+    stated = _about_schema(about_seed(stated, request.seed is not None), table)
+    charge_to(request.budget, stated, lambda key: identify_rows(table.features[train], key))
+
+
+def _about_schema(statement: Statement, table: Table) -> Statement:
+    """Certify nothing if the schema was proposed from the rows, and nobody has checked it."""
+    is_proposed = table.encoder is not None and table.encoder.schema.proposed
+    return fail_closed(statement, _PROPOSED) if is_proposed else statement
 
 
 def _new_scalers(request: Request, table: Table, records: int, seed: int | None) -> list[PrivateScaler]:
@@ -543,7 +554,7 @@ def _evaluate(
 
     if request.evaluate_epsilon is None:
         return None
-    return private_scores(
+    scores = private_scores(
         pipeline,
         table.features[held],
         target.labels[held],
@@ -553,6 +564,7 @@ def _evaluate(
         held_out=True,
         random_state=seed,
     )
+    return replace(scores, statement=_about_schema(scores.statement, table))
 
 
 def _write_report(report: Path, result: Fit) -> None:
@@ -608,7 +620,7 @@ def _notes(request: Request, model: Model, table: Table) -> list[str]:
 
 def _who(result: Fit) -> str:
     stated = result.statements[-1]
-    return f"{result.trained} rows that" if stated.unit == "record" else f"{stated.size} whose {result.trained} rows"
+    return f"{result.trained} rows that" if stated.unit == "record" else f"{stated.size} who"
 
 
 def _or_none(value: float) -> float | None:

@@ -52,7 +52,7 @@ def command(path: Path, target: str, group: str | None, ignore: Sequence[str], o
     _print_proposal(proposal)
     for note in _notes(proposal, columns):
         click.echo(f"Note: {note}")
-    click.echo(f"wrote {output}; check it, then run:")
+    click.echo(f"wrote {output}; check it, and what is said of the target, delete the entry proposed, then run:")
     words = ["--schema", str(output), "--target", target, *_options(columns[target]), "--epsilon", "1"]
     click.echo(f"  {shlex.join(['clipsilon', 'fit', str(path), *words])}")
 

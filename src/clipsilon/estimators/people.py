@@ -42,14 +42,10 @@ def hash_people(groups: Any, rows: int, key: int | None = None) -> NDArray[np.ui
     secret = (digest_key() if key is None else key).to_bytes(16, "little")
     _, first = np.unique(codes, return_index=True)
     ids = np.asarray(groups)[first].tolist()
-    found = (hashlib.blake2b(_text(one).encode(), digest_size=8, key=secret).digest() for one in ids)
+    texts = (str(checks.id_text(one)) for one in ids)
+    found = (hashlib.blake2b(one.encode(), digest_size=8, key=secret).digest() for one in texts)
     digests = np.fromiter((int.from_bytes(one, "little") for one in found), dtype=np.uint64, count=len(ids))
     return np.asarray(digests[codes])
-
-
-def _text(one: object) -> str:
-    """Return an id as text: that of a whole number is the same whatever its type."""
-    return str(int(one)) if isinstance(one, float) and one.is_integer() else str(one)
 
 
 def find_repeated_ids(columns: Mapping[str, Any]) -> list[str]:

@@ -49,7 +49,7 @@ _GIVEN: dict[type, Callable[[Any], bool]] = {
     OneHotEncoder: _has_given_categories,
     OrdinalEncoder: _has_given_categories,
     PolynomialFeatures: lambda step: True,
-    SchemaEncoder: lambda step: True,
+    SchemaEncoder: lambda step: not step.schema.proposed,
     SimpleImputer: lambda step: step.strategy == "constant" and not step.add_indicator,
     SplineTransformer: lambda step: not isinstance(step.knots, str),
 }

@@ -254,7 +254,8 @@ def about_people(statement: Statement, max_rows: int | None) -> Statement:
     some = "" if max_rows is None else f", of which the first {max_rows} are used"
     reason = (
         f"A record is a person with all their rows{some}: people were sampled, and the mean of the gradients of a "
-        "person's rows was clipped. Which rows are a person's must not depend on other people."
+        "person's rows was clipped. Which rows are a person's must not depend on other people. The number of people is "
+        "public; that of rows is neither public nor covered."
     )
     return replace(statement, unit="person", reasons=(reason, *statement.reasons))
 

@@ -28,7 +28,7 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Numbers, dates and yes/no columns become numbers in [−1, 1], categories become blocks of zeros with a single one.
     Each row is encoded by itself and nothing is learnt, so encoding spends no budget: `total_privacy` counts it as
-    nothing, and `fit` only checks that the columns are there.
+    nothing, unless the schema is only `proposed`, and `fit` only checks that the columns are there.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -187,7 +188,7 @@ def find_threshold(std: float, touched: int, delta: float) -> tuple[int, float]:
     threshold = math.ceil(1.5 - actual * float(ndtri(delta / touched)))
     while (beyond := _odds(touched * float(ndtr(-(threshold - 1.5) / actual)))) > delta:
         threshold += 1
-    return threshold, beyond
+    return threshold, max(beyond, sys.float_info.min)  # which may underflow, for a very large ε
 
 
 def _odds(probability: float) -> float:

@@ -25,6 +25,7 @@ NOT_PRIVATE = (
     "not public knowledge, or learn it within a budget (clipsilon.tables.learn_levels and learn_ranges)."
 )
 
+_UNTIL_CHECKED = "Delete this line when all ranges and levels are public: until then, a fit certifies nothing."
 _PAIRS = (("yes", "no"), ("y", "n"), ("true", "false"), ("t", "f"), ("1", "0"), ("1.0", "0.0"), ("on", "off"))
 _PATTERNS = (None, "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y%m%d")
 _AMBIGUOUS = {"%d/%m/%Y": "%m/%d/%Y"}
@@ -44,7 +45,7 @@ class Proposal(NamedTuple):
     schema : Schema
         To be checked by a person.
     remarks : dict of str
-        What to check, by column; by "ignore" for those that are left out.
+        What to check, by column; by "ignore" for those that are left out, and by "proposed" for all.
     people : tuple of str
         Columns whose values repeat and look like ids, and that may name the person of a row.
     """
@@ -87,7 +88,7 @@ def propose_schema(
     Returns
     -------
     Proposal
-        The schema, with remarks. Columns with ids, without values or with a single one are ignored.
+        The schema, with `proposed` set, and remarks. Columns with ids, without values or with a single one are ignored.
 
     Raises
     ------
@@ -118,7 +119,8 @@ def propose_schema(
         raise ValueError(f"columns must have one to learn from, got none: {_listed(left_out)}.")
     if left_out:
         remarks["ignore"] = f"Left out: {_listed(left_out)}."
-    schema = Schema(kinds, target, group, (*ignore, *left_out))
+    remarks["proposed"] = _UNTIL_CHECKED
+    schema = Schema(kinds, target, group, (*ignore, *left_out), proposed=True)
     return Proposal(schema, remarks, tuple(people))
 
 

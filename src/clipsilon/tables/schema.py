@@ -17,7 +17,7 @@ from clipsilon._core.storage import write_atomically
 from clipsilon.tables.kinds import ColumnKind, kind_from
 from clipsilon.tables.toml import to_toml
 
-_ENTRIES = ("target", "group", "ignore", "columns")
+_ENTRIES = ("proposed", "target", "group", "ignore", "columns")
 _SUFFIXES = {".toml": "TOML", ".json": "JSON"}
 
 
@@ -36,6 +36,9 @@ class Schema:
         The column that names the person that a row is about. It is never a feature.
     ignore : sequence of str, optional
         Columns that are not used.
+    proposed : bool, default False
+        Whether ranges and levels come from the rows, as in a schema that `clipsilon schema` proposes and that nobody
+        has checked. Nothing is certified of what is learnt with it.
 
     Examples
     --------
@@ -49,6 +52,7 @@ class Schema:
     target: str | None = None
     group: str | None = None
     ignore: Sequence[str] = ()
+    proposed: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, Mapping) or not self.columns:
@@ -57,6 +61,7 @@ class Schema:
             if not isinstance(name, str) or isinstance(kind, type) or not hasattr(kind, "outputs"):
                 raise ValueError(f"columns must map names to kinds such as Number(0, 1), got {name!r}: {kind!r}.")
             kind.check(name)
+        checks.flag("proposed", self.proposed)
         if isinstance(self.ignore, str):
             raise ValueError(f"ignore must be a list of columns, got {self.ignore!r}.")
         object.__setattr__(self, "columns", dict(self.columns))
@@ -97,7 +102,8 @@ class Schema:
         if not isinstance(described, Mapping):
             raise ValueError(f"columns must describe at least one column, got {short_repr(described)}.")
         columns = {name: kind_from(name, entries) for name, entries in described.items()}
-        return cls(columns, content.get("target"), content.get("group"), content.get("ignore", ()))
+        roles = content.get("target"), content.get("group"), content.get("ignore", ())
+        return cls(columns, *roles, proposed=content.get("proposed", False))
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
@@ -131,7 +137,7 @@ class Schema:
         return to_toml(self._roles(), described, head, remarks or {})
 
     def _roles(self) -> dict[str, Any]:
-        roles = {"target": self.target, "group": self.group, "ignore": list(self.ignore)}
+        roles = {"proposed": self.proposed, "target": self.target, "group": self.group, "ignore": list(self.ignore)}
         return {name: value for name, value in roles.items() if value}
 
 

@@ -24,7 +24,7 @@ def to_toml(
     Parameters
     ----------
     roles : mapping
-        The entries at the top: text and lists of text.
+        The entries at the top: text, lists of text, and flags.
     columns : mapping of mappings
         The entries of each column.
     head : sequence of str

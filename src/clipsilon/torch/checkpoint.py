@@ -20,10 +20,20 @@ from clipsilon.rules.rule import Rule
 _FORMAT = "clipsilon-torch-4"
 
 
-def identity(rule: Rule, records: int) -> dict[str, Any]:
-    """Return what identifies a training, as far as its checkpoint can tell."""
+def identity(rule: Rule, records: int, *, has_people: bool) -> dict[str, Any]:
+    """Return what identifies a training, as far as its checkpoint can tell.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule.
+    records : int
+        The number of records.
+    has_people : bool
+        Whether they are people with several rows: steps that protect rows are not steps that protect people.
+    """
     parts = {name: repr(getattr(rule, name)) for name in ("clip", "feedback", "sampling", "noise")}
-    return {"algorithm": rule.name, **parts, "records": records}
+    return {"algorithm": rule.name, **parts, "people" if has_people else "records": records}
 
 
 def save(path: str | PathLike[str], content: dict[str, Any]) -> None:
@@ -42,8 +52,9 @@ def load(path: str | PathLike[str], expected: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of clipsilon.torch.")
     for name, value in expected.items():
-        if content["identity"][name] != value:
-            raise CheckpointError(f"{path} has another {name}: {content['identity'][name]}, and not {value}.")
+        saved = content["identity"].get(name)
+        if saved != value:
+            raise CheckpointError(f"{path} has another {name}: {saved}, and not {value}.")
     return dict(content)
 
 

@@ -151,6 +151,11 @@ class _Training:
         if path is not None:
             self.lineage.budget, self.state.most_steps, self.state.most_passes = Path(path), steps, passes
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have in common with this training."""
+        return checkpoint.identity(self.rule, self.records, has_people=self.has_people)
+
     def faults(self) -> list[str]:
         """Return why nothing can be certified of this training."""
         shared = [_OTHER_ENGINE] if has_other_training(self.dataset, self.lineage) else []
@@ -460,7 +465,7 @@ class PrivacyEngine:
         """
         training = self._used()
         content = {
-            "identity": checkpoint.identity(training.rule, training.records),
+            "identity": training.identity,
             "module": module.state_dict(),
             "optimizer": optimizer.state_dict(),
             "steps": training.state.steps,
@@ -505,7 +510,7 @@ class PrivacyEngine:
             If the file is not a checkpoint, or is one of another training.
         """
         training = self._used()
-        content = checkpoint.load(path, checkpoint.identity(training.rule, training.records))
+        content = checkpoint.load(path, training.identity)
         checkpoint.check_shapes(path, content["module"], module)
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
@@ -551,7 +556,7 @@ def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOpti
     """Take over what the optimiser was loaded with, and note data set, precision and budget file."""
     if planned is not None:
         planned.limit(training.state, training.lineage)
-    settings = checkpoint.identity(training.rule, training.records)
+    settings = training.identity
     training.lineage.settings = repr(sorted(settings.items()))
     training.lineage.unchecked = training.unchecked
     training.lineage.add(take_spent(optimizer.param_groups))

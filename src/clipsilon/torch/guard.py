@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from clipsilon.torch.loss_check import (
@@ -66,6 +68,7 @@ class Guard:
         self._checks_way = False  # whether it is checked where the rows of the batch go
         self._sizes: set[int] = set()  # of batches whose size was a number in the loss
         self._tape: Tape | None = None  # of the batch that the loader gave last, if it is followed
+        self._rows_of_call: NDArray[np.int64] | None = None  # per person, in the batch of the last call
         self.has_checked_inputs = self.has_checked_loss = self.has_checked_reduction = False
         self._checked_records = self._attempts = self._loss_attempts = self._way_attempts = 0
 
@@ -90,6 +93,7 @@ class Guard:
             if is_training and self._is_due(inputs.records):
                 self._attempts += 1
                 self._checked_records = max(self._checked_records, self._probe_model(inputs))
+            self._rows_of_call = self.state.rows_per_person
             with unchanged(self._model._module):
                 outputs = answer(args, kwargs)
         if is_training and COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
@@ -186,6 +190,10 @@ class Guard:
         if not all(accept_reduction({verdict}, reduction) for verdict in seen):
             return False
         return tape.is_output(loss) or check_reduction(tape, loss, reduction)
+
+    def see_gradient(self) -> None:
+        """Note whose rows the gradients are of, whatever is drawn, or called, before the step."""
+        self._optimizer.rows_per_person = self._rows_of_call
 
     def see_output(self, output: Tensor) -> None:
         """Note that a layer computes with too few bits."""

@@ -125,6 +125,8 @@ class _Hooked:
         """
         if not module.activations or module.activations[-1] is not activation:
             raise RuntimeError(_ONE_CALL)
+        if self.guard is not None:
+            self.guard.see_gradient()
         gradient = mask_padding(module, activation[0], gradient)
         try:
             self.capture_backprops_hook(module, None, (gradient,), self.loss_reduction, self.batch_first)

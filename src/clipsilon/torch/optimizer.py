@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
@@ -102,6 +103,8 @@ class PrivateOptimizer(DPOptimizer):
         The trainings that the model went through.
     has_people : bool
         Whether records are people with several rows, as the loader draws them.
+    rows_per_person : array of int or None
+        With people: how many rows each has in the batch that the gradients are of.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class PrivateOptimizer(DPOptimizer):
         self.residual: list[Tensor] = [_zeros_like(p) for p in self.trained] if remembers(rule.feedback) else []
         self.lineage = Lineage("", state)
         self.has_people = False
+        self.rows_per_person: NDArray[np.int64] | None = None
         self._is_stepping = False
         optimizer.register_step_pre_hook(self._refuse_other_steps)
         self._drop_gradients()
@@ -306,7 +310,7 @@ class HooksOptimizer(PrivateOptimizer):
 
     def _means(self, samples: list[Tensor]) -> list[Tensor]:
         """Return the mean of the gradients of each person's rows; a batch of nobody has a placeholder row of zeros."""
-        counts, rows = self.batch_state.rows_per_person, len(samples[0])
+        counts, rows = self.rows_per_person, len(samples[0])
         if counts is None or rows != max(1, counts.sum()):
             raise RuntimeError(_PEOPLE.format(rows, 0 if counts is None else counts.sum()))
         if not counts.size:
