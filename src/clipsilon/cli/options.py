@@ -50,6 +50,11 @@ plot_option = click.option(
     callback=_check_picture,
     help="Write a figure to this .png, .svg or .pdf file.",
 )
+budget_option = click.option(
+    "--budget",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Budget file that all of it is charged to before it begins; see clipsilon budget.",
+)
 ignore_option = click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be repeated.")
 confidence_option = click.option(
     "--confidence", type=float, default=0.95, show_default=True, help="Confidence of the demonstrated ε."
