@@ -85,7 +85,11 @@ def test_a_key_is_charged_once(budget):
     first = budget.charge(point(), key="week 7")
     assert budget.charge(point(), key="week 7") == first
     assert budget.spent().epsilon == 0.1
-    others = {"data": "abc"}, {"statement": point(0.2)}, {"statement": point_statement("thing", 99, 0.1, 1e-7, "zero-out")}
+    others = (
+        {"data": "abc"},
+        {"statement": point(0.2)},
+        {"statement": point_statement("thing", 99, 0.1, 1e-7, "zero-out")},
+    )
     for other in others:
         with pytest.raises(cs.BudgetError, match="key must be that of one release"):
             budget.charge(**{"statement": point(), "key": "week 7", **other})

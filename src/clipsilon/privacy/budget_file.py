@@ -135,7 +135,9 @@ class OpenFile:
         run("UPDATE settings SET value = ? WHERE name = 'head'", (chain,))
 
     def _damaged(self) -> BudgetError:
-        return BudgetError(f"{self.path} is damaged: a charge is missing or was changed; restore it from a copy.")
+        return BudgetError(
+            f"{self.path} is damaged: a charge is missing or was changed; restore a copy that has all charges."
+        )
 
 
 def _hash(before: str, content: str) -> str:
