@@ -31,11 +31,18 @@ def test_fits_are_charged_and_refused_before_they_begin(data, budget, tmp_path):
     assert not (tmp_path / "b.json").exists()
     shown = run("budget", budget)
     assert "spent: ε = 0.6, δ = 1e-06" in shown.output
+    assert run("evaluate", tmp_path / "a.json", data, "--epsilon", "0.3", "--budget", budget).exit_code == 0
+    refused = run("evaluate", tmp_path / "a.json", data, "--epsilon", "0.3", "--budget", budget)
+    assert "private evaluation would pass the limit" in refused.output
     content = json.loads(run("budget", budget, "--format", "json").output)
-    assert [(one["what"], one["data"], one["epsilon"]) for one in content["charges"]] == [("fit", 1, 0.6)]
+    charges = [(one["what"], one["data"], round(one["epsilon"], 6)) for one in content["charges"]]
+    assert charges == [("fit", 1, 0.6), ("private evaluation", 1, 0.3)]  # whoever trains, the rows are the same
 
 
-@pytest.mark.parametrize("option", [("--seed", "1"), ("--adjacency", "replace-one")])
+@pytest.mark.parametrize(
+    "option",
+    [("--seed", "1"), ("--adjacency", "replace-one"), ("--method", "gamma-dpsgd")],  # whose noise is not exact
+)
 def test_what_cannot_be_charged_is_not_fitted(data, budget, tmp_path, option):
     refused = fit(data, tmp_path / "a.json", budget, *option)
     assert (refused.exit_code, refused.output.count("\n")) == (1, 1)

@@ -6,6 +6,8 @@ import pickle
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +85,15 @@ def test_a_key_is_charged_once(budget):
     first = budget.charge(point(), key="week 7")
     assert budget.charge(point(), key="week 7") == first
     assert budget.spent().epsilon == 0.1
-    with pytest.raises(cs.BudgetError, match="key must be that of one release"):
-        budget.charge(point(0.2), key="week 7")
+    others = (
+        {"data": "abc"},
+        {"statement": point(0.2)},
+        {"statement": point_statement("thing", 99, 0.1, 1e-7, "zero-out")},
+    )
+    for other in others:
+        with pytest.raises(cs.BudgetError, match="key must be that of one release"):
+            budget.charge(**{"statement": point(), "key": "week 7", **other})
+    assert len(budget.charges()) == 1
 
 
 def test_only_gaussian_certificates_count_by_their_squares(budget):
@@ -170,6 +179,20 @@ def test_a_replaced_file_is_noticed(budget):
         budget.charge(point())
 
 
+def test_a_file_is_created_by_one_of_several_threads(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: cs.Budget(tmp_path / "new", 1.0, 1e-5).salt, range(16)))
+    assert len(set(made)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_what_exceeds_its_curve_is_not_gaussian(budget):
+    rule = cs.DPGD(cs.schedules.Constant(0.5), lipschitz=1.0, noise_std=1.0)
+    statement = cs.account(rule, records=100, steps=50, delta=1e-6, adjacency="zero-out")
+    more = replace(statement, certified=2 * statement.certified)
+    assert budget.charge(more).counted == (more.certified, 1e-6, None, None, None)
+
+
 def test_bad_arguments_create_nothing(tmp_path):
     path = tmp_path / "new"
     for arguments in [(0.0, 1e-5), (1.0, None), (None, 1e-5), (1.0, 2.0), (1.0, 1e-5, "both")]:
@@ -214,8 +237,9 @@ def test_a_damaged_file_is_refused_in_one_sentence(budget, how):
     with pytest.raises(cs.BudgetError, match=r"damaged|cannot be used|not a budget file|replaced") as caught:
         budget.charge(point())
     assert "\n" not in str(caught.value)
-    with pytest.raises(cs.BudgetError):
-        cs.Budget(budget.path).charges()
+    for limit in [(), (1.0, 1e-5)]:  # a limit does not make a damaged file a new one
+        with pytest.raises(cs.BudgetError):
+            cs.Budget(budget.path, *limit).charges()
     assert budget.path.read_bytes() == before
 
 

@@ -31,6 +31,14 @@ def test_other_releases_add_up():
     assert count_release(Cost(1.1, 1e-9, None), [], limit) is None
 
 
+def test_sums_are_those_of_the_numbers_as_written():
+    """In binary, three times 0.1 is more than 0.3."""
+    for parts in range(2, 20):
+        limit = Amount(float(f"{parts / 10:g}"), 1e-4)
+        assert len(spend([Cost(0.1, 1e-7, None)] * 30, limit)) == parts
+    assert count_release(Cost(np.nextafter(0.3, 1), 1e-7, None), [], Amount(0.3, 1e-4)) is None
+
+
 def test_one_gaussian_costs_what_it_costs_and_many_about_the_root():
     one = gaussian(0.1)
     past = spend([one] * 60, Amount(10.0, 1e-4))

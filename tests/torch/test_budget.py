@@ -23,9 +23,8 @@ def prepared(data=None, **settings):
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         data_loader=DataLoader(records() if data is None else data, batch_size=5),
         criterion=nn.BCEWithLogitsLoss(),
-        noise_multiplier=3.0,
         clip=1.0,
-        **settings,
+        **{"noise_multiplier": 3.0, **settings},
     )
     return engine, *parts
 
@@ -111,6 +110,19 @@ def test_a_resumed_training_keeps_to_the_first_charge(budget, tmp_path):
     with pytest.raises(RuntimeError, match="have been taken"):
         train(*parts)
     assert len(budget.charges()) == 1
+
+
+def test_an_error_that_another_training_left_is_not_charged(budget):
+    """What a record leaves in it grows faster than the sums of both charges."""
+    dice = {"algorithm": "dice", "error_clip": 1.0, "residual_cap": 1.0, "budget": budget, "epochs": 1, "delta": 1e-6}
+    one, *first = prepared(noise_multiplier=60.0, **dice)
+    train(*first)
+    assert one.statement().certified < float("inf")
+    two, *second = prepared(noise_multiplier=60.0, **dice)
+    second[1].load_state_dict(first[1].state_dict())
+    train(*second)
+    assert two.statement().certified == float("inf")
+    assert "what records left in the error" in two.statement().reasons[0]
 
 
 def test_a_target_is_charged_with_its_epochs(budget):

@@ -16,7 +16,7 @@ from clipsilon.cli.columns import column_names, read_columns
 from clipsilon.cli.encoded_tables import read_inputs
 from clipsilon.cli.errors import plain_errors, stoppable
 from clipsilon.cli.model_kinds import predicts_classes
-from clipsilon.cli.options import format_option, group_option, report_option
+from clipsilon.cli.options import budget_option, format_option, group_option, report_option
 from clipsilon.cli.tables import read_people
 from clipsilon.cli.target_column import whole_labels
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need 
 @group_option
 @click.option("--held-out", is_flag=True, help="State that nobody in FILE is among those who trained the model.")
 @click.option("--seed", type=int, help="Seed that makes the evaluation repeatable; not for release.")
+@budget_option
 @report_option
 @format_option("text", "json")
 def command(model: Path, file: Path, report: Path | None, form: str, **about: Any) -> None:
@@ -88,6 +89,7 @@ def evaluate_file(
     group: str | None,
     held_out: bool,
     seed: int | None,
+    budget: Path | None = None,
 ) -> Evaluation:
     """Evaluate a model file on a table.
 
@@ -103,6 +105,8 @@ def evaluate_file(
         Whether nobody in the table is among those who trained the model.
     seed : int or None
         Makes the evaluation repeatable, and unfit for release.
+    budget : Path or None
+        Budget file that the evaluation is charged to before it begins.
 
     Returns
     -------
@@ -121,7 +125,15 @@ def evaluate_file(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         scores = private_scores(
-            model.learnt, features, labels, epsilon, delta, groups=people, held_out=held_out, random_state=seed
+            model.learnt,
+            features,
+            labels,
+            epsilon,
+            delta,
+            groups=people,
+            held_out=held_out,
+            random_state=seed,
+            budget=budget,
         )
         total = scores.total(model.pipeline)
     said = [*notes, *(str(warning.message) for warning in caught)]

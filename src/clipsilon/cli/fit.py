@@ -23,6 +23,7 @@ from clipsilon.cli.errors import plain_errors, require_new_file, stoppable
 from clipsilon.cli.model_kinds import MODELS, predicts_classes
 from clipsilon.cli.options import (
     adjacency_option,
+    budget_option,
     format_option,
     group_option,
     ignore_option,
@@ -35,7 +36,6 @@ from clipsilon.cli.target_column import Target, check_split, read_target
 from clipsilon.privacy.certificate import require_public_size
 from clipsilon.privacy.statement import (
     Statement,
-    about_seed,
     fail_closed,
     format_certified,
     neighbours,
@@ -140,11 +140,7 @@ def _parse_labels(context: click.Context, option: click.Parameter, text: str | N
     help="ε for evaluating the model privately on the held-out rows; default: evaluate without noise.",
 )
 @click.option("--seed", type=int, help="Seed that makes the fit repeatable; not for release.")
-@click.option(
-    "--budget",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Budget file that the whole fit is charged to before it begins; see clipsilon budget.",
-)
+@budget_option
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -389,15 +385,13 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     train, held = _split(table.people, len(target.labels), request.holdout, seeds[0])
     check_split(target, request.target, train, held)
     notes: list[str] = []
-    groups, unit = (None, "record") if table.people is None else (table.people[train], "person")
+    groups = None if table.people is None else table.people[train]
     records = len(train) if groups is None else int(np.unique(groups).size)
     scalers = _new_scalers(request, table, records, seeds[1])
-    _charge(request, target, table, train, records, unit)
+    _charge(request, target, table, train, seeds[2])
     with _collect_warnings(notes):
         features = _scaled(scalers, table.features[train], groups, tell)
-        estimator = _estimator(request, target, scalers, records, features.shape[1])
-        chosen = {} if request.max_rows is None else {"max_rows": request.max_rows}
-        estimator.set_params(random_state=seeds[2], progress=progress, **chosen)
+        estimator = _estimator(request, target, scalers, records, features.shape[1], seeds[2], progress)
         tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
         estimator.fit(features, target.labels[train], groups=groups)
         estimator.statement_ = _about_schema(estimator.statement_, table)
@@ -481,21 +475,30 @@ def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.in
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _charge(request: Request, target: Target, table: Table, train: NDArray[np.int64], records: int, unit: str) -> None:
+def _charge(request: Request, target: Target, table: Table, train: NDArray[np.int64], seed: int | None) -> None:
     """Charge the whole fit to the budget file: scaling and training together, or evaluation if that is more.
 
-    Scaling and training never exceed the requested ε and δ, and who is held out is evaluated but does not train.
+    Scaling and training never exceed the requested ε and δ, and who is held out is evaluated but does not train. What
+    prevents a certificate of the model is found by planning it, before anything is charged.
     """
     from clipsilon.estimators.seen_rows import identify_rows
     from clipsilon.privacy.budget import charge_to
 
+    if request.budget is None:
+        return
+    groups = None if table.people is None else table.people[train]
+    model = _estimator(request, target, [], len(train), table.features.shape[1], random_state=seed)
+    with _collect_warnings([]):  # the fit repeats them
+        planned = model.plan_statement(table.features[train], target.labels[train], groups)
     epsilon = max(request.epsilon, request.evaluate_epsilon or 0.0)
-    stated = point_statement("fit", records, epsilon, request.delta, request.adjacency, unit)
+    stated = point_statement("fit", planned.records, epsilon, request.delta, request.adjacency, planned.unit)
+    for fault in reversed(planned.faults):
+        stated = fail_closed(stated, fault)
     needed = "classes" if predicts_classes(target.kind) else "target_range"
     if target.settings.get(needed) is None:
         stated = fail_closed(stated, f"Learnt without budget unless --{needed.replace('_', '-')} is given.")
-    stated = _about_schema(about_seed(stated, request.seed is not None), table)
-    charge_to(request.budget, stated, lambda key: identify_rows(table.features[train], key))
+    stated = _about_schema(stated, table)
+    charge_to(request.budget, stated, lambda key: identify_rows(table.features, key))
 
 
 def _about_schema(statement: Statement, table: Table) -> Statement:
@@ -531,7 +534,15 @@ def _scaled(scalers: list[PrivateScaler], features: Array, groups: NDArray[np.in
     return features
 
 
-def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], records: int, columns: int) -> Any:
+def _estimator(
+    request: Request,
+    target: Target,
+    scalers: list[PrivateScaler],
+    records: int,
+    columns: int,
+    random_state: int | None,
+    progress: bool | None = None,
+) -> Any:
     """Return the estimator with the budget that the scaler left."""
     from clipsilon.cli.budgets import remaining
     from clipsilon.estimators import model_files
@@ -543,7 +554,9 @@ def _estimator(request: Request, target: Target, scalers: list[PrivateScaler], r
     about = {"method": request.method, "l2": request.l2, **target.settings}
     if request.quantile is not None:
         about["quantile"] = request.quantile
-    return model_files.new_estimator(target.kind, **budget._asdict(), **about)
+    chosen = {} if request.max_rows is None else {"max_rows": request.max_rows}
+    estimator = model_files.new_estimator(target.kind, **budget._asdict(), **about)
+    return estimator.set_params(random_state=random_state, progress=progress, **chosen)
 
 
 def _evaluate(

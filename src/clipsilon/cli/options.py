@@ -55,6 +55,11 @@ group_option = click.option(
     metavar="COLUMN",
     help="Column that names the person of a row, who is protected with all rows.",
 )
+budget_option = click.option(
+    "--budget",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Budget file that all of it is charged to before it begins; see clipsilon budget.",
+)
 ignore_option = click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be repeated.")
 confidence_option = click.option(
     "--confidence", type=float, default=0.95, show_default=True, help="Confidence of the demonstrated ε."

@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Any
 
 from clipsilon._core import checks
-from clipsilon.privacy.budget_file import BudgetError, Charge, open_file
+from clipsilon.privacy.budget_file import BudgetError, Charge, Settings, create_file, open_file
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.filters import Amount, Cost, count_release, count_spent
 from clipsilon.privacy.statement import Statement, finite_or_none, format_epsilon
@@ -78,9 +78,9 @@ class Budget:
         if is_new:
             wanted = checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta)
         checks.choice("adjacency", adjacency or "zero-out", ADJACENCIES)
-        with open_file(self.path, create=is_new) as file:
-            if is_new:
-                file.create(*wanted, adjacency or "zero-out")
+        if is_new:
+            create_file(self.path, Settings(*wanted, adjacency or "zero-out", secrets.randbits(128)))
+        with open_file(self.path) as file:
             self.epsilon, self.delta, self.adjacency, self._salt = file.settings()
         if is_new and wanted != (self.epsilon, self.delta):
             raise BudgetError(
@@ -101,7 +101,9 @@ class Budget:
             A digest of the rows, such as `clipsilon.estimators` computes with `salt`.
         key : str, optional
             What identifies the release, for a program that may be interrupted and run again: a second charge with the
-            same key is the same charge, and not counted twice. By default each charge is a new one.
+            same key is the same charge, and not counted twice. This is right only as long as nothing of the release
+            was seen: a release that is repeated with new noise is a second one, and needs another key. By default each
+            charge is a new one.
 
         Returns
         -------
@@ -125,7 +127,7 @@ class Budget:
             self._require_unit(statement, past)
             for same in past:
                 if same.key == asked:
-                    return self._repeated(same, statement, cost)
+                    return _require_same(same, statement, cost, data)
             counted = count_release(cost, [one.counted for one in past], self._limit)
             if counted is None:
                 raise self._refused(statement, cost, past)
@@ -170,8 +172,9 @@ class Budget:
             raise BudgetError(
                 f"{statement.rule} must be certified to be charged to {self.path}, got ε = ∞: {statement.reasons[0]}"
             )
-        epsilon = max(statement.certified, profile.epsilon(statement.delta))
-        return Cost(epsilon, statement.delta, profile.mu)
+        covered = profile.epsilon(statement.delta)
+        mu = profile.mu if statement.certified <= covered else None  # more is certified than the curve shows
+        return Cost(max(statement.certified, covered), statement.delta, mu)
 
     def _require_unit(self, statement: Statement, past: list[Charge]) -> None:
         """Raise BudgetError if a release protects records and the charges before it people, or the reverse.
@@ -183,12 +186,6 @@ class Budget:
                 f"{self.path} adds up releases that protect {UNITS[past[0].unit]}, got one that protects "
                 f"{UNITS[statement.unit]}; nothing was charged."
             )
-
-    def _repeated(self, same: Charge, statement: Statement, cost: Cost) -> Charge:
-        """Return a charge that was made before, if it was the same."""
-        if (same.what, same.epsilon, same.delta) != (statement.rule, cost.epsilon, cost.delta):
-            raise BudgetError(f"key must be that of one release, got {same.key!r}, with which another was charged.")
-        return same
 
     def _refused(self, statement: Statement, cost: Cost, past: list[Charge]) -> BudgetError:
         spent = count_spent([one.counted for one in past])
@@ -232,6 +229,22 @@ def charge_to(
     if budget is not None:
         file = Budget(budget) if isinstance(budget, str | PathLike) else budget
         file.charge(statement, data=identify(file.salt))
+
+
+def _require_same(earlier: Charge, statement: Statement, cost: Cost, data: str | None) -> Charge:
+    """Return an earlier charge with the same key; raise BudgetError if it was for another release.
+
+    Parameters
+    ----------
+    earlier : Charge
+        The charge.
+    statement, cost, data : Statement, Cost, str or None
+        What is charged now.
+    """
+    now = statement.rule, statement.records, statement.unit, cost.epsilon, cost.delta, data
+    if now != (earlier.what, earlier.records, earlier.unit, earlier.epsilon, earlier.delta, earlier.data):
+        raise BudgetError(f"key must be that of one release, got {earlier.key!r}, with which another was charged.")
+    return earlier
 
 
 def _describe(charge: Charge, number: int | None) -> dict[str, Any]:

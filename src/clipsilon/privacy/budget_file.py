@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,23 +88,12 @@ class OpenFile:
     def __init__(self, path: Path, database: sqlite3.Connection) -> None:
         self.path, self._database = path, database
 
-    def create(self, epsilon: float, delta: float, adjacency: str) -> None:
-        """Create the tables unless they exist.
-
-        Parameters
-        ----------
-        epsilon, delta : float
-            The limit.
-        adjacency : str
-            How neighbouring data sets differ.
-        """
+    def create(self, settings: Settings) -> None:
+        """Create the tables of a new file."""
         run = self._database.execute
-        if run("SELECT 1 FROM sqlite_master").fetchone():
-            return
         for statement in _TABLES.split(";"):
             run(statement)
         run(f"PRAGMA application_id = {_APPLICATION_ID}")
-        settings = Settings(epsilon, delta, adjacency, secrets.randbits(128))
         head = _hash("", json.dumps(settings))
         values = {"settings": json.dumps(settings), "start": head, "head": head}
         self._database.executemany("INSERT INTO settings VALUES (?, ?)", values.items())
@@ -146,7 +135,9 @@ class OpenFile:
         run("UPDATE settings SET value = ? WHERE name = 'head'", (chain,))
 
     def _damaged(self) -> BudgetError:
-        return BudgetError(f"{self.path} is damaged: a charge is missing or was changed; restore it from a copy.")
+        return BudgetError(
+            f"{self.path} is damaged: a charge is missing or was changed; restore a copy that has all charges."
+        )
 
 
 def _hash(before: str, content: str) -> str:
@@ -158,15 +149,34 @@ def _restored(key: str, content: list[Any]) -> Charge:
     return charge._replace(key=key, counted=Counted(*charge.counted))
 
 
+def create_file(path: Path, settings: Settings) -> None:
+    """Create a budget file unless there is one; it appears complete, so that an empty file is always a damaged one."""
+    place = Path(os.path.realpath(path))
+    temporary = None
+    try:
+        if place.exists():
+            return
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")  # readable by its owner only
+        os.close(handle)
+        with open_file(Path(temporary)) as file:
+            file.create(settings)
+        os.link(temporary, place)  # unlike a rename, it never replaces a file
+    except FileExistsError:  # another process was first
+        pass
+    except OSError as problem:
+        raise BudgetError(f"{path} cannot be created as a budget file: {problem.strerror}.") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
 @contextmanager
-def open_file(path: Path, create: bool = False) -> Iterator[OpenFile]:
+def open_file(path: Path) -> Iterator[OpenFile]:
     """Open a budget file for one transaction, which is on disk when the block ends, or has not happened if it raises.
 
-    A file that does not exist is refused unless `create` is set. Other processes wait meanwhile.
+    A file that does not exist is refused. Other processes wait meanwhile.
     """
     try:
-        if create and not path.exists():
-            os.close(os.open(path, os.O_CREAT, 0o600))
         path.stat()
     except OSError as problem:
         raise BudgetError(f"{path} cannot be opened as a budget file: {problem.strerror}.") from None

@@ -10,7 +10,8 @@ it was opened. Each new reserve is as large as all earlier ones together, so tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 from clipsilon.privacy.accounting import gaussian
@@ -71,7 +72,12 @@ class Amount(NamedTuple):
 
 def count_spent(past: Sequence[Counted]) -> Amount:
     """Return the sums of ε and δ so far."""
-    return Amount(math.fsum(one.epsilon for one in past), math.fsum(one.delta for one in past))
+    return Amount(float(_add(one.epsilon for one in past)), float(_add(one.delta for one in past)))
+
+
+def _add(numbers: Iterable[float]) -> Fraction:
+    """Return the exact sum of numbers as they are written: three times 0.1 is 0.3."""
+    return sum((Fraction(repr(float(number))) for number in numbers), Fraction(0))
 
 
 def count_release(cost: Cost, past: Sequence[Counted], limit: Amount) -> Counted | None:
@@ -106,8 +112,8 @@ def count_release(cost: Cost, past: Sequence[Counted], limit: Amount) -> Counted
 
 
 def _is_within(all_releases: Sequence[Counted], limit: Amount) -> bool:
-    spent = count_spent(all_releases)
-    return spent.epsilon <= limit.epsilon and spent.delta <= limit.delta
+    epsilon, delta = _add(one.epsilon for one in all_releases), _add(one.delta for one in all_releases)
+    return epsilon <= _add([limit.epsilon]) and delta <= _add([limit.delta])
 
 
 def _find_room(mu: float, past: Sequence[Counted]) -> int | None:
@@ -123,7 +129,7 @@ def _find_room(mu: float, past: Sequence[Counted]) -> int | None:
 def _open_reserve(cost: Cost, mu: float, past: Sequence[Counted], limit: Amount) -> Counted:
     """Return a reserve as large as all earlier ones, as far as the limit allows, and at least as the release."""
     earlier = math.fsum(one.epsilon for one in past if one.size is not None)
-    left = limit.epsilon - count_spent(past).epsilon
+    left = float(_add([limit.epsilon]) - _add(one.epsilon for one in past))
     epsilon = max(cost.epsilon, min(earlier, left * (1 - 2.0**-40)))
     size = mu if epsilon == cost.epsilon else max(mu, gaussian.largest_mu(epsilon, cost.delta))
     return Counted(epsilon, cost.delta, mu, len(past), size)

@@ -22,6 +22,7 @@ from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import require_public_size
 from clipsilon.privacy.statement import Statement, about_people, about_seed, account, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
+from clipsilon.rules.feedback import remembers
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs
 from clipsilon.torch import checkpoint, inputs
@@ -56,6 +57,10 @@ _OTHER_ENGINE = (
 _NO_CAP = (
     "algorithm='dice' without residual_cap is certified by a weak bound only, since a record may leave any length in "
     "the error; set residual_cap (not with clipping='automatic'), and look at engine.statement(steps=…) first."
+)
+_ERROR_UNCHARGED = (
+    "Nothing can be certified: with error feedback, what records left in the error of another training is fed back in "
+    "this one, and the budget file was charged with the steps of each alone; resume by load_checkpoint."
 )
 _MODEL_UNSEEN = (
     "Nothing can be certified, since the model could not be checked: its answer for a record must depend on this "
@@ -160,7 +165,9 @@ class _Training:
         """Return why nothing can be certified of this training."""
         shared = [_OTHER_ENGINE] if has_other_training(self.dataset, self.lineage) else []
         foreign = [FOREIGN] if self.state.is_foreign else []
-        return [*dict.fromkeys([*foreign, *self.state.faults, *self.lineage.faults(), *shared])]
+        is_split = self.lineage.budget is not None and self.lineage.earlier and remembers(self.rule.feedback)
+        split = [_ERROR_UNCHARGED] if is_split else []
+        return [*dict.fromkeys([*foreign, *self.state.faults, *self.lineage.faults(), *shared, *split])]
 
     def unchecked(self) -> list[str]:
         """Return which checks, without which nothing can be certified, were not possible in steps of several rows."""

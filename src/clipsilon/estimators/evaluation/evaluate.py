@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,8 +28,9 @@ from clipsilon.estimators.evaluation.predictions import Scored, score_rows
 from clipsilon.estimators.evaluation.ratios import Array, Counts, Figure, ratio
 from clipsilon.estimators.evaluation.result import PrivateScores
 from clipsilon.estimators.people import hash_people
-from clipsilon.estimators.seen_rows import compute_digests, count_seen
+from clipsilon.estimators.seen_rows import compute_digests, count_seen, identify_rows
 from clipsilon.privacy.accounting import gaussian, profiles
+from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
@@ -59,6 +62,7 @@ def private_scores(
     adjacency: str | None = None,
     target_range: Sequence[float] | None = None,
     random_state: RandomState = None,
+    budget: Budget | str | PathLike[str] | None = None,
 ) -> PrivateScores:
     """Evaluate a fitted model within a privacy budget: each figure with a confidence interval, ROC and calibration.
 
@@ -84,6 +88,8 @@ def private_scores(
         the model's `target_range_`.
     random_state : int, RandomState or None, default None
         None for cryptographic noise. A seed makes the evaluation repeatable, and unfit for release.
+    budget : Budget or path, optional
+        A budget file to charge before the rows are counted (`clipsilon.Budget`).
 
     Returns
     -------
@@ -113,12 +119,14 @@ def private_scores(
     noise = spawn(seed_from(random_state), 1)[0].noise
     scored = score_rows(model, X, y, target_range)
     people, rows_of = count_people(groups, len(scored.cells))
-    hidden = adjacency == "add-remove"
-    binned = _count(scored, rows_of, None if hidden else people, _noise_std(mu, adjacency), noise)
+    std, hidden = _noise_std(mu, adjacency), adjacency == "add-remove"
+    statement = _state(mu, 0 if hidden else people, delta, adjacency, groups is not None)
+    statement = about_seed(statement, random_state is not None)
+    charge_to(budget, statement, lambda key: _identify(X, key))
+    binned = _count(scored, rows_of, None if hidden else people, std, noise)
     if hidden:
         people = max(1, round(float(binned.noisy.counts.sum())))
-    statement = _state(mu, people, delta, adjacency, groups is not None)
-    statement = about_seed(statement, random_state is not None)
+        statement = replace(statement, records=people)
     if random_state is not None:
         warnings.warn(f"{SEEDED} Nothing is certified of this evaluation.", PrivacyWarning, stacklevel=2)
     warn_about_delta(delta, people, unit=statement.unit)
@@ -131,6 +139,14 @@ def _stated_adjacency(model: BaseEstimator) -> str:
     """Return the adjacency of the model's statement, or "zero-out"."""
     statement = getattr(_last(model), "statement_", None)
     return statement.adjacency if isinstance(statement, Statement) else "zero-out"
+
+
+def _identify(X: Table, key: int) -> str | None:
+    """Return a digest of the rows, None if they are not numbers."""
+    try:
+        return identify_rows(X, key)
+    except (TypeError, ValueError):
+        return None
 
 
 def _last(model: BaseEstimator) -> BaseEstimator:
