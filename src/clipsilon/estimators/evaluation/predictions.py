@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
 
 from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
@@ -93,7 +94,7 @@ def score_rows(model: BaseEstimator, X: Table, y: Column, target_range: Sequence
         errors = _finite(np.abs(np.asarray(model.predict(X), dtype=np.float64) - targets)) / width
         return _Located(locate_errors(errors), np.zeros(len(errors), dtype=np.int64), np.zeros(len(errors), dtype=bool))
 
-    targets = checks.labels("y", np.asarray(y), _safe_length(X), None)
+    targets = checks.labels("y", np.asarray(y), _num_samples(X), None)
     return Scored("numbers", *_locate_alone(locate, X, targets), width=width)
 
 
@@ -101,7 +102,7 @@ def _score_classes(model: BaseEstimator, X: Table, y: Column) -> Scored:
     classes, has_probabilities = model.classes_, hasattr(model, "predict_proba")
     if not has_probabilities and len(classes) > 2:
         raise ValueError("model must have predict_proba for more than two classes, got one without.")
-    codes = _codes(y, classes, _safe_length(X))
+    codes = _codes(y, classes, _num_samples(X))
 
     def locate_two(X: Table, codes: Any) -> _Located:
         if has_probabilities:
@@ -143,10 +144,6 @@ def _locate_alone(locate: _Locate, X: Table, targets: NDArray[Any]) -> tuple[Int
             raise ValueError("model must predict each row by itself, got predictions that depend on other rows.")
         positions[row], outcomes[row] = alone.positions[0], alone.outcomes[0]
     return to_cells(positions), outcomes
-
-
-def _safe_length(X: Table) -> int:
-    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
 
 
 def _log_odds(one: Array, other: Array) -> Array:
