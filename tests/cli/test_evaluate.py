@@ -41,6 +41,16 @@ def test_fit_in_json(data):
     assert set(found["evaluation"]["figures"]) == {"accuracy", "roc_auc", "log_loss", "positive_rate"}
 
 
+def test_equal_rows_in_both_parts_are_not_counted_in_a_note(data):
+    """Who is held out is known from the split, and the number of equal rows is not private."""
+    frame = pd.read_csv(data).iloc[:1000]
+    twice = data.parent / "twice.csv"
+    pd.concat([frame, frame]).to_csv(twice, index=False)
+    done, _ = fitted(twice, "paid", *CLASSES, "--evaluate-epsilon", 0.5, "--as-is")
+    assert "rows equal rows" not in done.stdout
+    assert "Each row is in one of the two" in done.stdout
+
+
 def test_the_same_seed_gives_the_same_model_with_and_without_evaluation(data):
     _, one = fitted(data, "paid", *CLASSES, "--seed", 1, output="one.json")
     _, other = fitted(data, "paid", *CLASSES, "--seed", 1, "--evaluate-epsilon", 1, output="other.json")
@@ -51,13 +61,13 @@ def test_evaluate_prints_figures_and_what_both_spend(data):
     _, model = fitted(data, "paid", *CLASSES)
     done = run("evaluate", model, data, "--epsilon", 0.5)
     assert done.exit_code == 0
-    assert "Private quality on 4000 people" in done.output
+    assert "Private quality on 4000 records" in done.output
     assert "share of yes" in done.output
-    assert "without --held-out, people may be in both" in done.output
+    assert "without --held-out, a record may be in both" in done.output
     page = data.parent / "page.html"
     for _ in range(2):  # our own page is replaced
         apart = run("evaluate", model, data, "--target", "paid", "--epsilon", 0.5, "--held-out", "--report", page)
-        assert "each person is in one of the two" in apart.output
+        assert "each record is in one of the two" in apart.output
         assert apart.output.endswith(f"wrote {page}\n")
     found = json.loads(run("evaluate", model, data, "--epsilon", 0.5, "--format", "json").output)
     assert found["privacy_with_training"]["epsilon"] > 1

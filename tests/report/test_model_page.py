@@ -69,7 +69,9 @@ def test_what_the_page_says(page):
         "What was learnt",
         "income &amp; wealth",
         "Coefficients for the class yes",
-        "Evaluated privately on 1000 people",
+        "Evaluated privately on 1000 records",
+        "fitted to 2000 records by",
+        "whether one given record was in it",
         "parallel composition",
         "What is not covered",
         "PrivateScaler: ε",
@@ -97,6 +99,24 @@ def test_a_model_that_was_not_evaluated_or_not_certified(tmp_path):
     other = PrivateGLM().fit(X / [1, 10, 1000], X[:, 0])
     cs.write_report(tmp_path / "c.html", other)
     assert "was not computed for this model" in words(tmp_path / "c.html")
+
+
+def test_people_who_are_protected_are_called_so(tmp_path):
+    """Neither the budget nor the rows per person matter to the repetitions on made-up rows."""
+    X, y = records(1000)
+    X, people = X / [1, 10, 1000], np.arange(1000) // 2
+    budget = cs.Budget(tmp_path / "a.budget", epsilon=2.0, delta=1e-4)
+    model = PrivateLogisticRegression(classes=["no", "yes"], max_rows=1, budget=budget).fit(X, y, groups=people)
+    scores = cs.private_scores(model, X, y, 1.0, groups=people)
+    cs.write_report(tmp_path / "a.html", model, scores)
+    text = words(tmp_path / "a.html")
+    for phrase in (
+        "fitted to 500 people by",
+        "Evaluated privately on 500 people",
+        "whether one given person was in it",
+    ):
+        assert phrase in text
+    assert len(budget.charges()) == 1
 
 
 def test_foreign_files_are_left_alone(tmp_path, pipeline):

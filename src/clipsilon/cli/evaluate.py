@@ -177,9 +177,12 @@ def _print_evaluation(done: Evaluation) -> None:
     from clipsilon.cli.scores_table import print_scores
     from clipsilon.estimators.total import format_total
 
-    print_scores(done.scores, f"{done.scores.people} people")
+    print_scores(done.scores, done.scores.statement.size)
     click.echo(done.scores.statement)
-    how = "each person is in one of the two" if done.scores.held_out else "without --held-out, people may be in both"
+    unit = done.total.unit
+    how = f"each {unit} is in one of the two"
+    if not done.scores.held_out:
+        how = f"without --held-out, a {unit} may be in both"
     click.echo(f"Training and evaluation together: {format_total(done.total)} ({how}).")
     for note in done.notes:
         click.echo(f"Note: {note}")

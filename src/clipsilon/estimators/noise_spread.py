@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 
 RUNS = 8
 _MOST_NUMBERS = 2e7  # of the made-up table
+_PLAIN = {"budget": None, "max_rows": None, "progress": False}  # made-up rows cost nothing, and are one per person
 _RESIDUAL = 1 / 8  # of the range of the targets
 
 
@@ -49,8 +50,7 @@ def noise_margins(estimator: BaseEstimator) -> tuple[Array, Array] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the seeds
         for seed in range(RUNS):
-            own = {"random_state": seed, "progress": False, "budget": None, "max_rows": None}
-            settings = {**estimator.get_params(), **targets, **own}
+            settings = {**estimator.get_params(), **targets, **_PLAIN, "random_state": seed}
             found.append(type(estimator)(**settings).fit(X, y))
     deviations = float(t.ppf(0.975, RUNS - 1))
     slopes = np.std([fit.coef_ for fit in found], axis=0, ddof=1)

@@ -19,7 +19,7 @@ from clipsilon.estimators.evaluation.result import INTERVALS, NAMES
 from clipsilon.estimators.noise_spread import RUNS, noise_margins
 from clipsilon.estimators.total import TotalPrivacy, total_privacy
 from clipsilon.privacy.statement import Statement, format_epsilon, neighbours
-from clipsilon.privacy.warning import PrivacyWarning
+from clipsilon.privacy.warning import UNITS, PrivacyWarning
 from clipsilon.report.charts import Array, Cell, Chart, Table
 from clipsilon.report.drawing import draw, render
 from clipsilon.report.files import chart_rows, table_rows, to_csv
@@ -33,7 +33,7 @@ _PLACES = {"learnt": "What was learnt", "quality": "How good it is", "privacy": 
 _UNCOVERED = (
     "Other fits and evaluations on the same people: each is a release of its own, and they add up.",
     "Choices made by looking at the data without a budget, such as columns, settings or a schema.",
-    "The number of people and the names of the columns, which are public.",
+    "The names of the columns, which are public, and so are the numbers of {units} that are not said to be noisy.",
     "What the model says about the population, and so about people who took no part.",
 )
 _NOISE = (
@@ -110,7 +110,7 @@ def model_page(about: _Subject) -> str:
     """Return the whole page."""
     title = f"A private model of {about.target}"
     lead = (
-        f"{type(about.last).__name__}, fitted to {readable(about.last.statement_.records)} people by "
+        f"{type(about.last).__name__}, fitted to {about.last.statement_.size} by "
         f"{about.last.statement_.rule}. Everything on this page may be shown to whoever may see the model."
     )
     body = [
@@ -137,7 +137,7 @@ def _tiles(about: _Subject) -> str:
             name, figure = "roc_auc", about.scores.figures["roc_auc"]
         value = "–" if math.isnan(figure.value) else f"{figure.value:.3g}"
         tiles.append(("plain", value, f"{NAMES[name]}, {figure.low:.3g} to {figure.high:.3g}, privately"))
-    tiles.append(("plain", readable(about.last.statement_.records), "people trained it"))
+    tiles.append(("plain", readable(about.last.statement_.records), f"{UNITS[total.unit]} trained it"))
     items = (wrap("li", element("b", value) + element("span", words), class_=tone) for tone, value, words in tiles)
     return wrap("ul", "".join(items), class_="tally")
 
@@ -218,7 +218,7 @@ def _quality(scores: PrivateScores | None) -> list[str]:
     rows: list[list[Cell]] = []
     for name, (value, low, high) in scores.figures.items():
         rows.append([NAMES[name], value, _interval(low, high)])
-    title = f"Evaluated privately on {readable(scores.people)} people"
+    title = f"Evaluated privately on {scores.statement.size}"
     table = Table(title, ["", "estimate", "95 % interval"], rows)
     charts = "".join(_figure(name, chart) for name, chart in quality_charts(scores).items())
     positive = f" The positive class is {scores.positive}." if scores.positive else ""
@@ -253,15 +253,16 @@ def _privacy(about: _Subject) -> list[str]:
         *(element("p", text) for text in _plain_words(total)),
         _listed(covered),
         element("h3", "What is not covered"),
-        _listed([*total.notes, *_UNCOVERED]),
+        _listed([*total.notes, *(text.format(units=UNITS[total.unit]) for text in _UNCOVERED)]),
         element("h3", "The statements in full"),
         *(_details(statement) for statement in statements),
     ]
 
 
 def _plain_words(total: TotalPrivacy) -> list[str]:
-    """Say what ε and δ mean for one person."""
-    difference = f"One person more or less means here: {neighbours(total.adjacency, total.unit)}."
+    """Say what ε and δ mean for one person, or record."""
+    unit, units = total.unit, UNITS[total.unit]
+    difference = f"One {unit} more or less means here: {neighbours(total.adjacency, unit)}."
     if not math.isfinite(total.epsilon):
         words = f"Nothing is certified: {' '.join(total.faults) or 'no step has a certificate.'}"
         if math.isfinite(total.nominal):
@@ -270,8 +271,8 @@ def _plain_words(total: TotalPrivacy) -> list[str]:
     found = detection_limit(total.epsilon, total.delta, 0.01)
     return [
         f"Proven: ε = {format_epsilon(total.epsilon)} at δ = {total.delta:.4g}. Whoever sees this page and the model, "
-        "and knows everybody else's data, can hardly tell whether one given person took part: a test that wrongly "
-        f"accuses 1 in 100 people who did not finds at most {100 * found:.3g} in 100 of those who did.",
+        f"and knows all other data, can hardly tell whether one given {unit} was in it: a test that is wrong about 1 "
+        f"in 100 {units} that were not finds at most {100 * found:.3g} in 100 of those that were.",
         difference,
     ]
 

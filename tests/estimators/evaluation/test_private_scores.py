@@ -8,11 +8,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import expit
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, mean_squared_error, roc_auc_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 
 import clipsilon as cs
@@ -20,7 +21,8 @@ from clipsilon.engine.streams import spawn
 from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression, total_privacy
 from clipsilon.estimators.evaluation import grids
 from clipsilon.estimators.evaluation.evaluate import _count, _noise_std
-from clipsilon.estimators.evaluation.predictions import Scored
+from clipsilon.estimators.evaluation.predictions import Scored, score_rows
+from clipsilon.estimators.evaluation.result import in_parallel
 from clipsilon.privacy.statement import SEEDED
 
 pytestmark = pytest.mark.filterwarnings("ignore::clipsilon.PrivacyWarning")
@@ -82,6 +84,67 @@ def test_figures_of_several_classes(model):
     assert scores.figures["log_loss"].value == pytest.approx(log_loss(y, three.predict_proba(X)), abs=0.01)
     assert set(scores.figures) == {"accuracy", "log_loss"}
     assert (scores.roc, scores.calibration, scores.positive) == (None, None, "")
+
+
+class Given:
+    """A classifier whose columns are its probabilities; `shift` depends on the whole table."""
+
+    _estimator_type = "classifier"
+
+    def __init__(self, classes=2, shift=lambda X: 0.0):
+        self.classes_, self.shift = np.arange(classes), shift
+
+    def __sklearn_tags__(self):
+        return LogisticRegression().__sklearn_tags__()
+
+    def predict_proba(self, X):
+        return np.asarray(X) + self.shift(X)
+
+
+def test_a_few_large_losses_are_not_hidden_in_a_wide_bin():
+    """1.5 % of the people are sure of a wrong class: a sixth of the log loss, far away from all others."""
+    rng = np.random.default_rng(0)
+    odds = np.where(rng.random(4000) < 0.015, -7.0, 3 + 0.7 * rng.standard_normal(4000))
+    true = expit(odds)
+    X = np.column_stack([true, (1 - true) / 2, (1 - true) / 2])
+    loss = cs.private_scores(Given(3), X, np.zeros(4000, int), 500.0, random_state=0).figures["log_loss"]
+    assert loss.value == pytest.approx(-np.log(true).mean(), abs=0.004)
+
+
+def test_equal_scores_leave_doubt_about_their_place_in_a_cell():
+    """Log-odds of 0 are at the end of a cell, whose middle is 1/32 away."""
+    y = np.arange(4000) % 10 < 3
+    scores = cs.private_scores(Given(), np.full((4000, 2), 0.5), y.astype(int), 500.0, random_state=0)
+    assert scores.figures["log_loss"].low < math.log(2) < scores.figures["log_loss"].high
+    assert scores.figures["roc_auc"].low < 0.5 < scores.figures["roc_auc"].high
+
+
+def test_probabilities_that_are_none():
+    X = np.array([[0.0, 0.0], [-1e-17, 1 + 1e-15], [1.0, 0.0], [0.3, 0.7]] * 10)
+    scored = score_rows(Given(), X, np.zeros(40, int), None)
+    assert scored.cells[:4].tolist() == [127, 255, 0, 141]
+
+
+def test_a_model_that_looks_at_several_rows_is_refused(model):
+    X, y = held_out()
+    centred = make_pipeline(FunctionTransformer(lambda X: X - X.mean(axis=0)), LogisticRegression()).fit(X, y)
+    with pytest.raises(ValueError, match="model must predict each row by itself"):
+        cs.private_scores(centred, X, y, 1.0)
+    three = Given(3, lambda X: 1e-2 * len(X) / 2000)
+    with pytest.raises(ValueError, match="model must predict each row by itself"):
+        cs.private_scores(three, np.full((2000, 3), 1 / 3), np.zeros(2000, int), 1.0)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rounding_that_depends_on_other_rows_moves_nobody(classes):
+    """Rows at edges of cells, and ties between classes, are counted as if predicted alone, whatever their number."""
+    first = np.column_stack([np.zeros(50), 1e-15 * np.ones(50), np.zeros(50)])[:, :classes]
+    X = np.full((50, classes), 1 / classes)
+    model = Given(classes, lambda X: first[: len(X)] * (-1 if len(X) % 2 else 1))
+    y = np.arange(50) % classes
+    whole, fewer = score_rows(model, X, y, None), score_rows(model, X[:49], y[:49], None)
+    assert np.array_equal(whole.cells[:49], fewer.cells)
+    assert np.array_equal(whole.outcomes[:49], fewer.outcomes)
 
 
 def test_a_ranking_has_no_log_loss():
@@ -147,8 +210,9 @@ def test_curves_lie_within_their_bands(model):
 
 
 def test_cells_include_their_upper_end():
-    assert grids.score_cells(np.array([-99, -8.0, 0.0, 1e-9, 8.0, 99])).tolist() == [0, 0, 127, 128, 255, 255]
-    assert grids.error_cells(np.array([0.0, 1e-9, 1.0, 7.0])).tolist() == [0, 0, 255, 255]
+    scores, errors = np.array([-99, -8.0, 0.0, 1e-9, 8.0, 99]), np.array([0.0, 1e-9, 1.0, 7.0])
+    assert grids.to_cells(grids.locate_scores(scores)).tolist() == [0, 0, 127, 128, 255, 255]
+    assert grids.to_cells(grids.locate_errors(errors)).tolist() == [0, 0, 255, 255]
 
 
 @pytest.mark.parametrize("levels", [3, 5, 7])
@@ -164,6 +228,14 @@ def test_edges_are_different_whatever_the_counts(levels):
             assert edges[-1] <= 255
             assert required is None or required in edges
             assert (np.diff(grids.spread(edges).ravel()) > 0).all()
+
+
+def test_an_edge_separates_tied_scores_beside_the_predicted_classes():
+    """All people in two cells: the edge between them stays where the edge at 0 is added, too."""
+    counts = np.zeros(256)
+    counts[[136, 137]] = 1000
+    edges = grids.choose_edges(counts, 4, 1.0, grids.ZERO)
+    assert {grids.ZERO, 136, 137, 138} <= set(edges.tolist())
 
 
 def test_nothing_but_the_noisy_histograms_is_learnt(monkeypatch):
@@ -268,6 +340,23 @@ def test_rows_that_trained_the_model_are_noticed():
             warnings.simplefilter("error")
             cs.private_scores(model, X[2000:], y[2000:], 1.0, held_out=True)
             cs.private_scores(model, X[:2000], y[:2000], 1.0)
+
+
+def test_people_who_trained_the_model_are_not_held_out():
+    X, y = held_out()
+    people = np.arange(2000) // 4
+    model = PrivateLogisticRegression(classes=[0, 1]).fit(X[:1000], y[:1000], groups=people[:1000])
+    with pytest.raises(ValueError, match="held_out must be False for people who trained the model, got 5 of them"):
+        cs.private_scores(model, X[980:], y[980:], 1.0, groups=people[980:], held_out=True)
+    total = cs.private_scores(model, X[1000:], y[1000:], 1.0, groups=people[1000:], held_out=True).total(model)
+    assert "each person spends the larger" in str(total)
+
+
+def test_a_hidden_number_of_people_is_no_reason_for_a_split_by_a_fraction(model):
+    X, y = held_out()
+    scores = cs.private_scores(model, X, y, 0.7, adjacency="add-remove", held_out=True)
+    alone = total_privacy(scores.statement)
+    assert "nor at how many there are, which a split by a fraction would do" in str(in_parallel(alone, alone))
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from clipsilon.estimators.evaluation import grids
 from clipsilon.estimators.evaluation.auc import area
 from clipsilon.estimators.evaluation.curves import calibration_curve, roc_curve
 from clipsilon.estimators.evaluation.histograms import Integers, draw_histogram, with_total
+from clipsilon.estimators.evaluation.means import Histograms, mean
 from clipsilon.estimators.evaluation.people import count_people
 from clipsilon.estimators.evaluation.predictions import Scored, score_rows
 from clipsilon.estimators.evaluation.ratios import Array, Counts, Figure, ratio
@@ -44,10 +45,15 @@ _RULE = "private evaluation"
 
 
 class _Binned(NamedTuple):
-    """Noisy counts in bins, and the cells that begin them."""
+    """Noisy counts in cells and in bins, and the cells that begin these."""
 
-    noisy: Counts
+    both: Histograms
     edges: Integers
+
+    @property
+    def noisy(self) -> Counts:
+        """The counts in bins."""
+        return self.both.bins
 
 
 def private_scores(
@@ -79,7 +85,8 @@ def private_scores(
         share one unit of weight. None if each row is another person.
     held_out : bool, default False
         Whether nobody in X is among those who trained the model, nor among those who chose it. This must follow from
-        how the people were drawn, and matters to `PrivateScores.total` only.
+        how the people were drawn: without looking at their data, which a stratified split does, and with "add-remove"
+        each person by a coin of their own. It matters to `PrivateScores.total` only.
     adjacency : str, optional
         What is hidden: "zero-out", "replace-one", or "add-remove", under which the number of people is not public.
         By default what the model's statement says, or else "zero-out".
@@ -98,7 +105,8 @@ def private_scores(
     Formal guarantee
     ----------------
     Without `random_state`, the result is (epsilon, delta)-differentially private for people in X, under `adjacency`,
-    given the model. The model is not covered: `PrivateScores.total` adds what it spent.
+    given the model, if this predicts each row by itself; some rows are tested. The model is not covered:
+    `PrivateScores.total` adds what it spent.
 
     Examples
     --------
@@ -117,6 +125,8 @@ def private_scores(
     adjacency = _stated_adjacency(model) if adjacency is None else adjacency
     checks.choice("adjacency", adjacency, ADJACENCIES)
     noise = spawn(seed_from(random_state), 1)[0].noise
+    if held_out:
+        _check_training_rows(model, X, groups)
     scored = score_rows(model, X, y, target_range)
     people, rows_of = count_people(groups, len(scored.cells))
     std, hidden = _noise_std(mu, adjacency), adjacency == "add-remove"
@@ -130,8 +140,6 @@ def private_scores(
     if random_state is not None:
         warnings.warn(f"{SEEDED} Nothing is certified of this evaluation.", PrivacyWarning, stacklevel=2)
     warn_about_delta(delta, people, unit=statement.unit)
-    if held_out:
-        _warn_about_training_rows(model, X, groups)
     return _summarize(scored, binned, people, held_out, statement)
 
 
@@ -163,23 +171,26 @@ def _noise_std(mu: float, adjacency: str) -> float:
 
 
 def _count(scored: Scored, rows_of: Integers, people: int | None, std: float, rng: Generator) -> _Binned:
-    """Choose bins by a first histogram of all people, and count each outcome in them by a second one."""
+    """Count each outcome in cells by a first histogram, and by a second one in bins that the first has chosen."""
     classes = 1 if scored.kind == "numbers" else 2
     first = std / sqrt(_GRID_SHARE) * (1.0 + 2.0**-50)
-    cells = draw_histogram(scored.cells, rows_of, 1, grids.CELL_LEVELS, first, rng)
+    own_cells = scored.outcomes * grids.CELLS + scored.cells
+    cells = draw_histogram(own_cells, rows_of, classes, grids.CELL_LEVELS, first, rng)
     if people is not None:
         cells = with_total(cells, people)
-    levels = grids.choose_levels(float(cells.counts.sum()))
-    edges = grids.choose_edges(cells.counts, levels, first, None if scored.kind == "numbers" else grids.ZERO)
-    bins = scored.outcomes * 2**levels + np.searchsorted(edges, scored.cells, side="right")
+    everybody = cells.counts.reshape(classes, -1).sum(axis=0)
+    levels = grids.choose_levels(float(everybody.sum()))
+    edges = grids.choose_edges(everybody, levels, first, None if scored.kind == "numbers" else grids.ZERO)
+    within = np.searchsorted(edges, np.arange(grids.CELLS), side="right")
+    bin_of = (np.arange(classes)[:, np.newaxis] * 2**levels + within).ravel()
     second = std / sqrt(1.0 - _GRID_SHARE) * (1.0 + 2.0**-50)
-    noisy = draw_histogram(bins, rows_of, classes, levels, second, rng)
-    return _Binned(noisy if people is None else with_total(noisy, people), edges)
+    bins = draw_histogram(bin_of[own_cells], rows_of, classes, levels, second, rng)
+    return _Binned(Histograms(cells, bins if people is None else with_total(bins, people), bin_of), edges)
 
 
 def _summarize(scored: Scored, binned: _Binned, people: int, held_out: bool, statement: Statement) -> PrivateScores:
     """Compute everything else from the noisy counts."""
-    noisy, edges = binned
+    noisy, edges = binned.noisy, binned.edges
     two = scored.kind in ("binary", "ranking")
     calibrated = None
     if scored.kind == "binary":
@@ -198,36 +209,46 @@ def _summarize(scored: Scored, binned: _Binned, people: int, held_out: bool, sta
 
 
 def _class_figures(binned: _Binned, kind: str) -> dict[str, Figure]:
-    noisy, edges = binned
-    scores, size = grids.score_at(grids.spread(edges)), edges.size + 1
+    noisy, edges = binned.noisy, binned.edges
+    size = edges.size + 1
     everybody, positive = np.ones(2 * size), np.repeat([0.0, 1.0], size)
     if kind == "classes":
-        losses = np.tile(np.logaddexp(0.0, -scores).mean(axis=1), 2)
-        return {"accuracy": ratio(noisy, positive, everybody), "log_loss": ratio(noisy, losses, everybody)}
+        return {"accuracy": ratio(noisy, positive, everybody), "log_loss": mean(binned.both, *_true_losses(edges))}
     predicted = np.concatenate([[0], edges]) >= grids.ZERO
     right = np.concatenate([~predicted, predicted]).astype(float)
     figures = {"accuracy": ratio(noisy, right, everybody), "roc_auc": area(noisy)}
     if kind == "binary":
-        losses = np.concatenate([_mean_loss(-scores), _mean_loss(scores)])
-        figures["log_loss"] = ratio(noisy, losses, everybody)
+        figures["log_loss"] = mean(binned.both, *_losses(edges))
     return {**figures, "positive_rate": ratio(noisy, positive, everybody)}
 
 
-def _mean_loss(scores: Array) -> Array:
-    """Return the log loss of a class in each bin, for the log-odds of this class at several places in the bin.
+def _true_losses(edges: Integers) -> tuple[Array, Array]:
+    """Return the log loss, by the log-odds of the true class, at places in each cell and on average in each bin."""
+    cells, bins = (np.tile(np.logaddexp(0.0, -grids.score_at(places)), (2, 1)) for places in _places(edges))
+    return cells, bins.mean(axis=1)
 
-    Within a bin, the frequency of the class is taken to grow as the log-odds say.
+
+def _losses(edges: Integers) -> tuple[Array, Array]:
+    """Return the log loss of both classes, by the log-odds, at places in each cell and on average in each bin.
+
+    Within a bin, the frequency of the class is expected to grow as the log-odds say.
     """
-    return np.asarray(np.average(np.logaddexp(0.0, -scores), axis=1, weights=np.exp(scores / 2)))
+    cells, bins = (grids.score_at(places) for places in _places(edges))
+    bins = np.concatenate([-bins, bins])
+    expected = np.average(np.logaddexp(0.0, -bins), axis=1, weights=np.exp(bins / 2))
+    return np.logaddexp(0.0, np.concatenate([cells, -cells])), np.asarray(expected)
+
+
+def _places(edges: Integers) -> tuple[Array, Array]:
+    """Return eight positions in each cell and in each bin."""
+    return grids.spread(np.arange(1, grids.CELLS)), grids.spread(edges)
 
 
 def _number_figures(binned: _Binned, width: float) -> dict[str, Figure]:
-    noisy, edges = binned
-    errors = grids.error_at(grids.spread(edges)) * width
-    everybody = np.ones(len(errors))
-    squared = ratio(noisy, np.square(errors).mean(axis=1), everybody)
+    cells, bins = (grids.error_at(places) * width for places in _places(binned.edges))
+    squared = mean(binned.both, np.square(cells), np.square(bins).mean(axis=1))
     return {
-        "mean_absolute_error": ratio(noisy, errors.mean(axis=1), everybody),
+        "mean_absolute_error": mean(binned.both, cells, bins.mean(axis=1)),
         "root_mean_squared_error": Figure(*np.sqrt(squared).tolist()),
     }
 
@@ -257,21 +278,22 @@ _ABOUT_SIZE = {
 }
 
 
-def _warn_about_training_rows(model: BaseEstimator, X: Table, groups: Column | None) -> None:
-    """Warn if rows or people trained the model, as far as this process knows those."""
+def _check_training_rows(model: BaseEstimator, X: Table, groups: Column | None) -> None:
+    """Raise ValueError if people trained the model, and warn about equal rows, as far as this process knows those."""
     statement = getattr(_last(model), "statement_", None)
     if isinstance(statement, Statement) and statement.unit == "person":
         # Without groups it is not known who they are.
-        digests = np.empty(0, np.uint64) if groups is None else np.unique(hash_people(groups, len(np.asarray(groups))))
-        who = "people trained the model, too"
-    else:
-        features = model[:-1].transform(X) if isinstance(model, Pipeline) and len(model) > 1 else X
-        table: Any = features if sparse.issparse(features) else np.asarray(features)
-        digests, who = compute_digests(table, table.shape[1]), "rows equal rows that trained the model"
-    seen = count_seen(_last(model), digests)
+        people = None if groups is None else np.unique(hash_people(groups, len(np.asarray(groups))))
+        seen = 0 if people is None else count_seen(_last(model), people)
+        if seen:
+            raise ValueError(f"held_out must be False for people who trained the model, got {seen} of them.")
+        return
+    features = model[:-1].transform(X) if isinstance(model, Pipeline) and len(model) > 1 else X
+    table: Any = features if sparse.issparse(features) else np.asarray(features)
+    seen = count_seen(_last(model), compute_digests(table, table.shape[1]))
     if seen:
         warnings.warn(
-            f"held_out: {seen} {who}. Whoever is in both spends the sum of both ε, "
+            f"held_out: {seen} rows equal rows that trained the model. Whoever is in both spends the sum of both ε, "
             "which the total does not count: evaluate on other people's rows, or leave held_out at False.",
             PrivacyWarning,
             stacklevel=3,

@@ -24,18 +24,25 @@ _INSIDE = (np.arange(8) + 0.5) / 8  # of a bin
 _LEAST_LEVELS, _MOST_LEVELS = 3, 7
 
 
-def score_cells(scores: Array) -> Integers:
-    """Return the cell of each log-odds; a cell includes its upper end, as the negative class includes 0."""
-    return _cells((np.clip(scores, -9.0, 9.0) * _STEPS) + ZERO)
+def locate_scores(scores: Array) -> Array:
+    """Return the position of each log-odds, between 0 and `CELLS`; those beyond ±8 count as ±8."""
+    return np.asarray(np.clip(scores * _STEPS + ZERO, 0.0, CELLS))
 
 
-def error_cells(errors: Array) -> Integers:
-    """Return the cell of each error, in units of the range of the targets; larger ones count as 1."""
-    return _cells(np.sqrt(np.clip(errors, 0.0, 1.0)) * CELLS)
+def locate_errors(errors: Array) -> Array:
+    """Return the position of each error, in units of the range of the targets; larger ones count as 1."""
+    return np.asarray(np.sqrt(np.clip(errors, 0.0, 1.0)) * CELLS)
 
 
-def _cells(positions: Array) -> Integers:
+def to_cells(positions: Array) -> Integers:
+    """Return the cell of each position; a cell includes its upper end, as the negative class includes 0."""
     return np.asarray(np.clip(np.ceil(positions) - 1, 0, CELLS - 1), dtype=np.int64)
+
+
+def are_at_edges(positions: Array, distance: float) -> NDArray[np.bool_]:
+    """Return which positions are within a distance of an edge between two cells."""
+    edges = np.clip(np.rint(positions), 1, CELLS - 1)
+    return np.asarray(np.abs(positions - edges) < distance)
 
 
 def score_at(positions: Array) -> Array:
@@ -86,13 +93,16 @@ def choose_edges(counts: Array, levels: int, std: float, required: int | None) -
 
 def _separate(edges: Integers, required: int | None) -> Integers:
     """Return edges between 1 and CELLS − 1 that are all different, one of which is as required."""
-    places = np.arange(edges.size)
-    edges = np.maximum.accumulate(np.clip(edges, 1, None) - places) + places  # each at least one above the last
-    ends = CELLS - edges.size + places
-    edges = np.minimum(edges, ends)
-    if required is not None:
-        edges[np.argmin(np.abs(edges - required))] = required
-    return edges
+    kept = np.unique(np.clip(edges, 1, CELLS - 1))
+    if required is not None and required not in kept:
+        if kept.size == edges.size:
+            kept = np.delete(kept, np.argmin(np.abs(kept - required)))
+        kept = np.append(kept, required)
+    # Many people in one cell want the same edge several times: the others go to the cells beside the edges.
+    free = np.setdiff1d(np.arange(1, CELLS), kept)
+    distances = np.abs(free[:, np.newaxis] - kept).min(axis=1)
+    beside = free[np.argsort(distances, kind="stable")][: edges.size - kept.size]
+    return np.sort(np.concatenate([kept, beside]))
 
 
 def spread(edges: Integers) -> Array:

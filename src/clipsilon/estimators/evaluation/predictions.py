@@ -1,24 +1,45 @@
-"""What an evaluation looks at: for each row, the cell of the model's score or error, and the outcome."""
+"""What an evaluation looks at: for each row, the cell of the model's score or error, and the outcome.
+
+Both must depend on the row and the model alone. A model that predicts a whole table rounds each row in a way that may
+depend on the number of rows, so rows where rounding could matter are predicted again, each alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
 
 from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
-from clipsilon.estimators.evaluation.grids import error_cells, score_cells
+from clipsilon.estimators.evaluation.grids import are_at_edges, locate_errors, locate_scores, to_cells
 
 if TYPE_CHECKING:
     from clipsilon.estimators.inputs import Column, Table
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+_ROUNDING = 1e-3  # of a cell: far above what rounding does to a position
+_CLOSE = 1e-6  # probabilities whose order rounding could change
+_TRIED = 20  # rows that are predicted alone in any case
+
+
+class _Located(NamedTuple):
+    """Positions on the grid, outcomes, and which outcomes rounding could change."""
+
+    positions: Array
+    outcomes: Integers
+    is_close: NDArray[np.bool_]
+
+
+_Locate = Callable[["Table", Any], _Located]  # from rows and their targets
 
 
 class Scored(NamedTuple):
@@ -68,32 +89,68 @@ def score_rows(model: BaseEstimator, X: Table, y: Column, target_range: Sequence
     if not hasattr(model, "predict"):
         raise ValueError(f"model must be a fitted classifier or regressor, got {type(model).__name__}.")
     width = _range_width(model, target_range)
-    predicted = np.asarray(model.predict(X), dtype=np.float64)
-    targets = checks.labels("y", np.asarray(y), len(predicted), None)
-    errors = _finite(np.abs(predicted - targets)) / width
-    return Scored("numbers", error_cells(errors), np.zeros(len(targets), dtype=np.int64), width=width)
+
+    def locate(X: Table, targets: Any) -> _Located:
+        errors = _finite(np.abs(np.asarray(model.predict(X), dtype=np.float64) - targets)) / width
+        return _Located(locate_errors(errors), np.zeros(len(errors), dtype=np.int64), np.zeros(len(errors), dtype=bool))
+
+    targets = checks.labels("y", np.asarray(y), _num_samples(X), None)
+    return Scored("numbers", *_locate_alone(locate, X, targets), width=width)
 
 
 def _score_classes(model: BaseEstimator, X: Table, y: Column) -> Scored:
-    classes, probabilities = model.classes_, None
-    if hasattr(model, "predict_proba"):
-        probabilities = _finite(model.predict_proba(X))
-    elif len(classes) > 2:
+    classes, has_probabilities = model.classes_, hasattr(model, "predict_proba")
+    if not has_probabilities and len(classes) > 2:
         raise ValueError("model must have predict_proba for more than two classes, got one without.")
-    scores = probabilities if probabilities is not None else _finite(model.decision_function(X))
-    codes = _codes(y, classes, len(scores))
+    codes = _codes(y, classes, _num_samples(X))
+
+    def locate_two(X: Table, codes: Any) -> _Located:
+        if has_probabilities:
+            scores = _finite(model.predict_proba(X))
+            odds = _log_odds(scores[:, 1], scores[:, 0])
+        else:
+            odds = _finite(model.decision_function(X))
+        return _Located(locate_scores(odds), codes, np.zeros(len(codes), dtype=bool))
+
+    def locate_true(X: Table, codes: Any) -> _Located:
+        scores, rows = _finite(model.predict_proba(X)), np.arange(len(codes))
+        true, others = scores[rows, codes], scores.copy()
+        others[rows, codes] = -np.inf
+        right = (scores.argmax(axis=1) == codes).astype(np.int64)
+        is_close = np.abs(true - others.max(axis=1)) < _CLOSE
+        return _Located(locate_scores(_log_odds(true, 1.0 - true)), right, is_close)
+
     if len(classes) == 2:
-        kind = "ranking" if probabilities is None else "binary"
-        odds = scores if probabilities is None else _log_odds(scores[:, 1], scores[:, 0])
-        return Scored(kind, score_cells(odds), codes, positive=str(classes[1]))
-    true = scores[np.arange(len(codes)), codes]
-    right = (scores.argmax(axis=1) == codes).astype(np.int64)
-    return Scored("classes", score_cells(_log_odds(true, 1.0 - true)), right)
+        kind = "binary" if has_probabilities else "ranking"
+        return Scored(kind, *_locate_alone(locate_two, X, codes), positive=str(classes[1]))
+    return Scored("classes", *_locate_alone(locate_true, X, codes))
+
+
+def _locate_alone(locate: _Locate, X: Table, targets: NDArray[Any]) -> tuple[Integers, Integers]:
+    """Return the cell and the outcome of each row as if it were predicted alone.
+
+    Raises
+    ------
+    ValueError
+        If a row's prediction depends on other rows: then one person would change what is counted of others.
+    """
+    positions, outcomes, is_close = locate(X, targets)
+    outcomes = outcomes.copy()
+    tried = np.zeros(len(positions), dtype=bool)
+    tried[np.linspace(0, len(positions) - 1, min(len(positions), _TRIED)).astype(int)] = True
+    for row in np.flatnonzero(tried | is_close | are_at_edges(positions, _ROUNDING)).tolist():
+        alone = locate(_safe_indexing(X, [row]), targets[[row]])
+        if not np.abs(alone.positions[0] - positions[row]) < _ROUNDING:
+            raise ValueError("model must predict each row by itself, got predictions that depend on other rows.")
+        positions[row], outcomes[row] = alone.positions[0], alone.outcomes[0]
+    return to_cells(positions), outcomes
 
 
 def _log_odds(one: Array, other: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.log(one) - np.log(other)
+    """Return the logarithm of the ratio of two probabilities; 0 where both are 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        odds = np.log(np.clip(one, 0.0, 1.0)) - np.log(np.clip(other, 0.0, 1.0))
+    return np.where(np.isnan(odds), 0.0, odds)
 
 
 def _finite(values: Any) -> Array:

@@ -81,28 +81,65 @@ def ratio(noisy: Counts, values: Array, members: Array, confidence: float = CONF
     Figure
     """
     inside = members > 0
-    lowest, highest = float(values[inside].min()), float(values[inside].max())
-    gains, z2 = values * members, deviations(confidence) ** 2
-    total, people = float(gains @ noisy.counts), float(members @ noisy.counts)
-    spread = _second_moment(noisy, gains, highest)
-    from_values = float(gains @ noisy.covariance @ gains)
-    mixed, from_members = (float(each @ noisy.covariance @ members) for each in (gains, members))
+    gains = values * members
+    squares = gains**2
+    sums = Sums(
+        total=float(gains @ noisy.counts),
+        people=float(members @ noisy.counts),
+        second=float(squares @ noisy.counts) + np.sqrt(max(float(squares @ noisy.covariance @ squares), 0.0)),
+        variance=float(gains @ noisy.covariance @ gains),
+        mixed=float(gains @ noisy.covariance @ members),
+        of_people=float(members @ noisy.covariance @ members),
+    )
+    return solve_interval(sums, float(values[inside].min()), float(values[inside].max()), confidence)
+
+
+class Sums(NamedTuple):
+    """Noisy sums over people.
+
+    Parameters
+    ----------
+    total, people, second : float
+        Of the values, of ones, and of the squares, the last on the safe side of its noise.
+    variance, mixed, of_people : float
+        Variance of the noise in `total`, its covariance with that in `people`, and the variance of the latter.
+    """
+
+    total: float
+    people: float
+    second: float
+    variance: float
+    mixed: float
+    of_people: float
+
+
+def solve_interval(sums: Sums, lowest: float, highest: float, confidence: float = CONFIDENCE) -> Figure:
+    """Return the mean total/people with its interval.
+
+    Parameters
+    ----------
+    sums : Sums
+        The noisy sums.
+    lowest, highest : float
+        Smallest and largest value of a person.
+    confidence : float, default 0.95
+        Coverage of the interval.
+
+    Returns
+    -------
+    Figure
+    """
+    z2, total, people = deviations(confidence) ** 2, sums.total, sums.people
+    # E[value²]/E[value]: with it, spread·a − a² is the variance at mean a.
+    spread = min(highest, sums.second / total) if sums.second > 0 and total > 0 else highest
     # (total − a·people)² ≤ z²·(noise + max(people, 0)·(spread·a − a²)), a quadratic inequality in a.
     sampled = max(people, 0.0)
-    square = people**2 - z2 * (from_members - sampled)
-    linear = -2 * total * people - z2 * (sampled * spread - 2 * mixed)
-    constant = total**2 - z2 * from_values
+    square = people**2 - z2 * (sums.of_people - sampled)
+    linear = -2 * total * people - z2 * (sampled * spread - 2 * sums.mixed)
+    constant = total**2 - z2 * sums.variance
     root = linear**2 - 4 * square * constant
     if square <= 0 or root < 0:
         return Figure(float("nan"), lowest, highest)
     ends = (-linear + np.array([-1, 1]) * np.sqrt(root)) / (2 * square)
     low, high = np.clip(ends, lowest, highest)
     return Figure(float(np.clip(total / people, low, high)), float(low), float(high))
-
-
-def _second_moment(noisy: Counts, gains: Array, highest: float) -> float:
-    """Return E[value²]/E[value], on the safe side of its noise: with it, spread·a − a² is the variance at mean a."""
-    squares = gains**2
-    doubt = np.sqrt(max(float(squares @ noisy.covariance @ squares), 0.0))
-    first, second = float(gains @ noisy.counts), float(squares @ noisy.counts) + doubt
-    return min(highest, second / first) if second > 0 and first > 0 else highest

@@ -26,7 +26,7 @@ NAMES = {
     "root_mean_squared_error": "root mean squared error",
 }
 INTERVALS = (
-    "95 % confidence intervals: they account for the noise, and for the people evaluated being a random sample of all."
+    "95 % confidence intervals: they account for the noise, and for those evaluated being a random sample of all."
 )
 
 
@@ -86,7 +86,7 @@ class PrivateScores:
         }
 
     def __str__(self) -> str:
-        lines = [f"private evaluation on {self.people} people: {format_certified(self.statement)}"]
+        lines = [f"private evaluation on {self.statement.size}: {format_certified(self.statement)}"]
         lines += [f"  {NAMES[name]}: {format_figure(figure)}" for name, figure in self.figures.items()]
         return "\n".join([*lines, f"  {INTERVALS}"])
 
@@ -121,12 +121,19 @@ def in_parallel(training: TotalPrivacy, evaluation: TotalPrivacy) -> TotalPrivac
         *faults,
         f"Training: ε = {format_epsilon(training.nominal)} at δ = {training.delta:.4g}. "
         f"Evaluation: ε = {format_epsilon(evaluation.nominal)} at δ = {evaluation.delta:.4g}.",
-        "Nobody is in both, and who is held out was chosen without looking at anybody's data: each person spends the "
-        "larger ε (parallel composition).",
+        "Nobody is in both, and who is held out was chosen without looking at anybody's data"
+        f"{_ALSO[training.adjacency]}: each {training.unit} spends the larger ε (parallel composition).",
         *notes,
     )
     epsilon, nominal, delta = (max(getattr(one, name) for one in both) for name in ("epsilon", "nominal", "delta"))
     return training._replace(epsilon=epsilon, nominal=nominal, delta=delta, reasons=reasons, notes=notes, faults=faults)
+
+
+_ALSO = {
+    "zero-out": "",
+    "replace-one": "",
+    "add-remove": ", nor at how many there are, which a split by a fraction would do",
+}
 
 
 def format_figure(figure: Figure) -> str:
