@@ -28,7 +28,7 @@ def test_people_are_protected_and_held_out_with_all_rows(visits):
     assert done.exit_code == 0, done.stderr
     people = np.unique(WHO).size
     trained = people - round(0.2 * people)
-    assert f"for the {trained} people whose " in done.stdout
+    assert f"for the {trained} people who trained" in done.stdout
     assert "(one person, with all rows, contributes to nothing" in done.stdout
     content = json.loads(path.read_text("utf-8"))
     assert "person" not in content["columns"]

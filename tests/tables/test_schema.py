@@ -111,7 +111,7 @@ REFUSED = {
     "ignored feature": ("ignore = ['age']\n" + AGE + "range = [0, 1]", "column 'age' must have one role, got a feature and ignored."),
     "ignore of one word": ("ignore = 'b'\n" + AGE + "range = [0, 1]", "ignore must be a list of columns, got 'b'."),
     "group of numbers": ("group = 3\n" + AGE + "range = [0, 1]", "group must name a column, got 3."),
-    "unknown role": ("traget = 'y'\n" + AGE + "range = [0, 1]", "an entry of the schema must be one of 'target', 'group', 'ignore', 'columns', got 'traget'."),
+    "unknown role": ("traget = 'y'\n" + AGE + "range = [0, 1]", "an entry of the schema must be one of 'proposed', 'target', 'group', 'ignore', 'columns', got 'traget'."),
     "no columns": ("target = 'y'", "columns must describe at least one column, got None."),
     "empty columns": ("[columns]", "columns must describe at least one column, got {{}}."),
     "same feature": ("[columns.'a=b']\nkind = 'number'\nrange = [0, 1]\n[columns.a]\nkind = 'category'\nlevels = ['b']", "columns and levels must have names that give different features, got 'a=b' twice."),
