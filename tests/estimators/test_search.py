@@ -29,7 +29,7 @@ from clipsilon.estimators.held_out import SCORINGS, Privacy, private_score
 from clipsilon.estimators.model_files import Model, write_model
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.accounting.selection import TrialCount, trial_count
-from clipsilon.privacy.statement import SEEDED
+from clipsilon.privacy.statement import SEEDED, format_epsilon
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(2000, 3))
@@ -118,11 +118,11 @@ def test_trials_that_fail_are_not_shown(monkeypatch):
     monkeypatch.setattr(TrialCount, "draw", lambda count, rng: 40)
     real = PrivateLogisticRegression.fit
 
-    def fit(self, X, y):
+    def fit(self, *rows, **groups):
         if self.clip == 0.5:
             warnings.warn("a secret warning", UserWarning, stacklevel=2)
             raise FloatingPointError("a secret")
-        return real(self, X, y)
+        return real(self, *rows, **groups)
 
     monkeypatch.setattr(PrivateLogisticRegression, "fit", fit)
     found = fitted()
@@ -194,6 +194,12 @@ def test_what_candidates_learn_without_budget_closes_the_statement():
     assert found.statement_.certified == math.inf
 
 
+def test_fitting_the_best_model_again_adds_to_the_whole_search():
+    best = fitted(n_iter=1).best_estimator_
+    with pytest.warns(PrivacyWarning, match=f"stand for 2 fits.*ε = {format_epsilon(2.0 + best.epsilon)}, "):
+        best.fit(X, Y)
+
+
 def test_several_searches_are_counted():
     found = fitted(n_iter=1)
     with pytest.warns(PrivacyWarning, match="stand for 2 fits"):
@@ -263,6 +269,44 @@ def test_a_person_counts_once_in_a_score():
     assert scored == pytest.approx([100 / 101] * 2, abs=1e-4)
 
 
+def test_targets_in_a_column_have_one_number_per_record():
+    """Compared with predictions, a column would make a table of numbers, in which a record has many."""
+    assert search._split(X, Y[:, None], None, 0.2, 0).held.y.shape == (400,)
+    privacy = Privacy(1.0, "zero-out", spawn(3, 1)[0].noise)
+    with pytest.raises(ValueError, match="y must be a vector"):
+        private_score(LogisticRegression().fit(X, Y), X, Y[:, None], SCORINGS["accuracy"], privacy)
+
+
+@pytest.mark.parametrize("target", [-1, 7])
+def test_a_class_that_the_model_does_not_know_counts_as_the_worst(target):
+    model = LogisticRegression().fit(X, Y.astype(int))
+    privacy = Privacy(2.0**40, "zero-out", spawn(3, 1)[0].noise)
+    assert private_score(model, X[:9], np.full(9, target), SCORINGS["neg_log_loss"], privacy) == pytest.approx(-8)
+
+
+def test_numpys_errors_do_not_make_scores_fail():
+    """Probabilities of rows far away underflow; without a score the search would end without a model."""
+    with np.errstate(under="raise"):
+        found = PrivateSearchCV(MODEL, {"clip": [1.0]}, 2.0, n_iter=1, scoring="neg_log_loss").fit(1e4 * X, Y)
+    assert math.isfinite(found.best_score_)
+
+
+def test_errors_of_scores_are_not_hidden(monkeypatch):
+    """A score that fails fails because of held-out rows, which no noise would hide."""
+    monkeypatch.setattr(search, "private_score", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        fitted(n_iter=1)
+
+
+def test_twenty_candidates_cost_at_most_2_3_fits():
+    """One fit's ε at the search's δ, for the noise that fits of the search have; releasing all 20 costs 5 times it."""
+    candidates = [clone(MODEL).set_params(l2=l2) for l2 in np.geomspace(1e-3, 1, 20)]
+    planned = trials.calibrate_trials(candidates, (X, Y, None), trial_count(20), 2.0, 1e-5)
+    one = max(stated.certificate.profile.mu for stated in planned.statements)
+    assert 0.9 * 2.0 <= planned.search.epsilon(1e-5) <= min(2.0, 2.3 * gaussian.epsilon(one, 1e-5))
+    assert gaussian.epsilon(one * math.sqrt(20), 1e-5) > 5 * gaussian.epsilon(one, 1e-5)
+
+
 @pytest.mark.parametrize("name", SCORINGS)
 def test_a_record_changes_a_score_by_no_more_than_its_bound(name):
     """Replay without noise, on neighbours with extreme records."""
@@ -285,6 +329,11 @@ CASES = {
     "no candidates": (MODEL, [], {}, "param_distributions must allow at least one setting"),
     "a wrong ε": (MODEL, GRID, {"epsilon": 0}, "epsilon must be a number above 0"),
     "a wrong δ": (MODEL, GRID, {"delta": 1}, "delta must be a number above 0 and below 1"),
+    "an ε too small for scores": (MODEL, GRID, {"epsilon": 1e-6}, "epsilon must be larger for this search"),
+    "candidates without the score": (
+        *(PrivateGLM(cs.losses.Logistic(), classes=[False, True]), {"loss": [cs.losses.Savage()]}),
+        *({"scoring": "neg_log_loss"}, "scoring must be one that all candidates have, got .*Savage"),
+    ),
     "too few trials": (MODEL, GRID, {"n_iter": 0.5}, "n_iter must be a number between 1 and 1e"),
     "a score for numbers": (MODEL, GRID, {"scoring": "neg_mean_squared_error"}, "scoring must be one of 'accuracy'"),
     "no held-out rows": (MODEL, GRID, {"holdout": 0}, "holdout must leave rows"),

@@ -137,6 +137,16 @@ def test_noise_margins_are_of_the_size_of_the_noise():
     assert noise_margins(regression)[0].shape == regression.coef_.shape
 
 
+def test_noise_margins_charge_no_budget(tmp_path):
+    budget = cs.Budget(tmp_path / "people.budget", epsilon=2.0, delta=1e-4)
+    rng = np.random.default_rng(1)
+    people = np.arange(600) // 2
+    model = PrivateLogisticRegression(classes=[False, True], budget=budget, max_rows=1, method="dpgd")
+    model.fit(rng.standard_normal((600, 2)), rng.random(600) < 0.5, groups=people)
+    assert noise_margins(model) is not None
+    assert len(budget.charges()) == 1
+
+
 # -- in a browser -------------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from clipsilon.estimators.inputs import Array
 _UNIT = 2**16  # a record's score is a whole number of parts of this size
 _WORST_LOG_LOSS = 8.0  # a smaller probability than e^−8 counts as this
 _UNIT_ORDER = -2.0, 2.0  # range of targets of unit order
+SMALLEST_MU = 2.0**-15  # of a score; with less, its noise would be too large for whole numbers
 
 
 class Scoring(NamedTuple):
@@ -47,9 +48,11 @@ def _correct(model: Any, X: Any, y: NDArray[Any]) -> Array:
 
 
 def _likelihood(model: Any, X: Any, y: NDArray[Any]) -> Array:
-    of_own_class = model.predict_proba(X)[np.arange(len(y)), np.searchsorted(model.classes_, y)]
+    codes = np.minimum(np.searchsorted(model.classes_, y), len(model.classes_) - 1)
+    of_own_class = model.predict_proba(X)[np.arange(len(y)), codes]
+    is_known = model.classes_[codes] == y  # a row of another class must not stop the search, which would show it
     with np.errstate(divide="ignore"):
-        return np.asarray(1 + np.log(of_own_class) / _WORST_LOG_LOSS)
+        return np.asarray(np.where(is_known, 1 + np.log(of_own_class) / _WORST_LOG_LOSS, 0.0))
 
 
 def _width(model: Any) -> float:
@@ -80,7 +83,7 @@ class Privacy(NamedTuple):
     Parameters
     ----------
     mu : float
-        The score is μ-GDP for the held-out records; at least 2^−16.
+        The score is μ-GDP for the held-out records; at least `SMALLEST_MU`.
     adjacency : str
         "zero-out" or "replace-one".
     noise : Generator
@@ -125,7 +128,10 @@ def private_score(
     Given the model, the score is μ-GDP: a record adds a whole number between −2^15 and 2^15 to the sum, or nothing if
     it is zeroed out, and the noise is exact.
     """
-    numbers = np.clip(np.nan_to_num(scoring.per_record(model, X, y), nan=0.0, posinf=0.0, neginf=0.0), 0.0, 1.0)
+    numbers = scoring.per_record(model, X, y)
+    if numbers.shape != (len(y),):  # more numbers than records would need more noise
+        raise ValueError(f"y must be a vector for a score, got shape {np.shape(y)}.")
+    numbers = np.clip(np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0), 0.0, 1.0)
     parts = np.rint((numbers - 0.5) * _UNIT).astype(np.int64)
     if groups is not None:  # means of whole numbers do not depend on the order of the rows
         order, starts = group_rows(checks.people("groups", groups, len(y)), None)

@@ -45,7 +45,8 @@ def noise_margins(estimator: BaseEstimator) -> tuple[Array, Array] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the seeds
         for seed in range(RUNS):
-            settings = {**estimator.get_params(), **targets, "random_state": seed, "progress": False}
+            own = {"random_state": seed, "progress": False, "budget": None, "max_rows": None}
+            settings = {**estimator.get_params(), **targets, **own}
             found.append(type(estimator)(**settings).fit(X, y))
     deviations = float(t.ppf(0.975, RUNS - 1))
     return (

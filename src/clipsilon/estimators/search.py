@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, is_classifier
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, indexable
+from sklearn.utils.validation import check_is_fitted, column_or_1d, indexable
 
 from clipsilon._core import checks
 from clipsilon.engine.streams import spawn
 from clipsilon.estimators.base import SEED_ADVICE, PrivateEstimator, rollback_on_error, seed_from
 from clipsilon.estimators.chunks import is_chunked
-from clipsilon.estimators.fit_counter import FitCounterMixin
+from clipsilon.estimators.fit_counter import FitCounterMixin, record_copy
 from clipsilon.estimators.held_out import SCORINGS, Privacy, Scoring, private_score
 from clipsilon.estimators.seen_rows import identify_rows
 from clipsilon.estimators.training import derive_seed
@@ -183,7 +183,7 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
             settings = list_candidates(self.estimator, self.param_distributions, self.n_candidates, seed)
             split = _split(X, y, groups, checks.fraction("holdout", self.holdout), seed)
             count = _trial_count(len(settings) if self.n_iter is None else self.n_iter)
-            candidates = self._candidates(settings, split)
+            candidates = self._candidates(settings, split, scoring)
             trial = calibrate_trials(candidates, split.train, count, self.epsilon, self.delta)
             statement = self._state(trial, count, split, candidates[0].adjacency)
             charge_to(self.budget, statement, lambda key: identify_rows(X, key))
@@ -205,16 +205,17 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         require_public_size(self.estimator.adjacency)
         if is_chunked(X):
             raise ValueError("X must be in memory for a search, got a Dask collection.")
-        allowed = {name: one for name, one in SCORINGS.items() if one.for_classes == is_classifier(self.estimator)}
-        if not hasattr(self.estimator, "predict_proba"):
-            allowed.pop("neg_log_loss", None)
+        allowed = _scorings(self.estimator)
         return checks.choice("scoring", next(iter(allowed)) if self.scoring is None else self.scoring, allowed)
 
-    def _candidates(self, settings: list[dict[str, Any]], split: _Split) -> list[PrivateEstimator]:
+    def _candidates(self, settings: list[dict[str, Any]], split: _Split, scoring: Scoring) -> list[PrivateEstimator]:
         """Return one estimator per candidate, after the held-out rows were checked as those that train will be."""
         quiet = {"random_state": None, "progress": False, "budget": None}
         quiet = {name: value for name, value in quiet.items() if name in self.estimator.get_params(deep=False)}
         made = [make_candidate(self.estimator, one, **quiet) for one in settings]
+        for place, one in enumerate(made):
+            if scoring not in _scorings(one).values():
+                raise ValueError(f"scoring must be one that all candidates have, got {settings[place]} without it.")
         made[0].plan_statement(*split.held)
         return made
 
@@ -255,6 +256,7 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         self.statement_ = replace(statement, reasons=(*statement.reasons, *notes), notes=notes)
         self.best_estimator_, self.best_score_ = best.model, best.score
         self.best_estimator_.statement_ = self.statement_
+        record_copy(self, self.best_estimator_)  # to fit it again spends on top of the search, not of one trial
         self.best_params_, self.n_candidates_ = settings[best.candidate], len(settings)
 
     def _warn(self, statement: Statement, notes: tuple[str, ...]) -> None:
@@ -311,6 +313,14 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         return tags
 
 
+def _scorings(estimator: PrivateEstimator) -> dict[str, Scoring]:
+    """Return the scorings that an estimator has, by name."""
+    found = {name: one for name, one in SCORINGS.items() if one.for_classes == is_classifier(estimator)}
+    if not hasattr(estimator, "predict_proba"):
+        found.pop("neg_log_loss", None)
+    return found
+
+
 def _trial_count(mean: float) -> TrialCount:
     try:
         return trial_count(mean)
@@ -321,6 +331,7 @@ def _trial_count(mean: float) -> TrialCount:
 def _split(X: Table, y: Column, groups: Column | None, holdout: float, seed: int | None) -> _Split:
     """Draw which rows train and which are held out, without looking at any row; a person's rows stay together."""
     X, y = indexable(X, y)
+    y = column_or_1d(y)
     rows = X.shape[0] if hasattr(X, "shape") else len(X)
     people = np.arange(rows) if groups is None else checks.people("groups", groups, rows)
     records = int(people.max(initial=-1)) + 1
@@ -336,7 +347,7 @@ def _split(X: Table, y: Column, groups: Column | None, holdout: float, seed: int
     def take(chosen: NDArray[np.bool_]) -> _Rows:
         places = np.flatnonzero(chosen)
         own = None if groups is None else people[places]
-        return _Rows(_safe_indexing(X, places), np.asarray(_safe_indexing(y, places)), own)
+        return _Rows(_safe_indexing(X, places), y[places], own)
 
     return _Split(take(~is_held), take(is_held))
 
@@ -352,12 +363,12 @@ def _run_trials(
     """Run the secret number of trials and return the best; nothing else leaves this function.
 
     A trial whose training fails is one with the lowest score: an error, a warning or a message would reveal a trial
-    that was not the best.
+    that was not the best. NumPy's errors are off, too: they would make a score fail because of one held-out row.
     """
     streams = spawn(None if seed is None else derive_seed(seed, 2), 1)[0]
     privacy = Privacy(trial.mu, candidates[0].adjacency, streams.noise)
     best = _Trial(-np.inf, 0, None)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for number in range(count.draw(streams.records)):
             place = int(streams.records.integers(len(candidates)))
@@ -373,9 +384,13 @@ def _run_trials(
 
 
 def _try(model: PrivateEstimator, split: _Split, scoring: Scoring, privacy: Privacy) -> float:
-    """Train and score a model; return −∞ if it fails."""
+    """Train and score a model; return −∞ if its training fails.
+
+    These rows were checked for each candidate when it was planned. What fails now fails because of noisy numbers, such
+    as a θ that diverged. A score that failed would fail because of the held-out rows, so its errors are not caught.
+    """
     try:
         model.fit(split.train.X, split.train.y, groups=split.train.groups)
-        return private_score(model, split.held.X, split.held.y, scoring, privacy, split.held.groups)
-    except Exception:  # diverged, for instance; whatever it is must not be shown
+    except Exception:  # whatever it is must not be shown
         return -np.inf
+    return private_score(model, split.held.X, split.held.y, scoring, privacy, split.held.groups)

@@ -17,6 +17,7 @@ from sklearn.model_selection import ParameterGrid, ParameterSampler
 
 from clipsilon._core import checks
 from clipsilon.estimators.base import PrivateEstimator
+from clipsilon.estimators.held_out import SMALLEST_MU
 from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.accounting.selection import TrialCount, best_of, worst_of
@@ -145,7 +146,7 @@ def calibrate_trials(
             if total >= _ENOUGH * epsilon:
                 break
         target *= (0.5 + 0.5 * _ENOUGH) * epsilon / total
-    if best is None:
+    if best is None or best.mu < SMALLEST_MU:
         raise ValueError(f"epsilon must be larger for this search, got {epsilon!r}.")
     return best
 

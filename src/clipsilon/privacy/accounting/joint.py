@@ -20,7 +20,8 @@ from clipsilon.privacy.accounting.composition import total_epsilon
 from clipsilon.privacy.accounting.privacy_loss import LARGEST_GRID, Array, Losses, TooFineError, reach
 from clipsilon.privacy.accounting.profiles import Profile, gaussian
 
-_NODES = 1000  # points at which a profile is evaluated
+_NODES = 1000  # points at which a Gaussian profile is evaluated
+_SLOW_NODES = 200  # the same for others, one point at a time: a search's takes some 30 ms for each
 _GRID = 64  # points of the first grid within the narrowest loss
 _REFINEMENT = 4
 _REFINEMENTS = 3
@@ -131,7 +132,8 @@ def _losses(part: Profile, top: float, interval: float) -> Losses:
     last = math.ceil(top / interval)
     if 2 * last > LARGEST_GRID:
         raise TooFineError
-    places = np.unique(np.linspace(0, last, min(last, _NODES) + 1).round().astype(np.int64))
+    most = _SLOW_NODES if part.mu is None else _NODES
+    places = np.unique(np.linspace(0, last, min(last, most) + 1).round().astype(np.int64))
     losses = np.asarray(places * interval, dtype=np.float64)
     values = [part.delta(float(loss)) for loss in losses] if part.mu is None else gdp.delta(part.mu, losses)
     kept, deltas = _hull(losses, np.minimum(1.0, (1 + _ROUNDING) * np.asarray(values)))
