@@ -178,6 +178,23 @@ def test_attacks_cannot_exceed_the_certificate(block):
     assert max(shown) > 0.3  # the attacks do attack
 
 
+def test_the_best_attacks_stay_below_the_certificate_and_above_one_trial():
+    """200 searches among Gaussian scores, with exact laws on a fine grid: no attack is better than the hockey stick."""
+    rng = np.random.default_rng(0)
+    x, step = np.linspace(-14.0, 18.0, 8001, retstep=True)
+    for _ in range(200):
+        mu, delta = float(rng.uniform(0.05, 2.0)), float(10 ** rng.uniform(-5, -2))
+        count = trial_count(float(rng.uniform(1.5, 40)), float(rng.choice([0.0, 1.0, 2.0])))
+        p, q = (
+            step * norm.pdf(x - m) * count.mean * (count.gamma / (count.gamma + (1 - count.gamma) * norm.sf(x - m)))
+            ** (1 + count.eta)
+            for m in (0.0, mu)
+        )  # fmt: skip
+        certified, one = best_of(profiles.gaussian(mu), count).epsilon(delta), gdp.epsilon(mu, delta)
+        exact = [max(hockey_stick(p, q, epsilon), hockey_stick(q, p, epsilon)) for epsilon in (certified, one)]
+        assert exact[0] <= delta < exact[1]
+
+
 def test_equal_settings_are_evaluated_once():
     poisson = [profiles.poisson(0.01, z, 100) for z in (1.0, 1.0, 1.2)]
     assert worst_of(poisson) is poisson[0]
