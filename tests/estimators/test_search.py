@@ -166,6 +166,13 @@ def test_a_better_setting_is_found():
     assert losses[1] < losses[0] - 0.05
 
 
+def test_batches_may_be_larger_than_the_held_out_part():
+    model = PrivateLogisticRegression(classes=[False, True], epochs=1)
+    split = search._split(X, Y, None, 0.2, None)
+    made = PrivateSearchCV(model, {})._candidates([{"batch": 500}], split, SCORINGS["accuracy"])
+    assert [one.batch for one in made] == [500]
+
+
 def test_distributions_are_drawn_from():
     space = {"clip": loguniform(0.1, 10)}
     made = trials.list_candidates(MODEL, space, 5, None)

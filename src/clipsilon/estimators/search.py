@@ -216,7 +216,7 @@ class PrivateSearchCV(FitCounterMixin, MetaEstimatorMixin, BaseEstimator):  # ty
         for place, one in enumerate(made):
             if scoring not in _scorings(one).values():
                 raise ValueError(f"scoring must be one that all candidates have, got {settings[place]} without it.")
-        made[0].plan_statement(*split.held)
+        make_candidate(made[0], {"batch": None}).plan_statement(*split.held)  # batches may be larger than this part
         return made
 
     def _state(self, trial: TrialBudget, count: TrialCount, split: _Split, adjacency: str) -> Statement:
