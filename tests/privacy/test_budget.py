@@ -55,6 +55,7 @@ def test_charges_add_up_and_the_limit_refuses(budget):
     assert budget.left().epsilon == 0
 
 
+@pytest.mark.filterwarnings("ignore:Noise hid")  # there is no seed under a budget
 def test_rows_and_people_do_not_mix(budget):
     """Several rows of a person, each protected by itself, reveal more than their statements say of one."""
     assert budget.to_dict()["unit"] is None
@@ -96,6 +97,7 @@ def test_a_key_is_charged_once(budget):
     assert len(budget.charges()) == 1
 
 
+@pytest.mark.filterwarnings("ignore:Noise hid")
 def test_only_gaussian_certificates_count_by_their_squares(budget):
     for _ in range(12):
         PrivateScaler(0.1, 1e-6, budget=budget).fit(RNG.normal(size=(20_000, 1)))
