@@ -61,7 +61,7 @@ nitpick_ignore = [
     ("py:class", f"clipsilon.{internal}")
     for internal in (
         *("engine.progress.Progress", "_core.parts.Class", "privacy.accounting.profiles.Profile"),
-        "torch.optimizer.PrivateOptimizer",
+        *("tables.kinds.ColumnKind", "torch.optimizer.PrivateOptimizer"),
     )
 ]
 
