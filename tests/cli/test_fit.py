@@ -18,6 +18,7 @@ from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, r2_sc
 import clipsilon as cs
 from clipsilon.cli import fit
 from clipsilon.cli.budgets import remaining
+from clipsilon.cli.fit_file import split
 from clipsilon.estimators import PrivateLogisticRegression, PrivateScaler, total_privacy
 from clipsilon.estimators import methods as estimator_methods
 from clipsilon.estimators import model_files as models
@@ -89,7 +90,7 @@ def test_fit_equals_a_scaler_and_an_estimator_of_the_library(data, target, words
     table = records()
     x = np.column_stack([table[name] for name in COLUMNS])
     seeds = np.random.SeedSequence(5).generate_state(3).tolist()
-    train, held = fit.split(RECORDS, 0.25, seeds[0])
+    train, held = split(RECORDS, 0.25, seeds[0])
     assert sorted([*train, *held]) == list(range(RECORDS))
     assert len(held) == 1000
     scaled = x[train]
@@ -127,7 +128,7 @@ def test_a_seed_is_mentioned_but_not_stored(data):
 
 def test_held_out_rows_do_not_influence_the_model(data):
     seed = 7
-    train, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    train, held = split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
 
     def model_after(change, name):
         table = records()
@@ -158,7 +159,7 @@ def test_no_rows_held_out(data):
 
 
 def held_out(seed, target):
-    _, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    _, held = split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
     table = records()
     return np.column_stack([table[name] for name in COLUMNS])[held], table[target][held]
 
@@ -208,7 +209,7 @@ def test_quality_of_numbers(data):
 def test_quality_that_the_rows_do_not_determine(data):
     table = records()
     seed = 2
-    _, held = fit.split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
+    _, held = split(RECORDS, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])
     table["paid"][held], table["price"][held] = "no", 7.0
     write(data, table)
     done, _ = fitted(data, "paid", "--seed", seed)
@@ -413,7 +414,7 @@ def test_a_class_among_held_out_rows_only_is_refused(tmp_path):
     data.write_text(RARE)
 
     def is_held(seed):
-        return 40 in fit.split(41, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])[1]
+        return 40 in split(41, 0.2, np.random.SeedSequence(seed).generate_state(3).tolist()[0])[1]
 
     seed = next(seed for seed in range(1000) if is_held(seed))
     words = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import d2_pinball_score, d2_tweedie_score, mean_absolute_error, mean_pinball_loss
 
-from clipsilon.cli import fit
+from clipsilon.cli.fit_file import split
 from clipsilon.estimators import PrivateGammaRegressor, PrivatePoissonRegressor, PrivateQuantileRegressor
 from clipsilon.estimators import model_files as models
 from command_line import run
@@ -59,7 +59,7 @@ def test_the_file_holds_the_estimators_model(data, kind):
     found = model.pipeline.named_steps["model"]
     assert (model.kind, type(found)) == (kind, expected)
     seeds = np.random.SeedSequence(5).generate_state(3).tolist()
-    train, _ = fit.split(ROWS, 0.2, seeds[0])
+    train, _ = split(ROWS, 0.2, seeds[0])
     table = insured()
     twin = expected(**{**found.get_params(), "random_state": seeds[2]})
     twin.fit(np.column_stack([table["age"], table["power"]])[train], table[target][train])
@@ -88,7 +88,7 @@ def test_quality(data, kind):
     done, path = fitted(data, kind, "--seed", 1, "--format", "json")
     found = json.loads(done.stdout)
     quality = {row["measure"]: (row["model"], row["baseline"]) for row in found["quality_not_private"]}
-    _, held = fit.split(ROWS, 0.2, np.random.SeedSequence(1).generate_state(3).tolist()[0])
+    _, held = split(ROWS, 0.2, np.random.SeedSequence(1).generate_state(3).tolist()[0])
     table = insured()
     y = np.asarray(table[target], dtype=float)[held]
     predicted = models.read_model(path).pipeline.predict(np.column_stack([table["age"], table["power"]])[held])

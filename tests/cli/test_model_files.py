@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 import clipsilon as cs
-from clipsilon.cli import fit
+from clipsilon.cli.fit_file import fit_file
+from clipsilon.cli.fit_request import Request
 from clipsilon.estimators import PrivateLinearRegression, PrivateLogisticRegression
 from clipsilon.estimators import model_files as models
 from clipsilon.privacy.accounting import profiles
@@ -37,7 +38,7 @@ def test_a_model_survives_the_round_trip(data, target, words):
         about |= {"target_range": [0.0, 400.0]}
     if "--model" in options:
         about |= {"model": "huber", "method": "noisy-selection"}
-    result = fit.fit_file(fit.Request(**about))
+    result = fit_file(Request(**about))
     path = data.parent / "model.json"
     models.write_model(path, result.model, result.total)
     frame = pd.read_csv(data)[list(COLUMNS)]

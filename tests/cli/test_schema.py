@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import clipsilon as cs
-from clipsilon.cli.fit import split
+from clipsilon.cli.fit_file import split
 from clipsilon.estimators import model_files as models
 from clipsilon.estimators import total_privacy
 from clipsilon.tables.propose import NOT_PRIVATE
