@@ -59,3 +59,10 @@ def test_a_plot_does_not_replace_a_picture_of_others(tmp_path, command):
         refused.stderr == f"Error: plot must not replace {path}, which clipsilon did not write: choose another name.\n"
     )
     assert path.read_bytes() == b"a picture"
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr("clipsilon._core.storage.os.access", lambda path, mode: False)  # tests may run as root
+    with pytest.raises(ValueError, match="^plot must be where files can be written, got "):
+        check_replaceable(tmp_path / "new" / "figure.png", "plot")
+    assert not list(tmp_path.iterdir())

@@ -24,6 +24,7 @@ Value = TypeVar("Value")
 
 LARGEST = 2**62
 _MAX_CHARACTERS = 80
+_SHORTEST_TOKEN = 16
 
 
 def short_repr(value: object) -> str:
@@ -54,11 +55,24 @@ def positive(name: str, value: object) -> float:
     return result
 
 
+def positive_or_infinite(name: str, value: object) -> float:
+    """Return a number above zero, or infinity."""
+    return np.inf if isinstance(value, float) and value == np.inf else positive(name, value)
+
+
 def nonnegative(name: str, value: object) -> float:
     """Return a finite number of at least zero."""
     result = number(name, value)
     if result < 0:
         raise ValueError(f"{name} must be a number of at least 0, got {short_repr(value)}.")
+    return result
+
+
+def at_least(name: str, value: object, least: float) -> float:
+    """Return a finite number of at least `least`."""
+    result = number(name, value)
+    if result < least:
+        raise ValueError(f"{name} must be a number of at least {least:g}, got {short_repr(value)}.")
     return result
 
 
@@ -168,6 +182,15 @@ def columns(name: str, value: object) -> NDArray[np.int64]:
     return frozen(result)
 
 
+def matrices(name: str, value: object) -> Array:
+    """Return one or more finite square matrices of equal size as a read-only array; a single one becomes the first."""
+    result = floats(name, value)
+    result = result[np.newaxis] if result.ndim == 2 else result
+    if result.ndim != 3 or not result.size or result.shape[1] != result.shape[2]:
+        raise ValueError(f"{name} must be one or more square matrices, got shape {np.shape(result)}.")
+    return frozen(_finite(name, result).copy())
+
+
 def integers(value: object) -> NDArray[np.int64] | None:
     """Return one or more whole numbers as a vector, or None if `value` is anything else."""
     try:
@@ -176,6 +199,28 @@ def integers(value: object) -> NDArray[np.int64] | None:
         return None
     whole = result.dtype.kind in "iu" and result.ndim == 1 and result.size > 0
     return result.astype(np.int64) if whole else None
+
+
+def text(name: str, value: object, longest: int = 200) -> str:
+    """Return a string of 1 to `longest` printable characters."""
+    if not isinstance(value, str) or not (0 < len(value) <= longest and value.isprintable()):
+        raise ValueError(f"{name} must be 1 to {longest} printable characters, got {short_repr(value)}.")
+    return value
+
+
+def token(name: str, value: str) -> str:
+    """Return a secret of at least 16 printable ASCII characters, which messages do not quote."""
+    if len(value.strip()) < _SHORTEST_TOKEN or value != value.strip() or not (value.isascii() and value.isprintable()):
+        raise ValueError(f"{name} must be at least {_SHORTEST_TOKEN} printable ASCII characters without spaces around.")
+    return value
+
+
+def full_vector(name: str, value: object, size: int) -> Array:
+    """Return a finite vector of `size` entries; a single number is no vector."""
+    result = floats(name, value)
+    if result.shape != (size,):
+        raise ValueError(f"{name} must be a list of {size} number(s), got shape {result.shape}.")
+    return vector(name, result, size)
 
 
 def vector(name: str, value: object, size: int) -> Array:

@@ -32,3 +32,10 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def require_writable(path: Path, argument: str) -> None:
+    """Raise ValueError, naming the argument, if a file could not be written at `path`; nothing is created."""
+    nearest = path if path.exists() else next(folder for folder in path.absolute().parents if folder.exists())
+    if not os.access(nearest, os.W_OK):
+        raise ValueError(f"{argument} must be where files can be written, got {path}.")

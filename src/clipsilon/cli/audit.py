@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from clipsilon.cli.errors import plain_errors
+from clipsilon.cli.errors import plain_errors, stoppable
 from clipsilon.cli.options import confidence_option, plot_option
 from clipsilon.cli.rule_options import ABOUT_PRESETS, count_steps, make_rule, rule_options
 
@@ -35,7 +35,7 @@ def command(
     from clipsilon.report.drawing import save
     from clipsilon.report.plots import tradeoff_figure
 
-    with plain_errors():
+    with plain_errors(), stoppable():
         rule = make_rule(preset, records, **options)
         length = count_steps(rule, records, steps, epochs)
         found = audit(rule, records, length, delta, runs=runs, confidence=confidence, seed=seed, adjacency=adjacency)

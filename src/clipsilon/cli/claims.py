@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from clipsilon.cli.errors import plain_errors
+from clipsilon.cli.errors import plain_errors, stoppable
 from clipsilon.privacy.papers import ClaimRow, claims
 
 COLUMNS = ("paper", "experiment", "δ", "neighbours", "claimed ε", "condition", "certified ε", "audited ε")
@@ -20,7 +20,7 @@ COLUMNS = ("paper", "experiment", "δ", "neighbours", "claimed ε", "condition",
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 def command(audit_runs: int | None, as_csv: bool) -> None:
     """Compare the papers' privacy claims, in their own settings, with the certified and the audited ε."""
-    with plain_errors():
+    with plain_errors(), stoppable("Stopped: the table was not complete."):
         rows = [_cells(row) for row in claims(audit_runs)]
     if as_csv:
         csv.writer(sys.stdout).writerows([COLUMNS, *rows])

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from clipsilon._core.storage import require_writable
+
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
@@ -36,3 +38,4 @@ def require_new_file(output: Path) -> None:
         raise ValueError(f"output must be a new file, got {output}, which exists.")
     if not output.parent.is_dir():
         raise ValueError(f"output must be in an existing folder, got {output}.")
+    require_writable(output, "output")

@@ -112,8 +112,14 @@ def gradient_of(problem: Problem, theta: ArrayLike, rng: Generator | None = None
     array
         The gradient without noise.
     """
+    columns = problem.features.shape[1]
+    if np.ndim(theta) == 1 and np.size(theta) != problem.dimension:
+        raise ValueError(
+            f"theta must be a number or {problem.dimension} number(s) for a record of {columns} feature(s), got "
+            f"{np.size(theta)} numbers: the record has the wrong length, or the model."
+        )
     model = _check_magnitude("theta", checks.vector("theta", theta, problem.dimension))
-    moved, out = np.empty(problem.features.shape[1]), np.empty(problem.dimension)
+    moved, out = np.empty(columns), np.empty(problem.dimension)
     with np.errstate(all="ignore"):  # exp() underflows at distant records
         label = respond(problem.response, model, problem.features[0], float(problem.labels[0]), moved, rng)
         gradient(problem.loss, model, moved, label, out)

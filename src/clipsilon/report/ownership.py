@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from clipsilon._core.storage import require_writable
 from clipsilon.version import __version__
 
 GENERATOR = f"clipsilon {__version__}"
@@ -28,7 +29,8 @@ def is_own_file(path: Path) -> bool:
 
 
 def check_replaceable(path: Path, argument: str = "output") -> None:
-    """Raise ValueError, naming the argument, if `path` exists and was not written by this tool."""
+    """Raise ValueError, naming the argument, if `path` cannot be written or holds what this tool did not write."""
+    require_writable(path, argument)
     if _occupied(path) and not is_own_file(path):
         raise ValueError(f"{argument} must not replace {path}, which clipsilon did not write: choose another name.")
 

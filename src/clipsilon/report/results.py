@@ -80,7 +80,7 @@ class Experiment:
         Symbols and their values, for the reader.
     make : callable
         Runs the experiment in a laboratory and returns its `Result`.
-    extra : {"torch", "language"}, optional
+    extra : {"torch", "language", "serve"}, optional
         The optional dependency of the package that it needs.
     """
 
