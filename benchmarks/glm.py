@@ -6,7 +6,7 @@ float64, Poisson batches of 250 records. The peers run in environments of their 
 exist. Opacus uses as many threads as clipsilon; its epoch is timed with its DataLoader, and over batches fetched in
 advance. diffprivlib has no epochs: one fit is compared with one fit of `PrivateLogisticRegression` with its defaults.
 The floor is a plain sum over the table, the least time in which the table can be read. `--quick` uses small tables and
-few turns.
+few turns. Of people, 250 are drawn per batch, with all rows.
 """
 
 from __future__ import annotations
@@ -223,8 +223,31 @@ def growth(rows: list[Row], quick: bool) -> None:
     rows.append(cost(TOPIC, f"time per entry, d = {width:,}, n = 20,000", f"d = {width // 10:,}", entry, how))
 
 
+def people(rows: list[Row], quick: bool) -> None:
+    """Add rows for what it costs per row to protect people with 2.5 rows on average."""
+    repeats = 2 if quick else 9
+    for n, d in QUICK_SIZES if quick else [(60_000, 9), (60_000, 500)]:
+        features, labels = table(n, d)
+        rng = np.random.default_rng(1)
+        groups = rng.permutation(np.repeat(np.arange(n), rng.integers(1, 5, n))[:n])  # one to four rows each
+        each = cs.Problem(features, labels, loss=cs.losses.Logistic())
+        grouped = cs.Problem(features, labels, loss=cs.losses.Logistic(), groups=groups)
+        found = turns(
+            {
+                "grouped": lambda problem=grouped: epoch(problem, private(), 1),
+                "each": lambda problem=each: epoch(problem, private(), 1),
+            },
+            repeats,
+        )
+        about, how = f"an epoch of people with 2.5 rows, n = {n:,}, d = {d}", f"1 thread, {repeats} turns"
+        most = None if quick else 1.3
+        rows.append(
+            cost(TOPIC, about, "one of the same rows without groups", ratio(found, "grouped", "each"), how, most=most)
+        )
+
+
 def measure(rows: list[Row], quick: bool) -> None:
-    """Measure against Opacus and diffprivlib, and the growth of time with size."""
+    """Measure against Opacus and diffprivlib, the growth of time with size, and the cost of protecting people."""
     warnings.simplefilter("ignore", cs.PrivacyWarning)  # random records need no protection
     with tempfile.TemporaryDirectory() as folder:
         with unless_missing(rows, TOPIC, "an epoch", "Opacus"):
@@ -232,6 +255,7 @@ def measure(rows: list[Row], quick: bool) -> None:
         with unless_missing(rows, TOPIC, "a fit", "diffprivlib"):
             against_diffprivlib(rows, Path(folder), quick)
     growth(rows, quick)
+    people(rows, quick)
 
 
 if __name__ == "__main__":

@@ -125,12 +125,13 @@ def test_an_id_is_the_same_as_a_number_and_as_text():
 
 @pytest.mark.parametrize("ids", [np.arange(300), [f"p{k}" for k in range(300)], np.arange(300.0)[::-1]])
 def test_people_with_one_row_are_records(ids):
+    """To the last bit: what others add must not depend on whether somebody has a second row."""
     x, y = reference.data(records=300)
     rule = RULES["clipped"]
     alone = cs.Problem(x, y, loss=LOSSES["penalised"])
     people = cs.Problem(x, y, loss=LOSSES["penalised"], groups=ids)
     thetas = [cs.run(case, rule, 20, seed=3).theta for case in (alone, people)]
-    np.testing.assert_allclose(thetas[0], thetas[1], atol=reference.allowance(alone, rule, 20)["atol"])
+    np.testing.assert_array_equal(thetas[0], thetas[1])
 
 
 def test_repeated_rows_of_a_person_count_once():
@@ -162,14 +163,15 @@ def test_threads_do_not_change_the_result(rule):
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
 def test_the_order_of_people_does_not_show(table):
-    x, y = reference.data(records=90, features=5)
+    """Nor where a person's rows lie among those that are measured together, of which one person has more than fit."""
+    x, y = reference.data(records=240, features=5)
     x[np.abs(x) < 0.4] = 0.0
-    ids = np.random.default_rng(0).integers(0, 40, 90)
+    ids = np.append(np.random.default_rng(0).integers(0, 60, 90), np.full(150, 3))
     rule = cs.Rule("full", STEP, Norm(0.8), Full(), Gaussian(0.05))
-    turned = np.lexsort((np.arange(90), -ids))  # other people first, each with their rows in the same order
+    turned = np.lexsort((np.arange(240), -ids))  # other people first, each with their rows in the same order
     runs = [
         cs.run(cs.Problem(table(x[order]), y[order], loss=LOSSES["penalised"], groups=ids[order]), rule, 15, seed=1)
-        for order in (np.arange(90), turned)
+        for order in (np.arange(240), turned)
     ]
     np.testing.assert_array_equal(runs[1].theta, runs[0].theta)
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from clipsilon._core.parts import all_ours_compiled, implementation, implemented
 from clipsilon._core.products import fused
-from clipsilon._core.row_sums import add_sum, add_to_sum, begin_sum, margin_of_sum, norm_of_sum
+from clipsilon._core.row_sums import add_sum, add_to_sum, add_two_to_sum, begin_sum, margin_of_sum, norm_of_sum
 from clipsilon._core.rows import (
     MARGIN,
     ROWS_AT_A_TIME,
@@ -50,7 +50,7 @@ from clipsilon._core.vectors import LEAST_GRADIENT, is_measurable, is_moderate, 
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums
 from clipsilon.engine.grid import CANCELLATION, Grid
 from clipsilon.engine.kernel_cache import INNER, kernel
-from clipsilon.engine.prefetch import fetch_start
+from clipsilon.engine.prefetch import fetch_entry, fetch_start
 from clipsilon.engine.tracking import add_change
 from clipsilon.problems.losses.base import Loss, gradient, slope, slopes
 from clipsilon.problems.responses import Identity, respond
@@ -62,8 +62,11 @@ Indices = NDArray[np.int64]
 
 _ROUNDING = 2.0**-51
 
-# Rows of `scratch` besides MARGIN and SQUARE: the factors of a record's features in v and in kept.
-FACTOR, KEPT_FACTOR = 2, 3
+# Rows of `scratch` besides MARGIN and SQUARE: the factors of a record's features in v and in kept; for a person's row,
+# its factor in the person's mean, and its share of the penalty.
+FACTOR, KEPT_FACTOR, RATE, WEIGHT = 2, 3, 4, 5
+COUNT, LEFT = 0, 1  # rows of `people`
+ALONE = 2 * ROWS_AT_A_TIME  # where in `rows` those begin that are somebody's only row
 
 
 class Workspace(NamedTuple):
@@ -85,6 +88,10 @@ class Workspace(NamedTuple):
         The mean of the gradients of a person's rows.
     entries, places : array of shape (d,)
         Where the values of a sum of sparse rows belong, as in `row_sums`.
+    rows : array of shape (3·ROWS_AT_A_TIME,)
+        Rows of people: those that are being processed and the next ones, and then those that are somebody's only row.
+    people : array of shape (2, 2·ROWS_AT_A_TIME)
+        For each of these, how many rows its person has, and how many of them come from here on.
     """
 
     moved: Array
@@ -96,16 +103,20 @@ class Workspace(NamedTuple):
     average: Array
     entries: Indices
     places: Indices
+    rows: Indices
+    people: Indices
 
 
 @kernel
 def workspace(features: Any, theta: Array) -> Workspace:
     """Allocate the workspace of one thread."""
     columns = width(features)
-    scratch = np.empty((KEPT_FACTOR + 1, ROWS_AT_A_TIME))
+    scratch = np.empty((WEIGHT + 1, ROWS_AT_A_TIME))
     d = theta.size
     rows, places = (np.empty(columns), np.empty(columns)), (np.zeros(d, np.int64), np.zeros(d, np.int64))
-    return Workspace(*rows, np.empty(d), np.empty(d), np.empty(d), scratch, np.empty(d), *places)
+    vectors = (np.empty(d), np.empty(d), np.empty(d))
+    people = (np.zeros(3 * ROWS_AT_A_TIME, np.int64), np.zeros((2, 2 * ROWS_AT_A_TIME), np.int64))
+    return Workspace(*rows, *vectors, scratch, np.empty(d), *places, *people)
 
 
 def add_batch(
@@ -154,7 +165,7 @@ def _add_batch(records, parts, models, span, grid, into, memory, space, rng):
     if not _only_multiplies(*parts):
         return _person_by_person if has_people else _record_by_record
     if has_people:
-        return _people_by_sums
+        return _people_by_margins if _has_margin(parts[0]) and isinstance(records[0], types.Array) else _people_by_sums
     return _by_margins if _has_margin(parts[0]) else _by_scores
 
 
@@ -184,7 +195,7 @@ def _record_by_record(records, parts, models, span, grid, into, memory, space, r
     loss, response, clip, feedback = parts
     theta, deployed = models
     v, kept, _, counts = into
-    moved, dense_row, gradient_i, clipped, capped, _, _, _, _ = space
+    moved, dense_row, gradient_i, clipped, capped, _, _, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
@@ -203,7 +214,7 @@ def _by_memory(records, parts, models, span, grid, into, memory, space, rng):
     loss, response, clip, _ = parts
     theta, deployed = models
     v, _, _, _ = into
-    moved, dense_row, gradient_i, change, _, _, _, _, _ = space
+    moved, dense_row, gradient_i, change, _, _, _, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
@@ -271,7 +282,7 @@ def _by_margins(records, parts, models, span, grid, into, memory, space, rng):
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, _, _, _, scratch, _, _, _ = space
+    _, _, _, _, _, scratch, _, _, _, _, _ = space
     drawn, first, last = span
     theta_norm = _penalised_norm(loss, theta)
     unit = _penalty_unit(loss, grid, theta_norm)
@@ -303,7 +314,7 @@ def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, gradient_i, _, _, _, _, _, _ = space
+    _, _, gradient_i, _, _, _, _, _, _, _, _ = space
     drawn, first, last = span
     columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
     theta_norm = _penalised_norm(loss, theta)
@@ -337,7 +348,7 @@ def _person_by_person(records, parts, models, span, grid, into, memory, space, r
     loss, response, clip, feedback = parts
     theta, deployed = models
     v, kept, _, counts = into
-    moved, dense_row, gradient_i, clipped, capped, _, average, _, _ = space
+    moved, dense_row, gradient_i, clipped, capped, _, average, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         begin, end = starts[drawn[k]], starts[drawn[k] + 1]
@@ -359,7 +370,7 @@ def _people_by_memory(records, parts, models, span, grid, into, memory, space, r
     loss, response, clip, _ = parts
     theta, deployed = models
     v, _, _, _ = into
-    moved, dense_row, gradient_i, change, _, _, average, _, _ = space
+    moved, dense_row, gradient_i, change, _, _, average, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         begin, end = starts[drawn[k]], starts[drawn[k] + 1]
@@ -393,7 +404,7 @@ def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, gradient_i, _, _, _, average, entries, places = space
+    _, _, gradient_i, _, _, _, average, entries, places, _, _ = space
     drawn, first, last = span
     rates = _rates_of(loss, gradient_i)
     theta_norm = _penalised_norm(loss, theta)
@@ -417,6 +428,107 @@ def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng
             add_sum(features, average, entries, size, factors[1], grid.rounding, kept)
         if theta_norm != 0.0:
             _add_factors(penalties, grid, unit, factors)
+
+
+def _people_by_margins(records, parts, models, span, grid, into, memory, space, rng):
+    features, labels, weights, starts = records
+    loss, _, clip, feedback = parts
+    theta, _ = models
+    v, kept, penalties, counts = into
+    _, _, _, _, _, scratch, average, entries, _, rows, people = space
+    drawn, first, last = span
+    d, block, theta_norm = theta.size, at_a_time(theta.size), _penalised_norm(loss, theta)
+    unit = _penalty_unit(loss, grid, theta_norm)
+    now, own = 0, 0.0
+    place, i, following = _gather(starts, drawn, (first, last, -1), rows, people, (now, block))
+    while following > 0:
+        size, then = following, ROWS_AT_A_TIME - now
+        measure(features, rows, now, now + size, theta, scratch)
+        place, i, following = _gather(starts, drawn, (place, last, i), rows, people, (then, block))
+        for k in range(then, then + following):
+            fetch_start(features, rows[k])
+            fetch_entry(labels, rows[k])
+        for k in range(place, min(place + block, last)):
+            fetch_entry(starts, drawn[k])
+        _rate_rows(loss, labels, weights, rows, people, (now, size), scratch)
+        k, alone = 0, 0
+        while k < size:
+            row_k, count, left = rows[now + k], people[COUNT, now + k], people[LEFT, now + k]
+            run = min(left, size - k)
+            if left == count:
+                own = _begin_person(count, average)
+            for j in range(k, k + run):
+                own += scratch[WEIGHT, j]
+            for j in range(0, run - 1, 2):
+                add_two_to_sum(features, row_k + j, (scratch[RATE, k + j], scratch[RATE, k + j + 1]), average)
+            if count > 1 and run % 2 == 1:
+                add_to_sum(features, row_k + run - 1, scratch[RATE, k + run - 1], 0, average, entries, entries, d)
+            if left == run:
+                rate, inner, length = scratch[RATE, k], scratch[MARGIN, k], 0.0
+                if count == 1:
+                    length = row_norm(features, row_k, scratch[SQUARE, k])
+                else:
+                    rate, length = 1.0, norm_of_sum(features, average, d)
+                    inner = margin_of_sum(features, average, entries, d if theta_norm > 0.0 else 0, theta)
+                total = _gradient_norm(loss, rate, own, inner, length, theta_norm, d)
+                if own != 0.0:
+                    tally(clip, total, counts)
+                factors = _factors(clip, feedback, grid, (rate, own), (length, total), theta_norm)
+                if theta_norm != 0.0:
+                    _add_factors(penalties, grid, unit, factors)
+                if count == 1:
+                    rows[ALONE + alone] = row_k
+                    scratch[FACTOR, alone], scratch[KEPT_FACTOR, alone] = factors[0], factors[1]
+                    alone += factors[0] != 0.0 or factors[1] != 0.0  # 0·∞ would be NaN
+                else:
+                    add_sum(features, average, entries, d, factors[0], grid.rounding, v)
+                    add_sum(features, average, entries, d, factors[1] if kept.size else 0.0, grid.rounding, kept)
+            k += run
+        add_rows(features, rows, (ALONE, ALONE + alone), scratch, FACTOR, grid.rounding, v)
+        if kept.size:
+            add_rows(features, rows, (ALONE, ALONE + alone), scratch, KEPT_FACTOR, grid.rounding, kept)
+        now = then
+
+
+@register_jitable(**INNER)
+def _gather(starts, drawn, source, rows, people, target):
+    """Write the next rows of the people drawn[place:last] to rows[begin:begin + most], from row i on.
+
+    Return the place and the row to continue from, and how many rows were written. `source` is (place, last, i), with a
+    negative i for the first row, and `target` is (begin, most). A person's rows may be spread over several calls.
+    """
+    place, last, i = source
+    begin, most = target
+    written = 0
+    while place < last and written < most:
+        start, end = starts[drawn[place]], starts[drawn[place] + 1]
+        i = start if i < 0 else i
+        run = min(end - i, most - written)
+        for k in range(begin + written, begin + written + run):
+            rows[k], people[COUNT, k], people[LEFT, k] = i, end - start, end - i
+            i += 1
+        written += run
+        if i == end:
+            place, i = place + 1, -1
+    return place, i, written
+
+
+@register_jitable(**INNER)
+def _rate_rows(loss, labels, weights, rows, people, block, scratch):
+    """Write the share of each row in its person's mean, and that times its slope, for block = (first, number)."""
+    first, number = block
+    for k in range(number):
+        i = rows[first + k]
+        share = weight_of(weights, i) / people[COUNT, first + k]
+        scratch[WEIGHT, k], scratch[RATE, k] = share, _product(share, slope(loss, scratch[MARGIN, k], labels[i]))
+
+
+@register_jitable(**INNER)
+def _begin_person(count, average):
+    """Clear the sum of a person with several rows; return a total weight of 0."""
+    for j in range(average.size if count > 1 else 0):
+        average[j] = 0.0
+    return 0.0
 
 
 def _rates_of(loss, vector):

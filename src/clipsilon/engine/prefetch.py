@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, overload, register_jitable
 from numpy.typing import NDArray
 
 from clipsilon._core.rows import Rows
@@ -92,3 +92,9 @@ def _fetch_start(features, record):
             _into_second(features, record * features.shape[1] + column)
 
     return dense if isinstance(features, types.Array) else lambda features, record: None
+
+
+@register_jitable(forceinline=True)  # type: ignore[untyped-decorator]
+def fetch_entry(array: NDArray[Any], position: int) -> None:
+    """Prefetch one entry of a contiguous array (for compiled code)."""
+    _into_first(array, position)
