@@ -2,7 +2,8 @@
 
 With c₀ and c₁ the counts, A = Σ U[i, j]·c₁[i]·c₀[j]/(Σc₁·Σc₀), where U is 1 for i > j and ½ for i = j: the area under
 straight lines between the points of the curve. Its error falls with the square of the bins' size, so a third of the
-change from bins twice as large corrects it (Richardson). The interval holds every a for which c₁ᵀ(U − a)c₀ is within
+change from bins twice as large corrects it (Richardson). Scores beyond the grid are all in its first and last cell,
+and widen the interval by what their order could change. The interval holds every a for which c₁ᵀ(U − a)c₀ is within
 2.04 of its standard deviations from 0, as in `ratios`. The variance of sampling is the larger one of two:
 Newcombe's at a, and what the counts say.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from clipsilon.estimators.evaluation.means import Histograms
 from clipsilon.estimators.evaluation.ratios import Counts, Figure, deviations
 
 Array = NDArray[np.float64]
@@ -20,33 +22,46 @@ _CANDIDATES = np.linspace(0.0, 1.0, 4001)
 _FEWEST = 2.0  # people of a class for whom sampling variances are computed
 
 
-def area(noisy: Counts) -> Figure:
-    """Return the AUC; the first half of the counts is of the negative class, the second of the positive one."""
+def area(both: Histograms) -> Figure:
+    """Return the AUC; the first half of all counts is of the negative class, the second of the positive one."""
+    noisy = both.bins
     size = noisy.counts.size // 2
-    order, correction = _comparison(size)
-    forms = [_form(order + correction), _form(np.ones((size, size)))]
+    order, corrections = _comparison(size)
+    comparison = order + corrections.mean(axis=0)
+    forms = [_form(comparison), _form(np.ones((size, size)))]
     means, noise = _moments(noisy, forms)
     negatives, positives = noisy.counts[:size], noisy.counts[size:]
     pairs = float(means[1])
     value = means[0] / pairs if pairs > 0 else np.nan
-    sampling = _sampling(negatives, positives, order + correction, _CANDIDATES)
+    sampling = _sampling(negatives, positives, comparison, _CANDIDATES)
     accepted = (means[0] - _CANDIDATES * pairs) ** 2 <= deviations() ** 2 * (noise + sampling)
     if not np.isfinite(value) or not accepted.any():
         return Figure(float("nan"), 0.0, 1.0)
     kept = _CANDIDATES[accepted]
     # Where scores are tied, the lines are right without the correction: the interval covers both cases.
-    doubt = 2 * abs(float(positives @ correction @ negatives)) / pairs
+    tied = 2 * float(np.abs(positives @ corrections @ negatives).max())
+    doubt = np.hypot(tied, _pairs_beyond(both)) / pairs
     low, high = (value + side * np.hypot(doubt, value - end) for side, end in ((-1, kept[0]), (1, kept[-1])))
     return Figure(*np.clip([value, low, high], 0.0, 1.0).tolist())
 
 
 def _comparison(size: int) -> tuple[Array, Array]:
-    """Return U, positives by negatives, and a third of what it would change by if bins were twice as large."""
+    """Return U, positives by negatives, and a third of what it changes by if bins are joined in pairs, in both ways."""
     bins = np.arange(size)
-    order = (np.sign(bins[:, np.newaxis] - bins) + 1) / 2
-    pairs = bins // 2
-    coarse = (np.sign(pairs[:, np.newaxis] - pairs) + 1) / 2
-    return order, (order - coarse) / 3
+    joined = np.stack([bins // 2, (bins + 1) // 2])
+    order, *coarse = ((np.sign(own[:, np.newaxis] - own) + 1) / 2 for own in (bins, *joined))
+    return order, (order - np.array(coarse)) / 3
+
+
+def _pairs_beyond(both: Histograms) -> float:
+    """Return the number of pairs that the first cell and the last hold: scores beyond the grid are there in any order.
+
+    They count half in the area, so this is twice what it may be off by.
+    """
+    ends = np.array([[0, -1]] * 2)
+    in_cells, in_bins = (np.take_along_axis(own.counts.reshape(2, -1), ends, axis=1) for own in both[:2])
+    people = np.maximum(np.minimum(in_cells, in_bins), 0.0)  # the bins have less noise, and hold the cells
+    return float(people[0] @ people[1])
 
 
 def _form(matrix: Array) -> Array:

@@ -216,7 +216,7 @@ def _class_figures(binned: _Binned, kind: str) -> dict[str, Figure]:
         return {"accuracy": ratio(noisy, positive, everybody), "log_loss": mean(binned.both, *_true_losses(edges))}
     predicted = np.concatenate([[0], edges]) >= grids.ZERO
     right = np.concatenate([~predicted, predicted]).astype(float)
-    figures = {"accuracy": ratio(noisy, right, everybody), "roc_auc": area(noisy)}
+    figures = {"accuracy": ratio(noisy, right, everybody), "roc_auc": area(binned.both)}
     if kind == "binary":
         figures["log_loss"] = mean(binned.both, *_losses(edges))
     return {**figures, "positive_rate": ratio(noisy, positive, everybody)}

@@ -22,6 +22,7 @@ _TAIL_NOISE = 10.0  # deviations of the noise that a tail must have people for
 _TAIL_WIDTH = 2.4  # of a tail, in widths of the bin beside it
 _INSIDE = (np.arange(8) + 0.5) / 8  # of a bin
 _LEAST_LEVELS, _MOST_LEVELS = 3, 7
+_FINENESS = 7.0  # of bins: 4^levels, for one person
 
 
 def locate_scores(scores: Array) -> Array:
@@ -56,8 +57,12 @@ def error_at(positions: Array) -> Array:
 
 
 def choose_levels(people: float) -> int:
-    """Return the levels of the tree of bins: the more people, the finer the bins must be for what sampling leaves."""
-    wanted = round(float(np.log2(np.sqrt(max(people, 1.0)) / 3)))
+    """Return the levels of the tree of bins.
+
+    What bins hide of the AUC falls with 4^−levels, what sampling leaves with 1/√people, and noise grows with each
+    level: so the former is kept at a constant fraction of sampling.
+    """
+    wanted = round(float(np.log2(_FINENESS * np.sqrt(max(people, 1.0))) / 2))
     return min(max(wanted, _LEAST_LEVELS), _MOST_LEVELS)
 
 
