@@ -1,19 +1,20 @@
 """Search for the settings of the frontier, and store them for `clipsilon reproduce ours-frontier`.
 
-    python tools/tune_frontier.py [PROBLEM …]     quadratic, credit, imbalanced, skewed; by default all of them
+    python tools/tune_frontier.py [PROBLEM …] [--rules RULE …] [--passes PASSES …]
 
+By default all problems (quadratic, credit, imbalanced, skewed), all rules, and "one pass", "no noise" and "any epochs".
 The search begins with the settings that are stored, if there are any; it takes some ten minutes per problem.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 
 from clipsilon.reproduce.ours import frontier_problems
 from clipsilon.reproduce.ours.frontier import EPSILONS, MOST_EPOCHS, SETTINGS, stored_settings
 from clipsilon.reproduce.ours.frontier_findings import ONE_PASS, SEVERAL
-from clipsilon.reproduce.ours.frontier_search import search
+from clipsilon.reproduce.ours.frontier_search import Setting, search
 
 PROBLEMS = ("quadratic", "credit", "imbalanced", "skewed")
 PLANS = [
@@ -23,23 +24,41 @@ PLANS = [
 ]
 
 
-def main(names: list[str]) -> None:
+# Where to begin with any number of epochs: also where the rule, or one with the same threshold, ends in one pass.
+RELATED = {"AdaptiveDPSGD": "PCSGD"}
+
+
+def main(problems: list[str], rules: list[str], passes: list[str]) -> None:
     """Search on each problem, and write what was found after every rule."""
-    for name in names:
-        case = getattr(frontier_problems, f"{name}_case")()
-        for rule, passes, most, epsilons in PLANS:
-            known = [
-                setting
-                for kind in dict.fromkeys((passes, "one pass"))
-                for setting in stored_settings(name, kind).get(rule, {}).values()
-            ]
-            best = search(case, rule, epsilons, most, known)
-            settings = {f"{epsilon:g}": list(setting) for epsilon, setting in zip(epsilons, best, strict=True)}
-            found = json.loads(SETTINGS.read_text(encoding="utf-8"))
-            found.setdefault(name, {}).setdefault(passes, {})[rule] = settings
-            SETTINGS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            print(name, passes, rule, settings, flush=True)
+    for problem in problems:
+        case = getattr(frontier_problems, f"{problem}_case")()
+        chosen = [plan for plan in PLANS if plan[0] in rules and plan[1] in passes]
+        for rule, kind, most, epsilons in sorted(chosen, key=lambda plan: rules.index(plan[0])):
+            best = search(case, rule, epsilons, most, _known(problem, rule, kind))
+            _store(problem, kind, rule, dict(zip(epsilons, best, strict=True)))
+
+
+def _known(problem: str, rule: str, kind: str) -> list[Setting]:
+    """Return the settings from which to begin."""
+    stored = [stored_settings(problem, other).get(rule, {}) for other in dict.fromkeys((kind, "one pass"))]
+    if rule in RELATED:
+        stored.append(stored_settings(problem, kind).get(RELATED[rule], {}))
+    return list(dict.fromkeys(setting for found in stored for setting in found.values()))
+
+
+def _store(problem: str, kind: str, rule: str, best: dict[float, Setting]) -> None:
+    """Write what was found to the file of settings."""
+    settings = {f"{epsilon:g}": list(setting) for epsilon, setting in best.items()}
+    found = json.loads(SETTINGS.read_text(encoding="utf-8"))
+    found.setdefault(problem, {}).setdefault(kind, {})[rule] = settings
+    SETTINGS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(problem, kind, rule, settings, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(PROBLEMS))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="*", default=list(PROBLEMS), metavar="PROBLEM")
+    parser.add_argument("--rules", nargs="+", default=list(dict.fromkeys(rule for rule, *_ in PLANS)))
+    parser.add_argument("--passes", nargs="+", default=list(dict.fromkeys(kind for _, kind, *_ in PLANS)))
+    arguments = parser.parse_args()
+    main(arguments.problems, arguments.rules, arguments.passes)

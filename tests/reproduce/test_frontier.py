@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import clipsilon as cs
-from clipsilon.reproduce.ours.frontier_findings import Found, Goal, goals_reached
+from clipsilon.reproduce.ours.frontier_findings import Found, Goal, choices, goals_reached, over_epochs
 from clipsilon.reproduce.ours.frontier_problems import case_of, imbalanced_case, skewed_case
 from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, RULES, Setting, gaps, rule_of, search
 
@@ -75,10 +75,26 @@ def test_the_matrix_of_the_noise_is_that_of_the_setting(small):
     assert loose.std > usual.std > tight.std  # what is to be taken back later costs more noise now
 
 
-def test_goals_compare_with_the_best_of_the_others():
-    def found(name, epsilon, gap):
-        return Found(name, epsilon, Setting(1.0, 1.0, 1, 1), np.array([0.9 * gap, 1.1 * gap]))
+def found(name, epsilon, gap, epochs=1):
+    """Two runs whose mean gap is known, and its standard error: a tenth of it."""
+    return Found(name, epsilon, Setting(1.0, 1.0, 1, epochs), np.array([0.9 * gap, 1.1 * gap]))
 
+
+def test_each_way_to_spend_a_budget_is_compared_with_its_best_number_of_epochs():
+    once = [found("PCSGD, in order", 1.0, 3.0), found("PCSGD", 1.0, 5.0), found("CorrelatedSGD", 1.0, 2.0)]
+    several = [found("PCSGD", 1.0, 4.0, 8), found("CorrelatedSGD", 1.0, 2.9, 8), found("TrackedSGD", 1.0, 2.7, 16)]
+    (chosen,) = choices([*once, *several])
+    assert [one.mean for one in (chosen.plain, *chosen.rivals)] == pytest.approx([3.0, 2.0, 2.7])
+    finding = over_epochs([chosen])
+    assert finding.holds
+    assert "the gap of CorrelatedSGD is 0.667 and the gap of TrackedSGD is 0.9, at ε = 1." in finding.measured
+    assert "Better by more than two standard errors: CorrelatedSGD at ε = 1." in finding.measured
+    level = over_epochs([chosen._replace(rivals=chosen.rivals[1:])])
+    assert not level.holds
+    assert "standard errors: none." in level.measured
+
+
+def test_goals_compare_with_the_best_of_the_others():
     once = [found("A", 1.0, 1.0), found("B", 1.0, 4.0), found("C", 1.0, 2.0), found("C", np.inf, 0.9)]
     reached = goals_reached(
         (Goal("A", 1.0, ("B", "C"), 0.5), Goal("A", 1.0, ("C",), 1.2, without_noise=True)), once, []

@@ -111,6 +111,18 @@ def test_simulations_that_take_too_long_are_left_out(monkeypatch):
     assert named.rule.sampling.rate == 1 / 500
 
 
+def test_simulations_do_not_follow_gains_of_no_worth(monkeypatch):
+    """A gap that falls by a thousandth per third of the clipped share does not lead to a share of nearly nothing."""
+
+    def ends(task, rule, replicates, seed):
+        return np.full((replicates, 1), np.sqrt(1.0 + 1e-3 * np.log(1.0 - rule.clip.quantile)))
+
+    monkeypatch.setattr(simulation, "_ends", ends)
+    problem = small_quadratic(records=500)
+    found = cs.tune(problem, 4.0, 1e-3, 100, preset="AdaptiveDPSGD", start=5.0, adjacency="add-remove")
+    assert 1.0 - found.rule.clip.quantile > 1e-4
+
+
 def test_simulated_gaps_are_split_without_bias():
     """Of 10⁵ runs around (1, 0) with variance 3 in all: bias 1 and spread 3, each within 6 standard errors (below 2 %)."""
     ends = np.array([1.0, 0.0]) + np.random.default_rng(0).standard_normal((100_000, 2)) * np.sqrt([1.0, 2.0])

@@ -20,8 +20,8 @@ CREDIT, CLAIMS, EXAMPLE = "ours-bias-credit", "ours-claims", "ours-counterexampl
 FRONTIERS = {
     "ours-frontier-quadratic": "On the quadratic problem",
     "ours-frontier-credit": "On credit data",
-    "ours-frontier-imbalanced": "With few labels of one kind, in one pass",
-    "ours-frontier-skewed": "With skewed targets, in one pass",
+    "ours-frontier-imbalanced": "With few labels of one kind",
+    "ours-frontier-skewed": "With skewed targets",
 }
 
 Results = Mapping[str, Result]

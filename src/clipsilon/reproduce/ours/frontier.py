@@ -20,12 +20,15 @@ from clipsilon.reproduce.ours.frontier_findings import (
     GOALS,
     ONE_PASS,
     SEVERAL,
+    Choice,
     Found,
     best_rules,
+    choices,
     feedback,
     goals_reached,
     in_one_pass,
     memories,
+    over_epochs,
 )
 from clipsilon.reproduce.ours.frontier_problems import Case, credit_case, imbalanced_case, quadratic_case, skewed_case
 from clipsilon.reproduce.ours.frontier_search import ADJACENCY, DELTA, Setting, gaps
@@ -141,17 +144,21 @@ def frontier(lab: Lab, name: str, case: Case, remark: str = "") -> Result:
         colour="#969696",
     )
     noiseless = Series("without noise", _ends(epsilons), [quiet.mean] * 2, kind="dashed", colour="#7f7f7f")
-    charts, tables = [_chart("One pass over the records", [*_lines(once), noiseless, floor, start])], [[*once, quiet]]
+    charts = [_chart("One pass over the records", [*_lines(once), noiseless, floor, start])]
+    tables = [_table(charts[0].title, [*once, quiet])]
     findings = [in_one_pass(once, quiet)]
-    if several:  # such settings take long to find, so a problem may be without them
+    if several:  # such settings take long to find, so a problem may be without those of some rules
+        chosen = choices([*once, *several])
         charts.append(_chart("Any number of epochs", [*_lines(several), floor, start]))
-        tables.append(several)
-        findings += [feedback(several), memories(several)]
+        tables += [_table(charts[1].title, several), _comparison(chosen)]
+        if {"DiceSGD", "TrackedSGD"} <= {one.name for one in several}:
+            findings += [feedback(several), memories(several)]
+        findings.append(over_epochs(chosen))
     if name in GOALS:
         findings.append(goals_reached(GOALS[name], [*once, quiet], several))
     findings.append(best_rules(once, several, start, floor))
     findings = [finding._replace(remark=" ".join([finding.remark, remark]).strip()) for finding in findings]
-    return Result(findings, charts, [_table(chart.title, found) for chart, found in zip(charts, tables, strict=True)])
+    return Result(findings, charts, tables)
 
 
 def _ends(epsilons: tuple[float, ...]) -> list[float]:
@@ -184,6 +191,21 @@ def _table(title: str, found: list[Found]) -> Table:
         for one in sorted(found, key=lambda one: (one.epsilon, one.mean))
     ]
     return Table(title, columns, rows)
+
+
+def _comparison(chosen: list[Choice]) -> Table:
+    """Return the best plain clipping beside its rivals, each with its best number of epochs."""
+    ways = ("plain clipping", *(one.name for one in chosen[0].rivals))
+    columns = ("certified ε", *(f"{way}{what}" for way in ways for what in ("", ", standard error", ", epochs")))
+    rows = [
+        (choice.epsilon, *(cell for one in (choice.plain, *choice.rivals) for cell in _gap_and_epochs(one)))
+        for choice in chosen
+    ]
+    return Table("Each with its best number of epochs", columns, rows)
+
+
+def _gap_and_epochs(one: Found) -> tuple[float, float, int]:
+    return one.mean, one.error, one.setting.epochs
 
 
 @experiment(
@@ -221,7 +243,6 @@ def credit_frontier(lab: Lab) -> Result:
     title="Accuracy at a certified ε: few labels of one kind",
     parameters={
         **PARAMETERS,
-        "epochs": "1",
         "problem": "logistic, m = 50,000, d = 21 with a constant, five columns log-normal, 7.6 % of labels one, "
         "l2 = 10⁻³, best response with β = 0.1",
     },
@@ -240,7 +261,6 @@ def imbalanced_frontier(lab: Lab) -> Result:
     title="Accuracy at a certified ε: skewed targets",
     parameters={
         **PARAMETERS,
-        "epochs": "1",
         "problem": "least squares, m = 100,000, d = 11 with a constant, errors of Lomax's law with exponent 2.5, "
         "targets that move by 0.3 of their prediction",
     },

@@ -14,6 +14,9 @@ from clipsilon.reproduce.ours.frontier_search import Setting
 ONE_PASS = ("PCSGD, in order", "PCSGD", "CorrelatedSGD")
 """The rules that are compared in one pass."""
 
+PLAIN = ONE_PASS[:2]
+"""Plain clipping: in a fixed order, and with Poisson batches."""
+
 SEVERAL = ("PCSGD", "DiceSGD", "CorrelatedSGD", "TrackedSGD", "AdaptiveDPSGD")
 """The rules that are compared with any number of epochs."""
 
@@ -75,17 +78,17 @@ class Goal(NamedTuple):
 
 GOALS = {
     "quadratic": (
-        Goal("CorrelatedSGD", 1.0, ONE_PASS[:2], 0.6),
+        Goal("CorrelatedSGD", 1.0, PLAIN, 0.6),
         Goal("CorrelatedSGD", 8.0, ONE_PASS[:1], 1.15, without_noise=True),
     ),
     "credit": (
-        Goal("CorrelatedSGD", 2.0, ONE_PASS[:2], 0.75),
-        Goal("CorrelatedSGD", 8.0, ONE_PASS[:2], 0.75),
+        Goal("CorrelatedSGD", 2.0, PLAIN, 0.75),
+        Goal("CorrelatedSGD", 8.0, PLAIN, 0.75),
         Goal("TrackedSGD", 0.5, ("DiceSGD",), 0.6),
         Goal("TrackedSGD", 2.0, ("DiceSGD",), 0.6),
         Goal("TrackedSGD", 8.0, ("DiceSGD",), 0.7),
     ),
-    "imbalanced": (Goal("CorrelatedSGD", 8.0, ONE_PASS[:2], 0.3),),
+    "imbalanced": (Goal("CorrelatedSGD", 8.0, PLAIN, 0.3),),
 }
 
 
@@ -136,6 +139,55 @@ def memories(several: list[Found]) -> Finding:
         f"The gap of TrackedSGD is {_ratios(pairs)} times the gap of DiceSGD at certified "
         f"ε = {join([one.epsilon for one, _ in pairs])}.",
         all(_clearly_less(*pair) for pair in pairs),
+    )
+
+
+class Choice(NamedTuple):
+    """Ways to spend a budget, each with its best number of epochs.
+
+    Attributes
+    ----------
+    epsilon : float
+        The certified ε.
+    plain : Found
+        The best of plain clipping.
+    rivals : tuple of Found
+        The best of correlated noise and of tracking, as far as they were measured.
+    """
+
+    epsilon: float
+    plain: Found
+    rivals: tuple[Found, ...]
+
+
+def choices(found: list[Found]) -> list[Choice]:
+    """Return the best of plain clipping, of correlated noise and of tracking, from small ε to large."""
+    names = [name for name in ("CorrelatedSGD", "TrackedSGD") if any(one.name == name for one in found)]
+
+    def best(rules: tuple[str, ...], epsilon: float) -> Found:
+        return least([one for one in found if one.name in rules and one.epsilon == epsilon])
+
+    return [
+        Choice(epsilon, best(PLAIN, epsilon), tuple(best((name,), epsilon) for name in names))
+        for epsilon in sorted({one.epsilon for one in found})
+    ]
+
+
+def over_epochs(chosen: list[Choice]) -> Finding:
+    """Compare correlated noise and tracking with plain clipping, each with its best number of epochs."""
+    pairs = [[(one, choice.plain) for one in choice.rivals] for choice in chosen]
+    ratios = [f"the gap of {rule[0][0].name} is {_ratios(list(rule))}" for rule in zip(*pairs, strict=True)]
+    better = [
+        f"{one.name} at ε = {choice.epsilon:g}"
+        for choice in chosen
+        for one in choice.rivals
+        if _clearly_less(one, choice.plain)
+    ]
+    return Finding(
+        "With its best number of epochs, correlated noise or tracking is better than plain clipping (ours).",
+        f"In units of the gap of PCSGD, {' and '.join(ratios)}, at ε = {join([one.epsilon for one in chosen])}. "
+        f"Better by more than two standard errors: {', '.join(better) or 'none'}.",
+        all(any(_clearly_less(one, choice.plain) for one in choice.rivals) for choice in chosen),
     )
 
 

@@ -36,6 +36,7 @@ _CLIPPED = (0.003, 0.01, 0.03, 0.1, 0.3)  # fractions of records that AdaptiveDP
 _FIRSTS = (1.0, 0.1, 0.01, 0.001)  # first steps, in units of the largest that is allowed
 _FALLS = (np.inf, 0.3, 0.03)  # a_1/T of the steps; infinite for constant ones
 _FACTORS = (3.0, 1.5)  # by which thresholds and steps are changed
+_WORTH = 0.98  # a move must bring the gap below this multiple of what it was: else one that changes nothing is repeated
 
 
 class Point(NamedTuple):
@@ -84,7 +85,7 @@ def simulate(task: TuningTask, preset: str) -> Option | None:
     scores = {point: score(point) for point in grid}
     most = Point(1.0 if preset == "AdaptiveDPSGD" else np.inf, task.fastest, len(_FALLS) - 1)
     for factor in _FACTORS:
-        best = descend(scores, score, _moves(factor, most), trials=_TRIALS)
+        best = descend(scores, score, _moves(factor, most), trials=_TRIALS, worth=_WORTH)
     rule = make(best.threshold, _step(task, best))
     return Option(rule, _gap_of(_ends(task, rule, 4 * replicates, seed=2), task.target))
 
