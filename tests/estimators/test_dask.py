@@ -140,6 +140,16 @@ def test_rules_and_samplers_are_those_in_memory_to_the_bit(rule):
     assert str(found.statement_) == str(expected.statement_)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_reaction_with_memory_is_that_in_memory_to_the_bit(every):
+    rule = cs.DPSGD(STEP, 1.0, 1.0, batch=110, deploy_every=every)
+    slow = cs.responses.Slow(cs.responses.LocationShift(0.3), 0.2)
+    models = [logistic(method=rule, response=one, epochs=2.5) for one in (slow, slow, slow.response)]
+    found, expected = models[0].fit(*split(250, X, BINARY)), models[1].fit(X, BINARY)
+    np.testing.assert_array_equal(found.theta_, expected.theta_)
+    assert np.abs(models[2].fit(X, BINARY).theta_ - found.theta_).max() > 1e-6, "memory makes a difference here"
+
+
 @pytest.mark.parametrize("make", [cyclic, tracked])
 def test_orders_and_memories_of_sparse_tables_and_several_classes(make):
     table = sparse.csr_array(np.where(np.abs(X) < 1, 0.0, X))

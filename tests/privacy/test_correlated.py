@@ -92,7 +92,9 @@ def test_nothing_else_is_certified(parts):
 
 
 def test_other_samplers_are_refused_by_the_preset():
-    with pytest.raises(ValueError, match="sampling must be one of 'single-pass', 'cyclic', 'full', got 'poisson'"):
+    with pytest.raises(
+        ValueError, match="sampling must be one of 'single-pass', 'in-order', 'cyclic', 'full', got 'poisson'"
+    ):
         cs.CorrelatedSGD(STEP, 1.0, 1.0, batch=5, sampling="poisson")
     with pytest.raises(ValueError, match="add-remove"):
         cs.account(cs.CorrelatedSGD(STEP, 1.0, 1.0), 100, 20, DELTA, "add-remove")

@@ -11,6 +11,7 @@ import clipsilon as cs
 from clipsilon.rules.sampling import (
     Epochs,
     Full,
+    InOrder,
     Poisson,
     SinglePass,
     Uniform,
@@ -98,6 +99,12 @@ def test_a_pass_takes_everyone_once(kind, batch):
     for epoch in np.split(table, 3):
         np.testing.assert_array_equal(epoch.sum(axis=0), 1)
     assert table[per_pass - 1].sum() == M - (per_pass - 1) * batch  # a short last batch stays short
+
+
+def test_records_in_order_are_taken_as_they_come():
+    table = batches(InOrder(5), rounds=3)
+    np.testing.assert_array_equal([np.flatnonzero(row).tolist() for row in table[:2]], [range(5), range(5, 10)])
+    np.testing.assert_array_equal(np.flatnonzero(table[2]), range(10, M))
 
 
 def test_shuffles_are_uniform_over_first_places():

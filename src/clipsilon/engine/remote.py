@@ -22,16 +22,16 @@ from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums, co
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, check_rounding, scaling, step_grid
 from clipsilon.engine.kernel_cache import kernel
-from clipsilon.engine.loop import State, empty_recording, finish_step, initial_state, record
+from clipsilon.engine.loop import State, deploy, empty_recording, finish_step, initial_state, record
 from clipsilon.engine.progress import Progress
 from clipsilon.engine.replicate import Replicate
 from clipsilon.engine.runner import DivergenceError, Interrupted, start_of, trace_of
 from clipsilon.engine.streams import GeneratorState, spawn
 from clipsilon.engine.trace import Trace
-from clipsilon.problems.losses.base import Loss, gradient
+from clipsilon.problems.losses.base import Loss, gradient, label_kind
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region
-from clipsilon.problems.responses import Response, is_random, moving, respond
+from clipsilon.problems.responses import Response, is_random, lag, moving, respond
 from clipsilon.rules.clipping import Clip, add_clipped, at_step, count_width, largest_norm
 from clipsilon.rules.feedback import Feedback, keep, remembers
 from clipsilon.rules.noise import Local, deviation
@@ -58,11 +58,16 @@ class RemoteProblem(Problem):
         The loss of one record.
     response : Response or None
         How records react to the model; None if they do not.
+    region : Region, optional
+        Where θ may be; by default anywhere.
     """
 
-    def __init__(self, records: int, columns: int, *, loss: Loss, response: Response | None):
+    def __init__(
+        self, records: int, columns: int, *, loss: Loss, response: Response | None, region: Region | None = None
+    ):
         self._records = 1
-        super().__init__(np.ones((1, columns)), [0.0], loss=loss, response=response)
+        labels = None if label_kind(loss) == "none" else [0.0]
+        super().__init__(np.ones((1, columns)), labels, loss=loss, response=response, region=region)
         self._records = records
 
     @property
@@ -320,8 +325,9 @@ def _advance(
 ) -> None:
     """Take one step with the sums that `sum_up` returns."""
     state, streams, done = replicate.state, replicate.streams, replicate.done
-    if rule.deploy_every > 1 and done % rule.deploy_every == 0:
-        state.deployed[:] = state.theta
+    past = lag(problem.response)
+    if (rule.deploy_every > 1 or past > 0.0) and done % rule.deploy_every == 0:
+        deploy(state.theta, past, state.deployed)
     clip = at_step(rule.clip, done + 1, state.clip)
     draws = _draw_chunks(rule.sampling, done, problem.records, firsts, replicate)
     bound = largest_norm(clip)

@@ -26,6 +26,7 @@ from clipsilon.rules.sampling import (
     Cyclic,
     Epochs,
     Full,
+    InOrder,
     Poisson,
     Sampling,
     SinglePass,
@@ -193,7 +194,7 @@ class Release:
     @property
     def is_known(self) -> bool:
         """Whether the accountants know the sampler's law; a class derived from a known one may draw differently."""
-        return type(self.sampling) in (Uniform, Poisson, SinglePass, Cyclic, Epochs, Full)
+        return type(self.sampling) in (Uniform, Poisson, SinglePass, InOrder, Cyclic, Epochs, Full)
 
 
 def release(rule: Rule, records: int, steps: int) -> Release:

@@ -17,6 +17,7 @@ from clipsilon.privacy.release import Release, release
 from clipsilon.privacy.warning import UNITS, large_delta
 from clipsilon.rules.outputs import Selected
 from clipsilon.rules.rule import Rule
+from clipsilon.rules.sampling import InOrder
 
 SEEDED = "Seeded: not for release; whoever knows the seed can undo the noise."
 INEXACT = "its noise is drawn in floating point, whose low-order bits may betray what it hides."
@@ -141,6 +142,10 @@ class Statement:
         table = "\n".join(f"| {name} | {value} |" for name, value in rows)
         reasons = "\n".join(f"- {reason}" for reason in self.reasons)
         return f"**{self.rule}**, {self.steps} steps on {self.size}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n"
+
+    def _repr_markdown_(self) -> str:
+        """Show the statement as a table in a notebook."""
+        return self.to_markdown()
 
     def _verdict(self) -> str:
         if self.claim_holds:
@@ -352,6 +357,8 @@ def _terms(rule: Rule, released: Release, delta: float, adjacency: str) -> list[
             "The number of records is not public: steps, batch size, rate, step sizes and start must not depend on it, "
             "and neither it nor anything computed from it may be released."
         )
+    if isinstance(released.sampling, InOrder):
+        terms.append("The order of the records must not depend on what they hold, as that of a sorted table does.")
     terms += large_delta(delta, released.records)
     if released.participations is None and 1 - (1 - released.rate) ** released.steps <= delta:
         terms.append("δ is no less than the chance that a record takes part at all: such a δ protects nobody.")

@@ -1,8 +1,8 @@
 """The papers' algorithms, each a `Rule` made of parts.
 
-`sampling` selects the sampler by name: "uniform", "poisson", "single-pass", "epochs", "cyclic", or "full" (all records
-in every step). With "poisson", a `rate` fixes the probability with which a record is drawn. With `deploy_every` above
-1, the model is deployed only every `deploy_every` steps (lazy deployment).
+`sampling` selects the sampler by name: "uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", or "full"
+(all records in every step). With "poisson", a `rate` fixes the probability with which a record is drawn. With
+`deploy_every` above 1, the model is deployed only every `deploy_every` steps (lazy deployment).
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from clipsilon.rules.noise import Correlated, Gaussian, Local, Proportional, Rad
 from clipsilon.rules.outputs import Average, Selected, TailAverage
 from clipsilon.rules.preconditioning import Accumulated, Adam
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import Cyclic, Epochs, Full, Poisson, Sampling, SinglePass, Uniform
+from clipsilon.rules.sampling import Cyclic, Epochs, Full, InOrder, Poisson, Sampling, SinglePass, Uniform
 from clipsilon.rules.schedules import Schedule
 
 SAMPLERS: dict[str, Callable[..., Sampling]] = {
     "uniform": Uniform,
     "poisson": Poisson,
     "single-pass": SinglePass,
+    "in-order": InOrder,
     "epochs": Epochs,
     "cyclic": Cyclic,
     "full": Full,
@@ -57,7 +58,7 @@ def SGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -100,7 +101,7 @@ def PCSGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -149,7 +150,7 @@ def DPSGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "poisson"
+    sampling : {"uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", "full"}, default "poisson"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -215,7 +216,7 @@ def AdaptiveDPSGD(
         Standard deviation of the noise on the count, between 1/32 and 2³⁰. The default is the larger of B/20, as in the
         paper, and 5·noise_multiplier, so that the count adds at most 0.5 % to the noise on the sum; there is none with
         sampling "full".
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "poisson"
+    sampling : {"uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", "full"}, default "poisson"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -288,7 +289,7 @@ def DiceSGD(
         in the papers; without a cap, the certified ε is much larger.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -346,7 +347,7 @@ def AdamDiceSGD(
         in the papers; without a cap, the certified ε is much larger.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -397,7 +398,7 @@ def AutoDiceSGD(
         Standard deviation of the noise on each coordinate of the *mean* update, at least 0.
     batch : int, default 1
         The public, expected batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"uniform", "poisson", "single-pass", "epochs", "cyclic", "full"}, default "uniform"
+    sampling : {"uniform", "poisson", "single-pass", "in-order", "epochs", "cyclic", "full"}, default "uniform"
         How the records of a step are drawn; see `clipsilon.sampling`.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -494,7 +495,7 @@ def CorrelatedSGD(
         Standard deviation of w on each coordinate, at least 0; `calibrate` sets it.
     batch : int, default 1
         The public batch size B; must be 1 with sampling "full", which uses all records.
-    sampling : {"single-pass", "cyclic", "full"}, default "single-pass"
+    sampling : {"single-pass", "in-order", "cyclic", "full"}, default "single-pass"
         How the records of a step are drawn: nothing is certified where a record may take part at any time.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
@@ -507,7 +508,7 @@ def CorrelatedSGD(
     Rule
         The rule, for `clipsilon.run`.
     """
-    checks.choice("sampling", sampling, dict.fromkeys(("single-pass", "cyclic", "full")))
+    checks.choice("sampling", sampling, dict.fromkeys(("single-pass", "in-order", "cyclic", "full")))
     pairs = correlation.square_root(10**6, 6) if buffers is None else buffers
     return Rule(
         "CorrelatedSGD",

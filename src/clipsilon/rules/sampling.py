@@ -23,6 +23,7 @@ __all__ = [
     "Cyclic",
     "Epochs",
     "Full",
+    "InOrder",
     "Poisson",
     "Sampling",
     "SinglePass",
@@ -182,7 +183,7 @@ def sampling_rate(sampling: Sampling, records: int) -> float:
 
 def longest_run(sampling: Sampling, records: int) -> float:
     """Return the largest number of steps that the sampler allows; infinite unless it is a single pass."""
-    return -(-records // sampling.batch) if isinstance(sampling, SinglePass) else np.inf
+    return -(-records // sampling.batch) if isinstance(sampling, SinglePass | InOrder) else np.inf
 
 
 def participations(sampling: Sampling, records: int, steps: int) -> int | None:
@@ -196,7 +197,7 @@ def participations(sampling: Sampling, records: int, steps: int) -> int | None:
         m and T.
     """
     match sampling:
-        case SinglePass():
+        case SinglePass() | InOrder():
             return 1
         case Epochs() | Cyclic():
             return -(-steps // -(-records // sampling.batch))
@@ -208,7 +209,7 @@ def participations(sampling: Sampling, records: int, steps: int) -> int | None:
 def separation(sampling: Sampling, records: int) -> int | None:
     """Return the number of steps from one participation of a record to the next; None if it changes."""
     match sampling:
-        case SinglePass() | Cyclic():
+        case SinglePass() | InOrder() | Cyclic():
             return -(-records // sampling.batch)
         case Full():
             return 1
@@ -334,6 +335,31 @@ class SinglePass(NamedTuple):
     def permutes(self) -> bool:
         """Return whether `draw` needs a permutation of the records."""
         return True
+
+
+@traits(fixed=True)  # never more than `batch` records per step
+@checked(batch=count)
+class InOrder(NamedTuple):
+    """Draw disjoint batches of B in the order of the table, in which people came: each record takes part at most once.
+
+    Nothing is drawn at random. The certificate of a single pass does not need it to be: it holds for every order that
+    does not depend on the records' contents.
+    """
+
+    batch: int = 1
+
+    def permutes(self) -> bool:
+        """Return whether `draw` needs a permutation of the records."""
+        return False
+
+
+@implements(draw, InOrder)
+def _(sampling, t, m, order, rng, drawn):
+    first = (t % -(-m // sampling.batch)) * sampling.batch
+    last = min(first + sampling.batch, m)
+    for k in range(first, last):
+        drawn[k - first] = k
+    return last - first
 
 
 @traits(fixed=True)  # never more than `batch` records per step
