@@ -11,7 +11,7 @@ import reference
 import registry
 from clipsilon.engine.remote import RemoteProblem
 from clipsilon.problems.constants import estimate_sensitivity
-from clipsilon.problems.responses import is_random, respond
+from clipsilon.problems.responses import is_random, pull_back, respond
 
 responses = pytest.mark.parametrize("response", registry.RESPONSES, ids=registry.name)
 
@@ -58,6 +58,19 @@ def test_the_estimate_is_close_to_the_bound_from_below(response):
     estimate = estimate_sensitivity(response, x, y, radius=2.0, dimension=4)
     exact = response.sensitivity(y)
     assert 0.8 * exact <= estimate <= exact + 1e-9
+
+
+@responses
+def test_pull_back_is_the_transposed_derivative(response):
+    """By central differences, for models on both sides of where moves stop growing."""
+    x, y = np.ones((1, 4)), np.ones(1)
+    for scale in (0.1, 1.0, 5.0):
+        theta, direction, h = scale * np.array([1.0, -2.0, 0.5, 3.0]), np.array([0.3, -1.0, 2.0, 0.7]), 1e-6
+        out = np.full(4, 7.0)
+        pull_back(response, theta, 1.0, direction, out)
+        steps = h * np.eye(4)
+        rows = [(moved(response, theta + e, x, y) - moved(response, theta - e, x, y))[0] / (2 * h) for e in steps]
+        np.testing.assert_allclose(out - 7.0, np.array(rows) @ direction, atol=1e-8)
 
 
 @responses

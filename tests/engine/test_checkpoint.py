@@ -23,7 +23,7 @@ class StoppedError(Exception):
     pass
 
 
-def run_in_pieces(monkeypatch, rule, path, pieces=3, **settings):
+def run_in_pieces(monkeypatch, rule, path, pieces=3, problem=PROBLEM, **settings):
     """Stop the run after every few chunks with an exception, like a crash, then run it to the end."""
     monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(runner, "CHUNK_SECONDS", 0.0)
@@ -40,8 +40,8 @@ def run_in_pieces(monkeypatch, rule, path, pieces=3, **settings):
         with monkeypatch.context() as patch:
             patch.setattr("clipsilon.engine.progress.Progress.show", stop)
             with pytest.raises(StoppedError):
-                cs.run(PROBLEM, rule, checkpoint=path, **settings)
-    return cs.run(PROBLEM, rule, checkpoint=path, **settings)
+                cs.run(problem, rule, checkpoint=path, **settings)
+    return cs.run(problem, rule, checkpoint=path, **settings)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,16 @@ def test_a_resumed_run_with_memories_is_bit_identical(monkeypatch, tmp_path):
     pieces = run_in_pieces(monkeypatch, rule, tmp_path / "run", **settings)
     np.testing.assert_array_equal(pieces.theta, whole.theta)
     assert np.unique(whole.theta[:, -1, 0]).size == 3  # each replicate has a memory of its own
+
+
+def test_a_resumed_run_of_people_who_react_slowly_is_bit_identical(monkeypatch, tmp_path):
+    """What people react to is a mean of past models, which is stored beside the model."""
+    slow = cs.responses.Slow(cs.responses.LocationShift(0.3), 0.01)
+    problem, rule = reference.problem(cs.losses.Logistic(0.1), slow), registry.rules()["PCSGD"]
+    settings = {**SETTINGS, "steps": 20_000}
+    whole = cs.run(problem, rule, **settings)
+    pieces = run_in_pieces(monkeypatch, rule, tmp_path / "run", problem=problem, **settings)
+    np.testing.assert_array_equal(pieces.theta, whole.theta)
 
 
 def test_a_resumed_selection_is_bit_identical(monkeypatch, tmp_path):

@@ -23,7 +23,17 @@ from clipsilon.rules.feedback import ErrorFeedback, Tracked
 from clipsilon.rules.noise import Correlated, Gaussian, Local, Proportional, Radial, ScheduledGaussian
 from clipsilon.rules.outputs import Average, Selected, TailAverage
 from clipsilon.rules.preconditioning import Accumulated, Adam
-from clipsilon.rules.sampling import Cyclic, Epochs, Full, Poisson, SinglePass, Uniform, participations, separation
+from clipsilon.rules.sampling import (
+    Cyclic,
+    Epochs,
+    Full,
+    InOrder,
+    Poisson,
+    SinglePass,
+    Uniform,
+    participations,
+    separation,
+)
 
 
 def gradient(loss, theta, x, y):
@@ -51,6 +61,9 @@ def gradient(loss, theta, x, y):
             return (1 - y / np.exp(margin)) * x + loss.l2 * theta
         case "Clipped":  # paper 5, Lemma 5.1
             return clip(Norm(loss.clip), gradient(loss.loss, theta, x, y))
+        case "Anticipating":  # ∇_θ ℓ + Aᵀ∇_x ℓ, with A = −β·I and ∇_x ℓ = φ'·θ
+            unpenalised = gradient(loss.loss._replace(l2=0.0), theta, x, y)
+            return gradient(loss.loss, theta, x, y) - loss.response.beta * (unpenalised @ x) / (x @ x) * theta
         case "Sigmoid":
             p = 1 / (1 + np.exp(sign * margin))
             return -sign * p * (1 - p) * x
@@ -92,6 +105,11 @@ def respond(response, theta, x, y, rng):
         case "LinearShift":
             mask = np.isin(np.arange(x.size), response.columns)
             return x - response.strength * theta * mask
+        case "Slow":
+            return respond(response.response, theta, x, y, rng)
+        case "MatrixShift":
+            matrix = response.strengths[int(np.clip(y, 0, len(response.strengths) - 1))]  # the nearest class
+            return x - matrix @ theta * min(1.0, response.saturation / np.linalg.norm(theta))
         case "FixedIntercept":  # the last column is that of ones
             return np.append(respond(response.response, theta[:-1], x[:-1], y, rng), x[-1])
         case "Shaken":  # a random response that the tests define
@@ -164,6 +182,8 @@ class Sampler:
                 return [rng.integers(0, m)]
             return self._shuffled(np.arange(m), sampling.batch)[: sampling.batch]
         batches = -(-m // sampling.batch)
+        if isinstance(sampling, InOrder):
+            return range(t * sampling.batch, min((t + 1) * sampling.batch, m))
         if t == 0 or (t % batches == 0 and not isinstance(sampling, Cyclic)):
             self.order = self._shuffled(self.order, m - 1)
         first = (t % batches) * sampling.batch
@@ -192,7 +212,7 @@ def grid(problem, rule, t, steps, clip_t=None):
     std = deviation(rule.noise, t, bound / batch)
     if not (1e-90 <= std <= 1e90 and 1e-90 <= bound <= 1e90 and bound / batch / std <= 2**21):
         return None
-    most = batch if isinstance(rule.sampling, Uniform | SinglePass | Epochs | Cyclic) else problem.records
+    most = batch if isinstance(rule.sampling, Uniform | SinglePass | InOrder | Epochs | Cyclic) else problem.records
     if isinstance(rule.sampling, Poisson) and rule.sampling.rate is not None:
         most = 2**31
     most, has_error, longest, error = float(most), isinstance(rule.feedback, ErrorFeedback), bound, 0.0
@@ -304,7 +324,8 @@ def run(problem, rule, steps, start, seed):
     taken, lags = [], coefficients(rule.noise.buffers, steps)[1:] if isinstance(rule.noise, Correlated) else ()
     for t in range(steps):
         if t % rule.deploy_every == 0:
-            deployed = theta
+            speed = getattr(problem.response, "speed", 1.0)  # of a response with memory
+            deployed = (1 - speed) * deployed + speed * theta
         drawn = list(sampler.batch(t))
         gradients = [
             np.mean([own[i] * gradient(problem.loss, theta, respond(problem.response, deployed, features[i],

@@ -1,5 +1,7 @@
 """Every part and preset the package registers, with arguments to make one: what the contract tests loop over."""
 
+import numpy as np
+
 import clipsilon as cs
 from clipsilon._core.parts import implemented, is_ours
 from clipsilon.problems.losses import gradient, value
@@ -10,6 +12,8 @@ from clipsilon.rules.clipping import add_clipped, at_step, initial_state
 from clipsilon.rules.presets import PRESETS
 from clipsilon.rules.sampling import draw
 from clipsilon.rules.schedules import size
+
+TURN = np.roll(np.eye(4), 1, axis=0)  # all directions move equally far
 
 ARGUMENTS = {
     "Quadratic": {"a": 1.5},
@@ -22,9 +26,12 @@ ARGUMENTS = {
     "HuberRegression": {"c": 1.2},
     "Softmax": {"classes": 3, "l2": 0.1},
     "Clipped": {"loss": cs.losses.Logistic(positive_weight=2.0), "clip": 0.6},
+    "Anticipating": {"loss": cs.losses.Logistic(0.1, 2.0), "response": cs.responses.LocationShift(0.3)},
+    "Slow": {"response": cs.responses.LocationShift(0.3), "speed": 0.4},
     "LocationShift": {"beta": 0.3},
     "BestResponse": {"beta": 0.4, "floor": 0.5},
     "LinearShift": {"strength": 0.3, "columns": [0, 2]},
+    "MatrixShift": {"strengths": [[*map(list, 0.2 * TURN)], [*map(list, 0.5 * TURN)]], "saturation": 2.5},
     "FixedIntercept": {"response": cs.responses.BestResponse(0.4, 0.5)},
     "Box": {"low": -0.6, "high": 0.4},
     "Ball": {"size": 0.8},
@@ -41,6 +48,7 @@ ARGUMENTS = {
     "Poisson": {"batch": 5},
     "Epochs": {"batch": 7},
     "SinglePass": {"batch": 7},
+    "InOrder": {"batch": 7},
     "Cyclic": {"batch": 7},
 }
 

@@ -35,6 +35,8 @@ def test_bounds_hold_whatever_is_deployed(loss, response):
         with pytest.raises(ValueError, match="moves records along one vector"):
             reference.problem(loss, response)
         return
+    if isinstance(response, cs.responses.MatrixShift):  # whose size is that of the records
+        response = response._replace(strengths=response.strengths[:, :3, :3])
     problem = reference.problem(loss, response, records=40, features=3)
     constants = problem.constants(RADIUS)
     if not (hasattr(loss, "bounds") or registry.name(loss) in ("Quadratic", "Clipped")):

@@ -23,7 +23,7 @@ from clipsilon.engine.means import mean_gradient, mean_loss
 from clipsilon.problems.losses.base import is_linear
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import project
-from clipsilon.problems.responses import Identity, is_random
+from clipsilon.problems.responses import Identity, is_random, lag
 from clipsilon.rules.clipping import Clip, Norm, add_clipped
 
 Array = NDArray[np.float64]
@@ -199,7 +199,7 @@ def optimal_point(problem: Problem, start: ArrayLike = 0.0, draws: int = 100) ->
     Point
         A local optimum, the better of the two; with a warning if it did not converge.
     """
-    first = _checked(problem, start, draws)
+    first = check_start(problem, start, draws)
 
     def risk(theta: Array) -> float:
         return mean_loss(problem, theta, theta, draws)
@@ -218,6 +218,8 @@ def optimal_point(problem: Problem, start: ArrayLike = 0.0, draws: int = 100) ->
 def repeated_minimization(problem: Problem, rounds: int, start: ArrayLike = 0.0, draws: int = 100) -> Array:
     """Retrain to optimality and deploy, repeatedly: θ_{k+1} = argmin f(·; θ_k).
 
+    Records with memory (`clipsilon.responses.Slow`) react to a mean of the deployed models.
+
     Parameters
     ----------
     problem : Problem
@@ -235,9 +237,11 @@ def repeated_minimization(problem: Problem, rounds: int, start: ArrayLike = 0.0,
         θ_0, θ_1, …
     """
     checks.count("rounds", rounds)
-    iterates = [_checked(problem, start, draws)]
+    iterates = [check_start(problem, start, draws)]
+    deployed = iterates[0]
     for k in range(rounds):
-        zero = _zero(problem, _fixed_field(problem, iterates[-1], draws), iterates[-1])
+        deployed = adapt(problem, deployed, iterates[-1])
+        zero = _zero(problem, _fixed_field(problem, deployed, draws), iterates[-1])
         if not zero.converged:
             warnings.warn(f"Round {k + 1} found no minimum (residual {zero.residual:.1e}).", stacklevel=2)
         iterates.append(zero.theta)
@@ -267,14 +271,32 @@ def repeated_gradient(problem: Problem, step: float, rounds: int, start: ArrayLi
     """
     checks.count("rounds", rounds)
     checks.positive("step", step)
-    iterates = [_checked(problem, start, draws)]
+    iterates = [check_start(problem, start, draws)]
+    deployed = iterates[0]
     for _ in range(rounds):
         theta = iterates[-1]
-        iterates.append(_projected(problem, theta - step * mean_gradient(problem, theta, theta, draws)))
+        deployed = adapt(problem, deployed, theta)
+        iterates.append(projected(problem, theta - step * mean_gradient(problem, theta, deployed, draws)))
     return np.stack(iterates)
 
 
-def _checked(problem: Problem, start: ArrayLike, draws: int) -> Array:
+def check_start(problem: Problem, start: ArrayLike, draws: int) -> Array:
+    """Return the start of a search as a vector, after checking the arguments that all searches have.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem.
+    start : float or array-like
+        One number for all coordinates, or one per coordinate.
+    draws : int
+        The number of reactions averaged per record if the response is random.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        The start.
+    """
     checks.instance("problem", problem, Problem)
     checks.count("draws", draws)
     return checks.vector("start", start, problem.dimension)
@@ -289,7 +311,7 @@ def _clip(problem: Problem, clip: float | Clip) -> Clip:
 
 
 def _point(problem: Problem, clip: Clip | None, start: ArrayLike, draws: int) -> Point:
-    begin = _checked(problem, start, draws)
+    begin = check_start(problem, start, draws)
     problem.require_equal_rows()
     zero, seen = find_attracting(_search(problem, clip, draws), begin)
     return _describe(problem, "stable point" if clip is None else "clipped point", zero, draws, seen)
@@ -309,7 +331,7 @@ def _search(problem: Problem, clip: Clip | None, draws: int) -> Search:
     return Search(
         lambda theta: mean_gradient(problem, theta, theta, draws, clip),
         None if type(problem.response) is Identity else under,
-        lambda theta: _projected(problem, theta),
+        lambda theta: projected(problem, theta),
         _scales(problem),
     )
 
@@ -318,7 +340,29 @@ def _fixed_field(problem: Problem, deployed: Array, draws: int, clip: Clip | Non
     return lambda theta: mean_gradient(problem, theta, deployed, draws, clip)
 
 
-def _projected(problem: Problem, theta: Array) -> Array:
+def adapt(problem: Problem, deployed: Array, theta: Array) -> Array:
+    """Return the model that records react to after θ is deployed: θ, or a mean with earlier ones if they are slow.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its response has a lag, or none.
+    deployed : ndarray of shape (d,)
+        The model that records reacted to before.
+    theta : ndarray of shape (d,)
+        The model that is deployed.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+        What records react to now.
+    """
+    past = float(lag(problem.response))
+    return theta if past == 0.0 else past * deployed + (1.0 - past) * theta
+
+
+def projected(problem: Problem, theta: Array) -> Array:
+    """Return the point of the problem's region that is nearest to θ."""
     result = theta.copy()
     project(problem.region, result)
     return result
@@ -326,7 +370,7 @@ def _projected(problem: Problem, theta: Array) -> Array:
 
 def _zero(problem: Problem, field: Field, start: Array, limit: float | None = None) -> Zero:
     """Find a zero of the field in the problem's region."""
-    return find_zero(field, lambda theta: _projected(problem, theta), start, _scales(problem), limit)
+    return find_zero(field, lambda theta: projected(problem, theta), start, _scales(problem), limit)
 
 
 def _scales(problem: Problem) -> Array:

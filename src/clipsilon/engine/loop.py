@@ -23,6 +23,7 @@ from clipsilon.engine.threads import StepThreads, announce, clear, span_start, s
 from clipsilon.engine.tracking import initial_memory
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.regions import Region, project
+from clipsilon.problems.responses import lag
 from clipsilon.rules import clipping, noise, preconditioning
 from clipsilon.rules.clipping import adapt, at_step, largest_norm
 from clipsilon.rules.feedback import recall, remembers, settle
@@ -46,7 +47,8 @@ class State(NamedTuple):
     theta : array of shape (d,)
         θ.
     deployed : array of shape (d,)
-        The model that records react to: θ itself, the same array, under greedy deployment.
+        The model that records react to: θ itself, the same array, under greedy deployment. For a response with memory,
+        a mean of past models.
     error : array
         e of the feedback; empty without feedback.
     memory : array of shape (m, d)
@@ -109,7 +111,7 @@ def initial_state(problem: Problem, rule: Rule, start: Array) -> State:
     return State(
         clock=np.zeros(2, dtype=np.int64),
         theta=theta,
-        deployed=theta if rule.deploy_every == 1 else start.copy(),
+        deployed=theta if rule.deploy_every == 1 and lag(problem.response) == 0.0 else start.copy(),
         error=np.zeros(d if remembers(rule.feedback) else 0),
         memory=initial_memory(problem, rule),
         clip=clipping.initial_state(rule.clip),
@@ -190,11 +192,11 @@ def advance(
     post, drawn = shared.post, shared.drawn
     space, total = workspace(features, theta), span_sums(shared, 0)
     spans, members = shared.v.shape[0], shared.members
-    due, begun = record(state, recording), clock[0]
+    due, begun, past = record(state, recording), clock[0], lag(response)
     grid = step_grid(public, np.inf, 0.0, theta.size)
     for t in range(begun, until):
-        if update.deploy_every > 1 and t % update.deploy_every == 0:
-            _copy(theta, deployed)
+        if (update.deploy_every > 1 or past > 0.0) and t % update.deploy_every == 0:
+            deploy(theta, past, deployed)
         batch = draw(update.sampling, t, m, order, record_rng, drawn)
         soon = foresee(update.sampling, t + AHEAD, m, order)
         if soon >= 0:
@@ -327,9 +329,20 @@ def record(state: State, recording: Recording) -> int:
 
 
 @kernel
-def _copy(source: Array, target: Array) -> None:
-    for j in range(source.size):
-        target[j] = source[j]
+def deploy(theta: Array, past: float, deployed: Array) -> None:
+    """Deploy θ: records react to it, or to a mean that keeps the weight `past` for what they reacted to before.
+
+    Parameters
+    ----------
+    theta : array of shape (d,)
+        θ.
+    past : float
+        The lag of the response.
+    deployed : array of shape (d,)
+        The model that records react to, updated in place.
+    """
+    for j in range(theta.size):
+        deployed[j] = theta[j] if past == 0.0 else past * deployed[j] + (1.0 - past) * theta[j]
 
 
 @kernel

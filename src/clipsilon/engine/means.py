@@ -118,6 +118,11 @@ def gradient_norms(problem: Problem, theta: Array, deployed: Array, draws: int) 
     return np.asarray(_gradient_norms(problem_arrays(problem), *seen, _repeats(problem, draws), _generator()))
 
 
+def moved_features(problem: Problem, deployed: Array) -> Array:
+    """Return the features of all rows after one reaction to a model, as a dense table."""
+    return np.asarray(_moved_features(problem_arrays(problem), deployed, _generator()))
+
+
 def count_signs(problem: Problem, theta: Array, deployed: Array, draws: int) -> Array:
     """Count the negatives and positives, and how many of them the sign of ⟨x, θ⟩ classifies correctly.
 
@@ -179,6 +184,16 @@ def _mean_loss(arrays: ProblemArrays, theta: Array, deployed: Array, repeats: in
             label = respond(arrays.response, deployed, row(features, i, stored_row), labels[i], moved, rng)
             total += weight_of(weights, i) * value(arrays.loss, theta, moved, label)
     return total / (labels.size * repeats)
+
+
+@kernel
+def _moved_features(arrays: ProblemArrays, deployed: Array, rng: Generator) -> Array:
+    features, labels, _, _ = arrays.records
+    stored_row = np.empty(width(features))
+    table = np.full((labels.size, stored_row.size), np.nan)
+    for i in range(labels.size):
+        respond(arrays.response, deployed, row(features, i, stored_row), labels[i], table[i], rng)
+    return table
 
 
 @kernel

@@ -17,7 +17,7 @@ from clipsilon._core.rows import dense, first_row
 from clipsilon.problems.constants import Constants, constants
 from clipsilon.problems.losses.base import Loss, dimension, gradient, label_kind, value
 from clipsilon.problems.regions import Everywhere, Region, project
-from clipsilon.problems.responses import Identity, Response, is_random, moving, respond
+from clipsilon.problems.responses import Identity, Response, as_part, is_random, moving, respond
 
 Array = NDArray[np.float64]
 
@@ -37,7 +37,8 @@ class Problem:
     loss : Loss
         A part of `clipsilon.losses`, or one of your own.
     response : Response, optional
-        A part of `clipsilon.responses`. Without one, records do not react.
+        A part of `clipsilon.responses`, or what `clipsilon.responses.estimate` returned. Without one, records do not
+        react.
     region : Region, optional
         A part of `clipsilon.regions`. Without one, θ is not constrained.
     weights : array-like, optional
@@ -82,7 +83,7 @@ class Problem:
         max_rows: int | None = None,
     ):
         self.loss: Any = loss
-        self.response: Any = Identity() if response is None else response
+        self.response: Any = Identity() if response is None else as_part(response)
         self.region: Any = Everywhere() if region is None else region
         require("loss", self.loss, [value, gradient])
         require("response", self.response, [respond])
@@ -93,8 +94,9 @@ class Problem:
         self.labels: Array = self._labels(labels)
         self.weights: Array | None = None if weights is None else checks.weights("weights", weights, self.rows)
         self._gather_people(groups, max_rows)
-        if hasattr(self.response, "check_features"):
-            self.response.check_features(self.features.shape[1])
+        for part in (self.response, self.loss):
+            if hasattr(part, "check_features"):
+                part.check_features(self.features.shape[1])
         if getattr(self.response, "needs_labels", False) and label_kind(self.loss) == "none":
             raise ValueError(
                 f"response must not depend on labels for {self.loss}, which has none, "

@@ -8,6 +8,7 @@
 | `glm`, `stationary`, `instances`, `curl` | 5: generalised linear models, non-convex ones, hard instances, softmax |
 | `limits` | none: what privacy costs any rule, and any unbiased one |
 | `forecast` | none: a forecast for small steps, whose gap `clipsilon.tune` minimises |
+| `reactions` | none: how people react, estimated from logs (`clipsilon.responses.estimate`) |
 
 Nothing here reads a trace: a bound is never fitted to a run.
 """

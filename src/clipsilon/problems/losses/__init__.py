@@ -1,6 +1,16 @@
 """Losses: the cost of one record at θ. Each is a NamedTuple; see `clipsilon._core.parts`."""
 
-from clipsilon.problems.losses.base import Loss, MarginBounds, gradient, margin_value, slope, slopes, value
+from clipsilon.problems.losses.anticipating import Anticipating
+from clipsilon.problems.losses.base import (
+    Loss,
+    MarginBounds,
+    feature_gradient,
+    gradient,
+    margin_value,
+    slope,
+    slopes,
+    value,
+)
 from clipsilon.problems.losses.clipped import Clipped, clipped_loss
 from clipsilon.problems.losses.glm import Logistic, SquaredError
 from clipsilon.problems.losses.local import HuberRegression, MallowsLogistic
@@ -12,6 +22,7 @@ from clipsilon.problems.losses.softmax import Softmax
 
 __all__ = [
     "Absolute",
+    "Anticipating",
     "Clipped",
     "GammaDeviance",
     "Huber",
@@ -29,6 +40,7 @@ __all__ = [
     "SquaredError",
     "Tangent",
     "clipped_loss",
+    "feature_gradient",
     "gradient",
     "margin_value",
     "slope",

@@ -61,6 +61,25 @@ def gradient(loss: Loss, theta: Array, features: Array, label: float, out: Array
 
 
 @operation
+def feature_gradient(loss: Loss, theta: Array, features: Array, label: float, out: Array) -> None:
+    """Write ∇_x ℓ(θ; x, y) of one record into `out`, for losses that anticipate; φ'·θ for generalised linear losses.
+
+    Parameters
+    ----------
+    loss : Loss
+        The part that selects the implementation.
+    theta : ndarray
+        The model θ.
+    features : ndarray
+        x, the features after the reaction.
+    label : float
+        y, the label after the reaction; 0 for losses without labels.
+    out : ndarray
+        Receives the gradient, of the length of x.
+    """
+
+
+@operation
 def margin_value(loss: Loss, margin: float, label: float) -> float:
     """Return a generalised linear loss as a function of the margin.
 
@@ -218,6 +237,17 @@ def _gradient_from_slope(loss: type) -> Callable[..., None] | None:
     if implementation(slope, loss) is None:
         return None
     return _penalised_gradient if "l2" in loss._fields else _plain_gradient  # type: ignore[attr-defined]
+
+
+@fallback(feature_gradient)
+def _feature_gradient_from_slope(loss: type) -> Callable[..., None] | None:
+    return None if implementation(slope, loss) is None else _linear_feature_gradient
+
+
+def _linear_feature_gradient(loss, theta, features, label, out):  # type: ignore[no-untyped-def]
+    rate = slope(loss, dot(features, theta), label)
+    for j in range(features.size):
+        out[j] = rate * theta[j]
 
 
 def _plain_value(loss, theta, features, label):  # type: ignore[no-untyped-def]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from clipsilon._core.checks import number
 from clipsilon._core.parts import checked, implements, traits
-from clipsilon.problems.losses.base import gradient, value
+from clipsilon.problems.losses.base import feature_gradient, gradient, value
 
 
 @checked(a=number)
@@ -40,3 +40,9 @@ def _(loss, theta, features, label):
 def _(loss, theta, features, label, out):
     for j in range(theta.size):
         out[j] = theta[j] + loss.a * features[j]
+
+
+@implements(feature_gradient, Quadratic)
+def _(loss, theta, features, label, out):
+    for j in range(theta.size):
+        out[j] = loss.a * (theta[j] + loss.a * features[j])
