@@ -1,6 +1,7 @@
 """Messages about packages that are not installed: the command that they name works."""
 
 import ast
+import importlib
 import re
 import sys
 import tomllib
@@ -32,7 +33,16 @@ def test_every_message_names_an_extra_that_exists():
 def test_every_extra_of_an_experiment_exists():
     from clipsilon.reproduce.runner import catalogue
 
-    assert {"torch", "language"} == {each.extra for each in catalogue() if each.extra} <= EXTRAS
+    assert {"torch", "language", "serve"} == {each.extra for each in catalogue() if each.extra} <= EXTRAS
+
+
+@pytest.mark.parametrize("name", ["live", "local"])
+def test_a_service_without_its_extra_names_it(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
+    monkeypatch.delitem(sys.modules, f"clipsilon.{name}.service", raising=False)
+    with pytest.raises(ImportError, match=rf"^clipsilon\.{name}\.service needs .*pip install 'clipsilon\[serve\]'\.$"):
+        importlib.import_module(f"clipsilon.{name}.service")
 
 
 def test_no_other_spelling():

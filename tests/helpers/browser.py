@@ -96,7 +96,7 @@ class Browser:
             self.requests.append(about["request"]["url"])
 
     def open(self, path, width=1280, height=900, dark=False, scripts=True):
-        """Load a file in a window of the given size."""
+        """Load a file, or the page at a URL, in a window of the given size."""
         self.errors.clear()
         self.requests.clear()
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
@@ -104,7 +104,8 @@ class Browser:
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         about = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **about)
-        self.call("Page.navigate", url=Path(path).resolve().as_uri())
+        is_url = str(path).startswith("http://")
+        self.call("Page.navigate", url=str(path) if is_url else Path(path).resolve().as_uri())
         while self._receive().get("method") != "Page.loadEventFired":
             pass
         return self

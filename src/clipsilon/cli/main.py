@@ -22,6 +22,7 @@ COMMANDS = {
     "evaluate": "Evaluate a fitted model within a privacy budget.",
     "fit": "Fit a private model to a CSV or Parquet file.",
     "ledger": "State the privacy loss of the users in a ledger.",
+    "live": "Deploy a model that learns privately from what people send.",
     "predict": "Predict the rows of a file with a fitted model.",
     "reproduce": "Reproduce the papers' figures and tables.",
     "schema": "Propose a schema for a CSV or Parquet file.",

@@ -20,12 +20,17 @@ from functools import partial
 from threading import Thread
 from typing import Any, NamedTuple
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from clipsilon._core.extras import needs_package
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+except ImportError:
+    raise ImportError(needs_package("clipsilon.local.service", "starlette and uvicorn", "clipsilon[serve]")) from None
 
 from clipsilon.local.ledger import LedgerError
 from clipsilon.local.server import RefusalError, Server
@@ -115,7 +120,7 @@ def address(listener: socket.socket) -> str:
 def serve(server: Server, listener: socket.socket) -> None:
     """Run the service until SIGINT or SIGTERM, then close the server."""
     # The application closes the server: after run(), uvicorn ends the process by the signal that stopped it.
-    _web(application(server, closes=True)).run(sockets=[listener])
+    web_server(application(server, closes=True)).run(sockets=[listener])
 
 
 @contextmanager
@@ -137,7 +142,7 @@ def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         The URL, such as "http://127.0.0.1:8000".
     """
     listener = listen(host, port)
-    web = _web(application(server))
+    web = web_server(application(server))
     thread = Thread(target=web.run, args=([listener],))
     thread.start()
     try:
@@ -147,8 +152,9 @@ def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         thread.join()
 
 
-def _web(app: Starlette) -> uvicorn.Server:
-    # One process and one event loop: reports are applied one by one anyway.
+def web_server(app: Starlette) -> uvicorn.Server:
+    """Return the web server of an application: one process and one event loop, without logs of requests."""
+    # Reports are applied one by one anyway.
     # log_config=None: configuring logging again would close the handlers of the process that runs this.
     config = uvicorn.Config(
         app, http="h11", ws="none", loop="asyncio", log_config=None, log_level="warning", access_log=False
@@ -160,7 +166,7 @@ def _web(app: Starlette) -> uvicorn.Server:
 async def _fields(request: Request, limit: int, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the JSON object in a body, which must have exactly these fields."""
     try:
-        content = json.loads(await _body(request, limit))
+        content = json.loads(await read_body(request, limit))
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or content.keys() != set(names):
@@ -168,8 +174,9 @@ async def _fields(request: Request, limit: int, names: tuple[str, ...]) -> dict[
     return content
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    body = b""
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body of a request; raise HTTPException if it has more than `limit` bytes, or ends early."""
+    body = bytearray()  # to which chunks are added without copying what came before
     try:
         async for chunk in request.stream():
             body += chunk
@@ -177,7 +184,7 @@ async def _body(request: Request, limit: int) -> bytes:
                 raise HTTPException(413, f"the body must be at most {limit} bytes.", {"Connection": "close"})
     except ClientDisconnect:
         raise HTTPException(400, "the body ended early.") from None
-    return body
+    return bytes(body)
 
 
 def _is_list_of_numbers(value: object) -> bool:
