@@ -70,7 +70,7 @@ def experiment(
         Heading on the page.
     parameters : mapping of str to str
         Symbols and their values, for the reader.
-    extra : {"torch", "language"}, optional
+    extra : {"torch", "language", "serve"}, optional
         The optional dependency of the package that it needs.
 
     Returns

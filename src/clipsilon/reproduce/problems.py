@@ -56,11 +56,17 @@ def quadratic(beta: float, a: float = 10.0, b: float = 1.0) -> Problem:
 
 
 @cache
-def credit_data() -> Credit:
-    """Return the training and test part, which are read once per process."""
+def all_credit_data() -> Dataset:
+    """Return all complete rows as they are, which are read once per process."""
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")  # pages and tables say that the data is a stand-in
-        data = credit()
+        return credit()
+
+
+@cache
+def credit_data() -> Credit:
+    """Return the training and test part of paper 1's rows."""
+    data = all_credit_data()
     train, test = data.first(PAPER_ROWS).standardised().split(0.7)
     source = data.source if data.real else "a generated stand-in, because the real data could not be downloaded"
     return Credit(train, test, data.real, source)

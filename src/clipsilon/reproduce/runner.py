@@ -20,6 +20,7 @@ from clipsilon.reproduce.page import page
 
 _EXTRAS = {
     None: (),
+    "serve": ("starlette", "uvicorn"),
     "torch": ("torch", "opacus"),
     "language": ("torch", "opacus", "transformers", "sacrebleu", "rouge_score"),
 }
