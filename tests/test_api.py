@@ -74,6 +74,10 @@ def test_a_public_name_has_a_docstring_that_begins_with_a_sentence(name):
     assert re.match(r".{8,}?[.:](\s|$)", text.split("\n\n")[0], re.DOTALL), text
 
 
+def test_dir_lists_what_is_imported_when_it_is_used():
+    assert {"estimators", "live", "torch", "private_scores", "Problem"} <= set(dir(cs))
+
+
 def test_every_public_name_is_on_an_api_page():
     shown = {id(resolved(name)) for page in PAGES for name in listed(page)}
     assert not [name for name, value in public().items() if id(value) not in shown]

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "clipsilon"
 ORDER = [
     *("version", "_core", "datasets"),
     *("problems", "rules", "engine", "analysis", "privacy", "theory", "tables"),
-    *("local", "estimators", "torch"),
+    *("local", "live", "estimators", "torch"),
     *("report", "reproduce", "cli"),
 ]
 # The order within these folders.
@@ -25,14 +25,26 @@ INNER_ORDER = {
     "_core": [
         *("sources", "extras", "apart", "products", "vectors", "words", "limbs"),
         *("bell_curve", "normal_tables", "exact_normal", "exact_laplace", "exact_coins"),
-        *("storage", "other_names", "checks", "grouping", "parts", "rows", "row_sums"),
+        *(
+            "storage",
+            "database",
+            "sqlite",
+            "postgres",
+            "databases",
+            "other_names",
+            "checks",
+            "grouping",
+            "parts",
+            "rows",
+            "row_sums",
+        ),
     ],
-    "problems": ["losses", "responses", "regions", "constants", "problem"],
+    "problems": ["responses", "losses", "regions", "constants", "problem"],
     "rules": [
         *("schedules", "sampling", "clipping", "feedback", "correlation", "noise", "preconditioning", "outputs"),
         *("rule", "presets"),
     ],
-    "analysis": ["zeros", "attracting", "fixed_points", "metrics", "bias"],
+    "analysis": ["zeros", "attracting", "fixed_points", "anticipation", "dynamics", "metrics", "bias"],
 }
 PLACE = {name: place for place, name in enumerate(ORDER)}
 ATTACKS = {

@@ -9,7 +9,9 @@ from clipsilon._core import sources  # noqa: F401  (first: it digests the files 
 from clipsilon import datasets, local, tables, theory
 from clipsilon._core.parts import implements
 from clipsilon.analysis import metrics
+from clipsilon.analysis.anticipation import derivative_free, performative_gradient
 from clipsilon.analysis.bias import bias_table
+from clipsilon.analysis.dynamics import JointPoint, joint_point, joint_retraining, retraining_rate
 from clipsilon.analysis.fixed_points import (
     Point,
     clipped_point,
@@ -77,6 +79,7 @@ __all__ = [
     "DivergenceError",
     "GammaDPSGD",
     "Interrupted",
+    "JointPoint",
     "NoisySelection",
     "Point",
     "PrivacyWarning",
@@ -104,8 +107,11 @@ __all__ = [
     "clipping_bias",
     "correlation",
     "datasets",
+    "derivative_free",
     "feedback",
     "implements",
+    "joint_point",
+    "joint_retraining",
     "load_model",
     "local",
     "longest_run",
@@ -115,12 +121,14 @@ __all__ = [
     "one_run_bound",
     "optimal_point",
     "outputs",
+    "performative_gradient",
     "preconditioning",
     "private_scores",
     "regions",
     "repeated_gradient",
     "repeated_minimization",
     "responses",
+    "retraining_rate",
     "run",
     "sampling",
     "schedules",
@@ -132,7 +140,7 @@ __all__ = [
     "write_report",
 ]
 
-_LAZY_MODULES = ("estimators", "reproduce", "torch")  # slow to import, or they need an extra
+_LAZY_MODULES = ("estimators", "live", "reproduce", "torch")  # slow to import, or they need an extra
 
 
 _LAZY_NAMES = {
@@ -140,6 +148,10 @@ _LAZY_NAMES = {
     "private_scores": "estimators.evaluation",
     "write_report": "report.model_page",
 }
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_MODULES, *__all__})
 
 
 def __getattr__(name: str) -> Any:
