@@ -73,6 +73,7 @@ def test_the_page_shows_the_model_and_nothing_sticks_out(browser, url, stream, w
     wait_for(browser, "document.querySelectorAll('#reaction .line').length", 5)
     assert text(browser, "accepted") == "200"
     assert text(browser, "refused-why") == "refused: 1 repeated"
+    assert float(text(browser, "gap")) == pytest.approx(stream.expected_gap().gap, rel=1e-3)
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
     assert browser.errors == []
     assert {one.removeprefix(url) for one in browser.requests if not one.startswith("data:")} <= {

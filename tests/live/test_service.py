@@ -68,6 +68,7 @@ def test_records_are_taken_and_models_answered(caller, stream):
     assert [row["version"] for row in history["versions"]] == [0, 1, 2, 3]
     status, inside = caller.ask("GET", "/inside")
     assert (inside["accepted"], inside["refused"]) == (30, {"repeated": 5})
+    assert inside["expected_gap"] is None  # too few records
     np.testing.assert_allclose(inside["reaction"][0]["means"], X[:25].mean(axis=0))
 
 

@@ -256,9 +256,13 @@ class Learner:
         """The length of θ."""
         return self._problem.dimension
 
+    def first_model(self, start: ArrayLike) -> Array:
+        """Return θ_0 as a vector."""
+        return start_of(start, self._problem)
+
     def begin(self, start: ArrayLike, streams: Streams) -> Progress:
         """Return the state before the first step, at θ_0 = `start`; compiles or loads the loop."""
-        progress = Progress(initial_state(self._problem, self.rule, start_of(start, self._problem)), streams)
+        progress = Progress(initial_state(self._problem, self.rule, self.first_model(start)), streams)
         one = np.zeros((1, self.public.columns)), np.zeros(1)
         self._run(progress, *one, until=0)
         return progress

@@ -5,7 +5,7 @@
     GET  /statement   what is certified, and the public numbers
     GET  /history     the deployed models, thinned
     POST /records     {key, version, records: [{person, features, label}]} → {accepted, refused, version}
-    GET  /inside      counts of refusals, and means of what was sent under each model
+    GET  /inside      counts of refusals, means of what was sent under each model, and the expected gap
 
 The last two need the token, as `Authorization: Bearer …`; what the others answer is covered by the statement. Refusals
 are {"code", "error"}: 400 malformed, 401 without the token, 413 too long, 422 invalid, 409 stale, future, reused or
@@ -139,7 +139,10 @@ async def _inside(context: _Context, request: Request) -> Response:
     size = -(-len(models) // _BLOCKS)
     blocks = [_block(models[k : k + size]) for k in range(0, len(models), size)]
     reaction = [block for block in blocks if block is not None]
-    return JSONResponse({"accepted": stream.accepted, "refused": stream.refused, "reaction": reaction})
+    gap = await asyncio.to_thread(stream.expected_gap)
+    expected = None if gap is None else {"gap": gap.gap, **gap._asdict()}
+    counts = {"accepted": stream.accepted, "refused": stream.refused}
+    return JSONResponse({**counts, "reaction": reaction, "expected_gap": expected})
 
 
 def _block(models: Sequence[Deployment]) -> dict[str, Any] | None:

@@ -26,6 +26,8 @@ from clipsilon._core import checks
 from clipsilon._core.database import StorageError
 from clipsilon._core.parts import fingerprint
 from clipsilon.engine.streams import spawn
+from clipsilon.live.expectation import MOST_RECORDS as MOST_SEEN
+from clipsilon.live.expectation import expected_gap
 from clipsilon.live.learner import (
     Learner,
     Noise,
@@ -47,6 +49,7 @@ from clipsilon.rules.correlation import average_response, output_norm
 from clipsilon.rules.noise import Correlated
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.schedules import Schedule
+from clipsilon.theory.forecast import Forecast
 
 Array = NDArray[np.float64]
 Record = Mapping[str, Any]
@@ -238,6 +241,7 @@ class Stream:
             raise
         self._failure: StorageError | None = None
         self._stated: Statement | None = None
+        self._expected: tuple[int, int, Forecast | None] = (0, 0, None)  # for how many records and which horizon
 
     def _open(self) -> None:
         if self._store.is_new:
@@ -510,6 +514,31 @@ class Stream:
         assert isinstance(noise, Correlated)
         response = average_response(self._public.step, 0.0, steps, steps // 2)
         return noise.std * output_norm(noise.buffers, response)
+
+    def expected_gap(self) -> Forecast | None:
+        """Return how far theory expects the average to end from the model that fits what people send.
+
+        Not for outsiders. The distance is squared, and forecast from the last 2,000 records as if people went on
+        sending the like. It is computed again when there are 5 % more records.
+
+        Returns
+        -------
+        Forecast or None
+            `gap`, and its parts `bias` (clipping, and what is left of the start), `scatter` (the order of the people)
+            and `noise`. None as long as there are too few records, or if there is no forecast.
+        """
+        with self._lock:
+            self._check_open()
+            count, horizon, found = self._expected
+            if count and self._count < 1.05 * count and horizon == self._horizon:
+                return found
+            count, horizon = self._count, self._horizon
+            sent = list(self._store.entries(max(0, count - MOST_SEEN)))
+            start = self._learner.first_model(self._start)
+        noise = self.rule.noise
+        assert isinstance(noise, Correlated)
+        self._expected = (count, horizon, expected_gap(self._public, noise, horizon, start, sent))
+        return self._expected[2]
 
     def price(self, horizon: int) -> float:
         """Return the ε of a horizon, at least the present one, that is fixed without looking at what was released."""

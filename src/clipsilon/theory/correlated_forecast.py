@@ -51,6 +51,8 @@ def correlated_forecast(
     noise: Correlated,
     batch: int,
     problem: Problem,
+    *,
+    records: int | None = None,
 ) -> Forecast:
     """Forecast E‖θ̄ − target‖² for the mean θ̄ of the last half of the iterates of a run along a mean path.
 
@@ -70,6 +72,8 @@ def correlated_forecast(
         B; the order of the records is that of `sampling.SinglePass` or `sampling.Cyclic`.
     problem : Problem
         The problem of the path.
+    records : int, optional
+        The number of records per pass, of which those of the problem are a sample; by default, they are all of them.
 
     Returns
     -------
@@ -78,11 +82,12 @@ def correlated_forecast(
     """
     noises = scatter = 0.0
     pulls, deviations = [], []
+    slots = -(-(problem.records if records is None else records) // batch)
     for rate, variance in zip(*tail_directions(path, step, steps), strict=True):
         response = average_response(step, rate, steps, steps // 2)
         middle = average_response(step, rate, _middle(steps), _middle(steps) - 1)
         noises += (noise.std * output_norm(noise.buffers, response)) ** 2
-        scatter += float(variance) / batch * _unevenness(response, -(-problem.records // batch))
+        scatter += float(variance) / batch * _unevenness(response, slots)
         wandering = (noise.std * output_norm(noise.buffers, middle)) ** 2 + variance / batch * float(middle @ middle)
         deviations.append(np.sqrt(wandering))
         pulls.append(response.sum())
