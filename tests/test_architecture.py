@@ -31,6 +31,7 @@ INNER_ORDER = {
             "sqlite",
             "postgres",
             "databases",
+            "web",
             "other_names",
             "checks",
             "grouping",

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+import clipsilon
 import clipsilon as cs
+from clipsilon._core import web
 from clipsilon.local import service
 from command_line import run
 
@@ -61,17 +63,19 @@ def test_serve_reports_that_it_was_stopped(tmp_path):
 
 def test_serve_refuses_a_port_in_use(tmp_path):
     words = ["--dimension", "2", "--step-size", "0.2", "--port"]
-    with service.listen("127.0.0.1", 0) as listener:
+    with web.listen("127.0.0.1", 0) as listener:
         done = run("serve", tmp_path / "ledger.db", *words, listener.getsockname()[1])
     assert done.exit_code == 1
     assert "Address already in use" in done.output
     cs.local.Server(tmp_path / "ledger.db", start=[0.0, 0.0], step=STEP).close()  # it was left unlocked
 
 
-def test_serve_without_its_extra(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "clipsilon.local.service", raising=False)
-    monkeypatch.delattr(cs.local, "service", raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+@pytest.mark.parametrize("missing", ["uvicorn", "starlette.applications"])
+def test_serve_without_its_extra(tmp_path, monkeypatch, missing):
+    for package, module in ((clipsilon._core, "web"), (cs.local, "service")):
+        monkeypatch.delitem(sys.modules, f"{package.__name__}.{module}", raising=False)
+        monkeypatch.delattr(package, module, raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
     done = run("serve", tmp_path / "l", "--dimension", "2", "--step-size", "0.2")
     assert (done.exit_code, done.output) == (
         1,

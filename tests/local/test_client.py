@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import clipsilon as cs
+from clipsilon._core import web
 from clipsilon.local import Client, service
 
 LOSS, STEP, RECORD = cs.losses.MallowsLogistic(), cs.schedules.Power(0.2, 0.5), ([0.3, -0.7], 1)
@@ -156,8 +157,8 @@ def test_without_an_answer_the_same_report_is_sent_later(server):
 
 
 def test_without_a_server_nothing_leaves(tmp_path):
-    with service.listen("127.0.0.1", 0) as listener:
-        url = service.address(listener)
+    with web.listen("127.0.0.1", 0) as listener:
+        url = web.address(listener)
     client = Client(url, patience=0.05)
     with pytest.raises(cs.local.NoAnswerError, match="No turn for user 'ann' within 0.05 seconds; nothing has left"):
         client.take_part("ann", RECORD, LOSS, mu=2.0)

@@ -87,6 +87,7 @@ def command(
     FILE is a SQLite file, or the address of a PostgreSQL database, postgresql://….
     """
     try:
+        from clipsilon._core import web
         from clipsilon.live import service
     except ImportError:
         raise click.ClickException(needs_package("live", "starlette and uvicorn", "clipsilon[serve]")) from None
@@ -98,11 +99,11 @@ def command(
             if extend is not None:
                 stream.extend(extend)
             token, source = _token(token_file, location)
-            with service.listen(host, port) as listener:
+            with web.listen(host, port) as listener:
                 stated = stream.statement()
                 click.echo(
                     f"{stream.accepted} of {stream.horizon} records so far; ε = {stated.certified:.4g} at "
-                    f"δ = {stated.delta:g}; the senders' token is in {source}; listening on {service.address(listener)}"
+                    f"δ = {stated.delta:g}; the senders' token is in {source}; listening on {web.address(listener)}"
                 )
                 service.serve(stream, token, listener)
 

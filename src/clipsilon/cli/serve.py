@@ -51,6 +51,7 @@ def command(
 ) -> None:
     """Publish θ and collect reports under local privacy in LEDGER; a restart resumes from the ledger."""
     try:
+        from clipsilon._core import web
         from clipsilon.local import service
     except ImportError:
         raise click.ClickException(needs_package("serve", "starlette and uvicorn", "clipsilon[serve]")) from None
@@ -64,6 +65,6 @@ def command(
             repeats=repeats,
             turn_seconds=turn_seconds,
         )
-        with server, service.listen(host, port) as listener:
-            click.echo(f"{ledger}: {server.version} reports so far; listening on {service.address(listener)}")
+        with server, web.listen(host, port) as listener:
+            click.echo(f"{ledger}: {server.version} reports so far; listening on {web.address(listener)}")
             service.serve(server, listener)

@@ -18,10 +18,8 @@ import asyncio
 import hmac
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
-from threading import Thread
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +31,8 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
-    from starlette.routing import Route
+
+    from clipsilon._core import web
 except ImportError:
     raise ImportError(needs_package("clipsilon.live.service", "starlette and uvicorn", "clipsilon[serve]")) from None
 
@@ -42,9 +41,6 @@ from clipsilon._core.database import StorageError
 from clipsilon.live.page import PAGE, POLICY
 from clipsilon.live.store import Deployment
 from clipsilon.live.stream import MOST_RECORDS, Receipt, RefusalError, Stream
-from clipsilon.local.service import address, listen, read_body, web_server
-
-__all__ = ["address", "application", "listen", "running", "serve"]
 
 _FIELDS = ("key", "version", "records")
 _ENVELOPE, _RECORD, _NUMBER = 4096, 1024, 32  # bytes: around the records, per record, and for each of its numbers
@@ -53,8 +49,6 @@ _POINTS = 200  # models that a page draws
 _BLOCKS = 40  # of models, whose means a page draws
 _MOST_MODELS = 4000  # that these means are taken over
 _SHOWN = 50  # entries of θ that a page draws
-
-Handler = Callable[["_Context", Request], Awaitable[Response]]
 
 
 class _Context(NamedTuple):
@@ -80,13 +74,7 @@ def application(stream: Stream, token: str, closes: bool = False) -> Starlette:
     most = _ENVELOPE + MOST_RECORDS * (_RECORD + _NUMBER * stream.dimension)
     context = _Context(stream, checks.token("token", token).encode(), min(most, _LARGEST_BODY))
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        if closes:
-            stream.close()
-
-    paths: list[tuple[str, Handler, str]] = [
+    paths: list[tuple[str, web.Handler, str]] = [
         ("/", _page, "GET"),
         ("/model", _model, "GET"),
         ("/statement", _statement, "GET"),
@@ -94,9 +82,8 @@ def application(stream: Stream, token: str, closes: bool = False) -> Starlette:
         ("/inside", _inside, "GET"),
         ("/records", _records, "POST"),
     ]
-    routes = [Route(path, partial(handler, context), methods=[method]) for path, handler, method in paths]
-    handlers = {HTTPException: _refuse_malformed, ValueError: _refuse, RecursionError: _refuse}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    refusals = {HTTPException: _refuse_malformed, ValueError: _refuse, RecursionError: _refuse}
+    return web.application(context, paths, refusals, stream.close if closes else None)
 
 
 async def _page(context: _Context, request: Request) -> Response:
@@ -158,7 +145,7 @@ def _block(models: Sequence[Deployment]) -> dict[str, Any] | None:
 
 async def _records(context: _Context, request: Request) -> Response:
     _authorise(context, request)
-    body = await read_body(request, context.limit)
+    body = await web.read_body(request, context.limit)
     receipt = await asyncio.to_thread(_submit, context.stream, body)
     return JSONResponse({**receipt._asdict(), "refused": [one._asdict() for one in receipt.refused]})
 
@@ -193,13 +180,12 @@ def serve(stream: Stream, token: str, listener: socket.socket) -> None:
     token : str
         What senders must present, at least 16 characters.
     listener : socket
-        A listening socket, as `listen` returns it.
+        A listening socket.
     """
-    web_server(application(stream, token, closes=True)).run(sockets=[listener])
+    web.serve(application(stream, token, closes=True), listener)
 
 
-@contextmanager
-def running(stream: Stream, token: str, port: int = 0) -> Iterator[str]:
+def running(stream: Stream, token: str, port: int = 0) -> AbstractContextManager[str]:
     """Run the service in a thread for the duration of a `with` block, which gets its URL. The stream stays open.
 
     Parameters
@@ -211,20 +197,12 @@ def running(stream: Stream, token: str, port: int = 0) -> Iterator[str]:
     port : int, default 0
         Port to listen on; 0 picks a free one.
 
-    Yields
-    ------
-    str
-        The URL, such as "http://127.0.0.1:8000".
+    Returns
+    -------
+    context manager
+        Of the URL, such as "http://127.0.0.1:8000".
     """
-    listener = listen("127.0.0.1", port)
-    web = web_server(application(stream, token))
-    thread = Thread(target=web.run, args=([listener],))
-    thread.start()
-    try:
-        yield address(listener)
-    finally:
-        web.should_exit = True
-        thread.join()
+    return web.running(application(stream, token), "127.0.0.1", port)
 
 
 async def _refuse_malformed(request: Request, problem: Exception) -> Response:

@@ -14,21 +14,19 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from functools import partial
-from threading import Thread
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
 from clipsilon._core.extras import needs_package
 
 try:
-    import uvicorn
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect, Request
+    from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
+
+    from clipsilon._core import web
 except ImportError:
     raise ImportError(needs_package("clipsilon.local.service", "starlette and uvicorn", "clipsilon[serve]")) from None
 
@@ -38,8 +36,6 @@ from clipsilon.local.server import RefusalError, Server
 WAIT = 2.0  # seconds that a request for a turn is queued before it is answered 503
 _RETRY = {"Retry-After": "1"}
 _ENVELOPE, _NUMBER = 4096, 32  # bytes for all fields but the report, and for each of its numbers
-
-Handler = Callable[["_Context", Request], Awaitable[Response]]
 
 
 class _Context(NamedTuple):
@@ -55,21 +51,14 @@ def application(server: Server, closes: bool = False) -> Starlette:
     """Return the ASGI application of a server; with `closes`, the server is closed when the application ends."""
     context = _Context(server, _ENVELOPE + _NUMBER * server.theta.size, asyncio.Lock(), asyncio.Event())
 
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        yield
-        if closes:
-            server.close()
-
-    paths: list[tuple[str, Handler, str]] = [
+    paths: list[tuple[str, web.Handler, str]] = [
         ("/model", _model, "GET"),
         ("/statement", _statement, "GET"),
         ("/turn", _turn, "POST"),
         ("/report", _report, "POST"),
     ]
-    routes = [Route(path, partial(handler, context), methods=[method]) for path, handler, method in paths]
-    handlers = {HTTPException: _refuse_malformed, ValueError: _refuse}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    refusals = {HTTPException: _refuse_malformed, ValueError: _refuse}
+    return web.application(context, paths, refusals, server.close if closes else None)
 
 
 async def _model(context: _Context, request: Request) -> Response:
@@ -106,25 +95,13 @@ async def _report(context: _Context, request: Request) -> Response:
     return JSONResponse({"sequence": sequence})
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that accepts connections; port 0 picks a free one."""
-    return socket.create_server((host, port), backlog=1024)
-
-
-def address(listener: socket.socket) -> str:
-    """Return the URL of a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://{host}:{port}"
-
-
 def serve(server: Server, listener: socket.socket) -> None:
     """Run the service until SIGINT or SIGTERM, then close the server."""
-    # The application closes the server: after run(), uvicorn ends the process by the signal that stopped it.
-    web_server(application(server, closes=True)).run(sockets=[listener])
+    # The application closes the server, because the process may end in the next line.
+    web.serve(application(server, closes=True), listener)
 
 
-@contextmanager
-def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> AbstractContextManager[str]:
     """Run the service in a thread for the duration of a `with` block, which gets its URL. The server stays open.
 
     Parameters
@@ -136,55 +113,23 @@ def running(server: Server, host: str = "127.0.0.1", port: int = 0) -> Iterator[
     port : int, default 0
         Port to listen on; 0 picks a free one.
 
-    Yields
-    ------
-    str
-        The URL, such as "http://127.0.0.1:8000".
+    Returns
+    -------
+    context manager
+        Of the URL, such as "http://127.0.0.1:8000".
     """
-    listener = listen(host, port)
-    web = web_server(application(server))
-    thread = Thread(target=web.run, args=([listener],))
-    thread.start()
-    try:
-        yield address(listener)
-    finally:
-        web.should_exit = True
-        thread.join()
-
-
-def web_server(app: Starlette) -> uvicorn.Server:
-    """Return the web server of an application: one process and one event loop, without logs of requests."""
-    # Reports are applied one by one anyway.
-    # log_config=None: configuring logging again would close the handlers of the process that runs this.
-    config = uvicorn.Config(
-        app, http="h11", ws="none", loop="asyncio", log_config=None, log_level="warning", access_log=False
-    )
-    config.timeout_graceful_shutdown = 5  # seconds to finish open requests
-    return uvicorn.Server(config)
+    return web.running(application(server), host, port)
 
 
 async def _fields(request: Request, limit: int, names: tuple[str, ...]) -> dict[str, Any]:
     """Return the JSON object in a body, which must have exactly these fields."""
     try:
-        content = json.loads(await read_body(request, limit))
+        content = json.loads(await web.read_body(request, limit))
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict) or content.keys() != set(names):
         raise HTTPException(400, f"the body must be a JSON object with the fields {', '.join(names)}, and no others.")
     return content
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """Return the body of a request; raise HTTPException if it has more than `limit` bytes, or ends early."""
-    body = bytearray()  # to which chunks are added without copying what came before
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit:
-                raise HTTPException(413, f"the body must be at most {limit} bytes.", {"Connection": "close"})
-    except ClientDisconnect:
-        raise HTTPException(400, "the body ended early.") from None
-    return bytes(body)
 
 
 def _is_list_of_numbers(value: object) -> bool:
