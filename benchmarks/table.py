@@ -31,6 +31,7 @@ PARTS = {
     "accounting": "Accounting",
     "audit": "Audits",
     "local": "Local privacy",
+    "live": "Live learning",
     "clusters": "Dask",
 }
 BEGIN, END = "<!-- table: begin (written by benchmarks/table.py) -->", "<!-- table: end -->"
