@@ -62,6 +62,20 @@ def digest_with(module: str) -> str:
     return hashlib.sha256((SOURCE_DIGEST + _digest(sorted(_with_imports(module, set())))).encode()).hexdigest()
 
 
+def imported_names(file: str) -> dict[str, str]:
+    """Return the names that a file imports from this package, with the module that each is imported from."""
+    found = {}
+    for node in ast.walk(ast.parse(_FILES[file])):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("clipsilon"):
+            found.update({alias.asname or alias.name: str(node.module) for alias in node.names})
+    return found
+
+
+def is_module(name: str) -> bool:
+    """Return whether a name is that of a module or package in this package."""
+    return _file(name) is not None
+
+
 def _with_imports(module: str, seen: set[str]) -> set[str]:
     file = _file(module)
     if module.startswith(_FOLLOWED) and file is not None and file not in seen:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import softmax
-from scipy.stats import t
+from scipy.special import softmax, stdtrit
 from sklearn.base import BaseEstimator
 
 from clipsilon.estimators.classification import PrivateLogisticRegression
@@ -52,7 +51,7 @@ def noise_margins(estimator: BaseEstimator) -> tuple[Array, Array] | None:
         for seed in range(RUNS):
             settings = {**estimator.get_params(), **targets, **_PLAIN, "random_state": seed}
             found.append(type(estimator)(**settings).fit(X, y))
-    deviations = float(t.ppf(0.975, RUNS - 1))
+    deviations = float(stdtrit(RUNS - 1, 0.975))
     slopes = np.std([fit.coef_ for fit in found], axis=0, ddof=1)
     if empty.size:
         slopes = np.maximum(slopes, np.sqrt(np.mean(slopes[..., empty] ** 2)))

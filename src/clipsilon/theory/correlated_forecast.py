@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import make_interp_spline
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from clipsilon.engine.means import mean_gradient
 from clipsilon.problems.problem import Problem
@@ -156,6 +155,8 @@ def _middle(steps: int) -> int:
 
 def _force(problem: Problem, path: MeanPath, k: int, deviations: Array) -> Array:
     """Return E F(θ + ξ) − F(θ) at a knot, for ξ normal with these standard deviations in its eigendirections."""
+    from scipy.stats import qmc  # slow to import
+
     theta = path.at(path.knots[k])
     normals = ndtri(qmc.Sobol(theta.size, rng=0).random(_WANDERERS))
     total = np.zeros(theta.size)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import chi2
+from scipy.special import gammainccinv
 
 from clipsilon._core import checks
 from clipsilon.analysis.metrics import performative_risk
@@ -128,7 +128,7 @@ def selected_gradient(
     """
     noise_std, steps = checks.nonnegative("noise_std", noise_std), checks.count("steps", steps)
     gamma, scale = checks.open_fraction("failure", failure), checks.positive("selection_scale", selection_scale)
-    energy = noise_std**2 * float(chi2.isf(gamma / 2, landscape.rank * steps))
+    energy = noise_std**2 * 2.0 * float(gammainccinv(landscape.rank * steps / 2, gamma / 2))
     found = math.sqrt((2 * landscape.smoothness * landscape.excess + energy) / steps)
     return found + scale * (math.log(2 / gamma) + math.log(2 * steps / gamma))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import binom
+from scipy.special import betainc
 
 from clipsilon.privacy.accounting.composition import total_delta, total_epsilon
 from clipsilon.privacy.accounting.privacy_loss import Array, Losses, TooFineError, reach
@@ -121,7 +121,8 @@ def participations(q: float, steps: int) -> tuple[Array, Array]:
     first, last = likely(steps, q)
     listed = np.unique(np.linspace(first, last, min(last - first + 1, 4000)).round())
     counts = np.append(listed, steps) if last < steps else listed
-    beyond = np.append(1.0, np.minimum(1.0, binom.sf(counts, steps, q) * (1 + _ROUNDING)))
+    more = np.where(counts < steps, betainc(counts + 1.0, np.maximum(steps - counts, 1.0), q), 0.0)
+    beyond = np.append(1.0, np.minimum(1.0, more * (1 + _ROUNDING)))
     # Where the chances are all but equal, rounding may let them rise; a larger chance of more participations is safe.
     falling = np.maximum.accumulate(beyond[::-1])[::-1]
     return counts, -np.diff(falling)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 from scipy.special import logsumexp
 
 from clipsilon.engine import Trace, run
@@ -191,6 +190,8 @@ def _likelihood(released: Release, adjacency: str) -> Statistic:
 
 def _whitened(released: Release, buffers: Array) -> Statistic:
     """Return the log-likelihood ratio under correlated noise, of C·x, whose noise is independent."""
+    from scipy.signal import fftconvolve  # slow to import
+
     steps, apart = released.steps, released.separation or 1
     c = coefficients(buffers, steps)
     shift = np.zeros(steps)  # of C·x by a record that takes part in the first step, and then every `apart` steps
