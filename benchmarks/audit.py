@@ -26,7 +26,7 @@ import numpy as np
 import clipsilon as cs
 from clipsilon.privacy.auditing.attacks import Effort, attacks, watched
 from clipsilon.privacy.auditing.canaries import Linear, canary_pair
-from clipsilon.privacy.auditing.inference import clopper_pearson_bound, gaussian_bound, lower_limit
+from clipsilon.privacy.auditing.inference import gaussian_bound, lower_limit, rank_bound
 from clipsilon.privacy.auditing.one_run import one_run_bound
 from clipsilon.privacy.release import release
 from peers.environment import Peer
@@ -239,7 +239,7 @@ def against_jax_privacy(rows: list[Row], quick: bool) -> None:
     cases = [
         Comparison(
             f"2 × {runs:,} runs, Poisson batches",
-            clopper_pearson_bound,
+            rank_bound,
             by("Clopper–Pearson"),
             [attacked(sampled_rule(), 100, runs, seed) for seed in sets],
         ),

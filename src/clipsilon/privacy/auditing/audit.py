@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,13 @@ from numpy.typing import NDArray
 from clipsilon._core import checks
 from clipsilon.privacy.auditing.attacks import Attack, Effort, Statistic, attacks
 from clipsilon.privacy.auditing.canaries import Pair
-from clipsilon.privacy.auditing.inference import Bound, clopper_pearson_bound, gaussian_bound, tradeoff_points
+from clipsilon.privacy.auditing.inference import (
+    Bound,
+    clopper_pearson_bound,
+    gaussian_bound,
+    rank_bound,
+    tradeoff_points,
+)
 from clipsilon.privacy.certificate import ADJACENCIES
 from clipsilon.privacy.release import Release, release
 from clipsilon.privacy.statement import Statement, account, format_epsilon
@@ -132,11 +139,21 @@ def audit(
     # With all records in each step both outputs are exactly Gaussian, and so is the trade-off between them.
     # (Not if thresholds, and with them the noise, are random.)
     exact = type(released.sampling) is Full and released.feedback is None and not released.counts and pair is None
-    infer = gaussian_bound if exact else clopper_pearson_bound
+    infer, method = _inference(exact, pair is not None)
     bound = infer(absent, present, delta, confidence)
-    method = "Gaussian trade-off" if exact else "Clopper–Pearson limits"
     curve = tradeoff_points(absent, present)
     return Audit(bound.lower_bound, confidence, winner.name, method, runs, statement, bound, curve)
+
+
+def _inference(exact: bool, is_own: bool) -> tuple[Callable[..., Bound], str]:
+    """Return how scores become a bound, and its name.
+
+    The runs on the two data sets have different seeds, as `rank_bound` demands. Users' scores may be equal in many
+    runs, where fixed ranks show little.
+    """
+    if exact:
+        return gaussian_bound, "Gaussian trade-off"
+    return (clopper_pearson_bound, "Clopper–Pearson limits") if is_own else (rank_bound, "thresholds at fixed ranks")
 
 
 def _candidates(

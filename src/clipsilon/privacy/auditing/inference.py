@@ -2,9 +2,10 @@
 
 An attack assigns a score to each run of a mechanism: `absent` holds the scores of runs on data D, `present` those of
 runs on D' = D and a canary. A threshold on the score is a test of one against the other, and (ε, δ)-DP bounds how good
-a test can be: TPR ≤ e^ε·FPR + δ. So limits on the rates of one test are a limit on ε. The threshold is chosen on some
-of the runs and its rates are measured on the others, which accounts for the choice: given the first part, the counts in
-the second are binomial.
+a test can be: TPR ≤ e^ε·FPR + δ. So limits on the rates of one test are a limit on ε. There are two ways to account for
+the choice of the threshold. It is chosen on some of the runs and its rates are measured on the others: given the first
+part, the counts in the second are binomial. Or all runs measure a few thresholds at ranks that were fixed beforehand,
+and the error budget is divided among them (`rank_bound`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _CELLS = 512  # splits of the error budget that the Gaussian bound walks through
 # chance. For the Gaussian bound, μ should be the same at every threshold, so the width of the limits counts even more.
 _CAUTION, _GAUSSIAN_CAUTION = 1e-3, 1e-6
 _SPARE = 0.01  # fraction of the error budget spent on either rate alone being extreme
+_FIRST_RANK, _RANK_FACTOR = 20, 3  # ranks of thresholds that are fixed beforehand: 20, 60, 180, …
+_EVALUATED, _RANK_CELLS = 3, 64  # how many of the most promising tests are evaluated in full, and how finely
 
 # What the attacker guesses when the score is on the named side of the threshold ("above" includes it).
 _DIRECTIONS = ("present if above", "present if below", "absent if above", "absent if below")
@@ -50,7 +53,7 @@ class Bound(NamedTuple):
     false_positive_rate, true_positive_rate : float
         The rates among the runs that did not choose the threshold.
     false_positive_limit, true_positive_limit : float
-        Limits on these rates, from above and from below, each at half the error budget.
+        Limits on these rates, from above and from below, each at half the error budget of the test.
     confidence : float
         The confidence of `lower_bound`.
     runs : int
@@ -75,14 +78,22 @@ class Counts(NamedTuple):
     ----------
     hits, alarms : int or array of int
         True and false positives.
-    hit_runs, alarm_runs : int
+    hit_runs, alarm_runs : int or array of int
         The numbers of runs among which these were counted.
     """
 
     hits: Any
-    hit_runs: int
+    hit_runs: Any
     alarms: Any
-    alarm_runs: int
+    alarm_runs: Any
+
+
+class _Test(NamedTuple):
+    """A direction, a threshold, and how often this test was positive."""
+
+    direction: str
+    threshold: float
+    counts: Counts
 
 
 def clopper_pearson_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -126,7 +137,7 @@ def clopper_pearson_bound(absent: ArrayLike, present: ArrayLike, delta: float, c
     threshold, direction = _choose(*first, promise)
     counts = _count(*rest, threshold, direction)
     bound = float(_log_ratio(*_limits(counts, error / 2), delta))
-    return _report(bound, threshold, direction, counts, confidence, np.size(absent) + np.size(present))
+    return _report(bound, direction, threshold, counts, confidence, np.size(absent) + np.size(present))
 
 
 def gaussian_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: float) -> Bound:
@@ -172,7 +183,59 @@ def gaussian_bound(absent: ArrayLike, present: ArrayLike, delta: float, confiden
     counts = _count(*rest, threshold, direction)
     shift = _shift_limit(counts, error, _weights(_count(*first, threshold, direction)))
     bound = _gaussian_epsilon(shift, delta)
-    return _report(bound, threshold, direction, counts, confidence, np.size(absent) + np.size(present))
+    return _report(bound, direction, threshold, counts, confidence, np.size(absent) + np.size(present))
+
+
+def rank_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: float) -> Bound:
+    """Bound ε from below by log((TPR − δ)/FPR) at thresholds whose ranks among the false positives are fixed.
+
+    The thresholds are the scores of rank 20, 60, 180, … in the array of false positives, in all four directions. No run
+    is spent on choosing one: the error budget is divided among them, and the largest bound counts. The p-values of the
+    two rates are combined as in `gaussian_bound`. It shows little if many scores are equal.
+
+    Parameters
+    ----------
+    absent, present : array_like of float
+        The scores of the runs without and with the canary, at least 2 each.
+    delta : float
+        The δ at which ε is bounded, in [0, 1).
+    confidence : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    Bound
+        The bound, and the test behind it; a score equal to the threshold is not a positive.
+
+    Formal guarantee
+    ----------------
+    If all runs are independent, those of each array identically distributed, and the mechanism is (ε, δ)-DP for the
+    pair, then lower_bound ≤ ε with probability at least `confidence` (docs/proofs.md, "Audits at fixed ranks"). Unlike
+    `clopper_pearson_bound`, the two arrays must not share their randomness.
+
+    Examples
+    --------
+    >>> absent, present = np.random.default_rng(0).normal([[0.0], [4.0]], size=(2, 1000))
+    >>> rank_bound(absent, present, delta=1e-5, confidence=0.95).lower_bound > 4.0
+    True
+    """
+    delta, error = checks.fraction("delta", delta), _error(confidence)
+    low, high = np.sort(_scores("absent", absent)), np.sort(_scores("present", present))
+    pairs = {"present": (low, high), "absent": (high, low)}
+    tests = [test for direction in _DIRECTIONS for test in _at_ranks(*pairs[direction.split()[0]], direction)]
+    each = error / len(tests)
+
+    def evaluate(test: _Test) -> float:
+        counts = test.counts
+        weights = _rank_weights(counts.alarms + 1, counts.alarm_runs, counts.hit_runs)
+        return _joint_limit(counts, each, weights, lambda alarm, hit: _log_ratio(alarm, hit, delta), _RANK_CELLS)
+
+    every = Counts(*(np.array(column) for column in zip(*(test.counts for test in tests), strict=True)))
+    promises = _log_ratio(*_limits(every, each / 2), delta)
+    found = [(evaluate(tests[k]), tests[k]) for k in np.argsort(promises)[::-1][:_EVALUATED]]
+    bound, best = max(found, key=lambda one: one[0])
+    about = (best.direction, best.threshold, best.counts)
+    return _report(bound, *about, confidence, low.size + high.size, len(tests))
 
 
 def tradeoff_points(absent: ArrayLike, present: ArrayLike) -> tuple[Array, Array]:
@@ -187,13 +250,13 @@ def tradeoff_points(absent: ArrayLike, present: ArrayLike) -> tuple[Array, Array
     return false_positive, false_negative
 
 
-def lower_limit(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
+def lower_limit(successes: ArrayLike, trials: ArrayLike, error: ArrayLike) -> Array:
     """Return the Clopper–Pearson limit below which a binomial rate lies with probability at most `error`.
 
     Parameters
     ----------
     successes, trials : array_like of int
-        Counts; `successes` may be an array.
+        Counts.
     error : float or array_like of float
         The probability of failure.
 
@@ -202,11 +265,11 @@ def lower_limit(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
     array of float
         The limit; 0 without successes.
     """
-    count = np.asarray(successes, dtype=np.float64)
-    return np.where(count > 0, betaincinv(np.maximum(count, 1.0), trials - count + 1.0, error), 0.0)
+    count, failures = np.asarray(successes, dtype=np.float64), np.subtract(trials, successes)
+    return np.where(count > 0, betaincinv(np.maximum(count, 1.0), failures + 1.0, error), 0.0)
 
 
-def upper_limit(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
+def upper_limit(successes: ArrayLike, trials: ArrayLike, error: ArrayLike) -> Array:
     """Return the Clopper–Pearson limit above which a binomial rate lies with probability at most `error`.
 
     Parameters
@@ -219,9 +282,9 @@ def upper_limit(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
     array of float
         The limit; 1 without failures.
     """
-    failures = trials - np.asarray(successes, dtype=np.float64)
+    count, failures = np.asarray(successes, dtype=np.float64), np.subtract(trials, successes)
     # The complementary inverse keeps all digits of an error of 1e-9.
-    return np.where(failures > 0, betainccinv(trials - failures + 1.0, np.maximum(failures, 1.0), error), 1.0)
+    return np.where(failures > 0, betainccinv(count + 1.0, np.maximum(failures, 1.0), error), 1.0)
 
 
 def _scores(name: str, value: ArrayLike) -> Array:
@@ -275,6 +338,44 @@ def _choose(low: Array, high: Array, promise: Callable[[Counts], Array]) -> tupl
     return float(thresholds[column]), _DIRECTIONS[row]
 
 
+def _at_ranks(alarms: Array, hits: Array, direction: str) -> list[_Test]:
+    """Return the tests with thresholds of fixed ranks among sorted scores of false positives.
+
+    `alarms` holds the scores of the runs in which the guess is wrong, `hits` the others. With the threshold at rank k,
+    counted from the guessed side, k − 1 of the false positives count as beyond it; fewer are, if scores are equal.
+    """
+    found, last = [], alarms.size - 1
+    for rank in _fixed_ranks(alarms.size):
+        if direction.endswith("above"):
+            threshold = alarms[last - (rank - 1)]
+            beyond = hits.size - int(np.searchsorted(hits, threshold, side="right"))
+        else:
+            threshold = alarms[rank - 1]
+            beyond = int(np.searchsorted(hits, threshold, side="left"))
+        found.append(_Test(direction, float(threshold), Counts(beyond, hits.size, rank - 1, alarms.size)))
+    return found
+
+
+def _fixed_ranks(size: int) -> list[int]:
+    """Return the ranks 20, 60, 180, … up to `size`; for fewer than 20 runs, the middle one."""
+    ranks, rank = [], _FIRST_RANK
+    while rank <= size:
+        ranks.append(rank)
+        rank *= _RANK_FACTOR
+    return ranks or [max(1, size // 2)]
+
+
+def _rank_weights(rank: int, alarm_runs: int, hit_runs: int) -> tuple[float, float]:
+    """Return the standard errors of log FPR and log TPR, scaled to a unit vector, from numbers fixed beforehand.
+
+    TPR, which is not known, is taken to be between FPR and 1, in the middle on the logarithmic scale.
+    """
+    rate = rank / (alarm_runs + 1.0)
+    guess = math.sqrt(rate)
+    spreads = [math.sqrt((1.0 - rate) / rank), math.sqrt((1.0 - guess) / (guess * hit_runs))]
+    return spreads[0] / math.hypot(*spreads), spreads[1] / math.hypot(*spreads)
+
+
 def _limits(counts: Counts, error: float) -> tuple[Array, Array]:
     """Return FPR from above and TPR from below, each at `error`."""
     return upper_limit(counts.alarms, counts.alarm_runs, error), lower_limit(counts.hits, counts.hit_runs, error)
@@ -300,24 +401,35 @@ def _spread(successes: float, trials: int) -> float:
 
 
 def _shift_limit(counts: Counts, error: float, weights: tuple[float, float]) -> float:
-    """Return a lower limit at `error` on Φ⁻¹(TPR) − Φ⁻¹(FPR), if the two counts are independent.
+    """Return a lower limit at `error` on Φ⁻¹(TPR) − Φ⁻¹(FPR), if the two counts are independent."""
+    return _joint_limit(counts, error, weights, lambda alarm, hit: np.asarray(ndtri(hit) - ndtri(alarm)))
+
+
+def _joint_limit(
+    counts: Counts,
+    error: float,
+    weights: tuple[float, float],
+    measure: Callable[[Array, Array], Array],
+    cells: int = _CELLS,
+) -> float:
+    """Return a lower limit at `error` on measure(FPR, TPR), which falls in FPR and rises in TPR.
 
     Let x and y be the exact one-sided p-values of "FPR is at least p" and of "TPR is at most t", as upper normal
     quantiles. At the true (p, t) they are independent and, in distribution, no larger than standard normal. So with
     weights a, b on the unit circle, chosen beforehand, a·x + b·y ≥ z(error) has probability at most `error`: such
     (p, t) are excluded (Stouffer's method). By Clopper–Pearson, x ≥ s where p ≥ upper_limit(Φ(−s)), and so the t
-    that survive there exceed lower_limit(Φ(−(z − a·s)/b)). The limit is the least Φ⁻¹(t) − Φ⁻¹(p) over s. Each cell
+    that survive there exceed lower_limit(Φ(−(z − a·s)/b)). The limit is the least measure(p, t) over s. Each cell
     of a grid of s counts with the worse ends of both, so that no s in between is missed. A fraction `_SPARE` of the
     error for each rate excludes x and y beyond the ends of the grid.
     """
     alarm_weight, hit_weight = weights
     total, end = -ndtri(error * (1.0 - 2.0 * _SPARE)), -ndtri(error * _SPARE)
-    grid = np.linspace((total - hit_weight * end) / alarm_weight, end, _CELLS + 1)
+    grid = np.linspace((total - hit_weight * end) / alarm_weight, end, cells + 1)
     rest = (total - alarm_weight * grid) / hit_weight
     # Limits at an error close to 1 are useless, and lost to rounding; those at a smaller error are safe.
     alarm_limits = upper_limit(counts.alarms, counts.alarm_runs, ndtr(-np.maximum(grid[1:], -end)))
     hit_limits = lower_limit(counts.hits, counts.hit_runs, ndtr(-np.maximum(rest[:-1], -end)))
-    return float(np.min(ndtri(hit_limits) - ndtri(alarm_limits)))
+    return float(np.min(measure(alarm_limits, hit_limits)))
 
 
 def _gaussian_epsilon(shift: float, delta: float) -> float:
@@ -327,9 +439,11 @@ def _gaussian_epsilon(shift: float, delta: float) -> float:
     return gaussian.epsilon(shift, delta) if delta > 0 else math.inf
 
 
-def _report(bound: float, threshold: float, direction: str, counts: Counts, confidence: float, runs: int) -> Bound:
-    """Return the bound with the rates of its test, and their limits."""
-    alarm_limit, hit_limit = _limits(counts, _error(confidence) / 2)
+def _report(
+    bound: float, direction: str, threshold: float, counts: Counts, confidence: float, runs: int, tests: int = 1
+) -> Bound:
+    """Return the bound with the rates of its test, which is one of several, and their limits."""
+    alarm_limit, hit_limit = _limits(counts, _error(confidence) / tests / 2)
     return Bound(
         lower_bound=max(0.0, bound),
         threshold=threshold,
