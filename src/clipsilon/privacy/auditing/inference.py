@@ -30,7 +30,7 @@ _CELLS = 512  # splits of the error budget that the Gaussian bound walks through
 # chance. For the Gaussian bound, μ should be the same at every threshold, so the width of the limits counts even more.
 _CAUTION, _GAUSSIAN_CAUTION = 1e-3, 1e-6
 _SPARE = 0.01  # fraction of the error budget spent on either rate alone being extreme
-_FIRST_RANK, _RANK_FACTOR = 20, 3  # ranks of thresholds that are fixed beforehand: 20, 60, 180, …
+_RANKS = (1, 5, *(20 * 3**k for k in range(30)))  # of the thresholds that are fixed beforehand
 _EVALUATED, _RANK_CELLS = 3, 64  # how many of the most promising tests are evaluated in full, and how finely
 
 # What the attacker guesses when the score is on the named side of the threshold ("above" includes it).
@@ -51,7 +51,8 @@ class Bound(NamedTuple):
     direction : str
         What the attacker guesses on which side of the threshold, such as "present if above".
     false_positive_rate, true_positive_rate : float
-        The rates among the runs that did not choose the threshold.
+        The rates among the runs that did not choose the threshold. At a fixed rank k of n, the former is (k − 1)/n,
+        also if fewer runs are beyond the threshold because scores are equal.
     false_positive_limit, true_positive_limit : float
         Limits on these rates, from above and from below, each at half the error budget of the test.
     confidence : float
@@ -189,9 +190,9 @@ def gaussian_bound(absent: ArrayLike, present: ArrayLike, delta: float, confiden
 def rank_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: float) -> Bound:
     """Bound ε from below by log((TPR − δ)/FPR) at thresholds whose ranks among the false positives are fixed.
 
-    The thresholds are the scores of rank 20, 60, 180, … in the array of false positives, in all four directions. No run
-    is spent on choosing one: the error budget is divided among them, and the largest bound counts. The p-values of the
-    two rates are combined as in `gaussian_bound`. It shows little if many scores are equal.
+    The thresholds are the scores of rank 1, 5, 20, 60, 180, … in the array of false positives, in all directions. No
+    run is spent on choosing one: the error budget is divided among them, and the largest bound counts. The p-values of
+    the two rates are combined as in `gaussian_bound`. It shows little if many scores are equal.
 
     Parameters
     ----------
@@ -345,7 +346,7 @@ def _at_ranks(alarms: Array, hits: Array, direction: str) -> list[_Test]:
     counted from the guessed side, k − 1 of the false positives count as beyond it; fewer are, if scores are equal.
     """
     found, last = [], alarms.size - 1
-    for rank in _fixed_ranks(alarms.size):
+    for rank in [rank for rank in _RANKS if rank <= alarms.size]:
         if direction.endswith("above"):
             threshold = alarms[last - (rank - 1)]
             beyond = hits.size - int(np.searchsorted(hits, threshold, side="right"))
@@ -354,15 +355,6 @@ def _at_ranks(alarms: Array, hits: Array, direction: str) -> list[_Test]:
             beyond = int(np.searchsorted(hits, threshold, side="left"))
         found.append(_Test(direction, float(threshold), Counts(beyond, hits.size, rank - 1, alarms.size)))
     return found
-
-
-def _fixed_ranks(size: int) -> list[int]:
-    """Return the ranks 20, 60, 180, … up to `size`; for fewer than 20 runs, the middle one."""
-    ranks, rank = [], _FIRST_RANK
-    while rank <= size:
-        ranks.append(rank)
-        rank *= _RANK_FACTOR
-    return ranks or [max(1, size // 2)]
 
 
 def _rank_weights(rank: int, alarm_runs: int, hit_runs: int) -> tuple[float, float]:
@@ -415,7 +407,8 @@ def _joint_limit(
     """Return a lower limit at `error` on measure(FPR, TPR), which falls in FPR and rises in TPR.
 
     Let x and y be the exact one-sided p-values of "FPR is at least p" and of "TPR is at most t", as upper normal
-    quantiles. At the true (p, t) they are independent and, in distribution, no larger than standard normal. So with
+    quantiles. At the true (p, t) they are independent and, in distribution, no larger than standard normal. (At fixed
+    ranks, y is no larger than that given x, which suffices: docs/proofs.md, "Audits at fixed ranks".) So with
     weights a, b on the unit circle, chosen beforehand, a·x + b·y ≥ z(error) has probability at most `error`: such
     (p, t) are excluded (Stouffer's method). By Clopper–Pearson, x ≥ s where p ≥ upper_limit(Φ(−s)), and so the t
     that survive there exceed lower_limit(Φ(−(z − a·s)/b)). The limit is the least measure(p, t) over s. Each cell
