@@ -10,20 +10,18 @@ import clipsilon as cs
 import reference
 from clipsilon.analysis.bias import BiasRow
 from clipsilon.cli import bias
-from clipsilon.datasets import generated_credit
 from clipsilon.reproduce import problems
 from command_line import run
+from credit_stand_in import stand_in
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Shrink the demo's problems to a size for tests."""
-    monkeypatch.setattr(problems, "credit", generated_credit)
     monkeypatch.setattr(problems, "PAPER_ROWS", 400)
     monkeypatch.setattr(problems, "bernoulli", lambda records, p, scale: cs.datasets.bernoulli(1000, p, scale))
-    problems.credit_data.cache_clear()
-    yield
-    problems.credit_data.cache_clear()
+    with stand_in(monkeypatch):
+        yield
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ from click.testing import CliRunner
 from browser import Browser
 from clipsilon.cli import demo_report as demo
 from clipsilon.cli import main as cli
-from clipsilon.datasets import generated_credit
 from clipsilon.datasets import give_me_some_credit as module
 from clipsilon.report.charts import Table
 from clipsilon.report.results import Finding, Result
 from clipsilon.report.text import to_html
-from clipsilon.reproduce import problems
 from clipsilon.reproduce.laboratory import Laboratory
+from credit_stand_in import stand_in
 
 
 @pytest.fixture
@@ -28,14 +27,12 @@ def small(monkeypatch, tmp_path):
         return case._replace(run_steps=2000, replicates=2, audit_runs=20, private_steps=500), source
 
     monkeypatch.setattr(demo, "credit_case", short)
-    monkeypatch.setattr(problems, "credit", generated_credit)
-    problems.credit_data.cache_clear()
     # Each test has its own store; kernels stay in the cache that all tests share.
     monkeypatch.setattr(
         sys.modules["clipsilon.engine.sweep"], "cache_folder", lambda: tmp_path
     )  # the name is also a function's
-    yield
-    problems.credit_data.cache_clear()
+    with stand_in(monkeypatch):
+        yield
 
 
 def test_demo(small, tmp_path):
