@@ -166,7 +166,7 @@ def witness(field: Field, dimension: int, tries: int = 200, *, scale: float = 1.
 
     Returns
     -------
-    array of shape (dimension,)
+    array of shape (d,)
         The model.
     """
     rng = np.random.default_rng(seed)
