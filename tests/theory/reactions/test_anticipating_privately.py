@@ -60,5 +60,6 @@ def test_anticipating_at_a_certified_epsilon_is_better_than_stable(make):
     for seed in range(5):
         aware = cs.losses.Anticipating(problem.loss, estimated(problem, options, seed))
         risk, plain = (risk_after_training(problem, loss, seed) for loss in (aware, problem.loss))
+        print(f"stable {stable:.4f}, plain {plain:.4f}, aware {risk:.4f}")
         assert risk < stable
         assert risk < plain
