@@ -153,7 +153,8 @@ def test_fits_for_long_runs():
     ids=lambda s: type(s).__name__,
 )
 def test_sizes_are_those_of_every_step(step):
-    assert sizes(step, 12).tolist() == [cs.schedules.size(step, t) for t in range(1, 13)]
+    expected = [cs.schedules.size(step, t) for t in range(1, 13)]
+    np.testing.assert_allclose(sizes(step, 12), expected, rtol=1e-15)  # powers of arrays may differ in the last bit
 
 
 def test_the_response_of_an_average_is_a_derivative():
