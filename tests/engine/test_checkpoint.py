@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -27,21 +28,32 @@ def run_in_pieces(monkeypatch, rule, path, pieces=3, problem=PROBLEM, **settings
     """Stop the run after every few chunks with an exception, like a crash, then run it to the end."""
     monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(runner, "CHUNK_SECONDS", 0.0)
-    monkeypatch.setattr(replicate, "CHUNK_SECONDS", 1e-4)
     for _ in range(pieces):
-        shown = 0
-
-        def stop(self, done):
-            nonlocal shown
-            shown += 1
-            if shown > 3 and path.exists():
-                raise StoppedError
-
         with monkeypatch.context() as patch:
-            patch.setattr("clipsilon.engine.progress.Progress.show", stop)
+            stop_early(patch, chunk=settings["steps"] // 20)
             with pytest.raises(StoppedError):
                 cs.run(problem, rule, checkpoint=path, **settings)
     return cs.run(problem, rule, checkpoint=path, **settings)
+
+
+def stop_early(patch, chunk):
+    """Make a run fail after it has been saved; until then its threads wait after five chunks, on any machine."""
+    shown, chunks, allowed = 0, [], threading.Semaphore(5)
+
+    def stop(self, done):
+        nonlocal shown
+        shown += len(chunks) > 5
+        if shown > 1:  # it was saved between the two
+            allowed.release(1000)  # so that no thread waits when the run ends
+            raise StoppedError
+
+    def wait(self, steps, seconds):
+        self.chunk = chunk
+        chunks.append(steps)
+        allowed.acquire()
+
+    patch.setattr("clipsilon.engine.progress.Progress.show", stop)
+    patch.setattr(replicate.Pace, "learn", wait)
 
 
 @pytest.mark.parametrize(
