@@ -166,6 +166,23 @@ def test_mixed_types(settings):
     torch.testing.assert_close(*ends, rtol=0, atol=1e-5)
 
 
+class RoundedByBatch(nn.Module):
+    """A float32 product whose rounding depends on the batch, as it does on some processors, before float64."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Linear(4, 3), nn.Linear(3, 1).double()
+
+    def forward(self, x):
+        hidden = self.low(x.float())
+        return self.high((hidden * (1 + 1e-7 * (len(x) == 1))).double()).flatten()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_check_of_a_model_allows_for_the_rounding_of_its_coarsest_layer(mode):
+    Training(mode, model=RoundedByBatch(), algorithm="dpsgd").run(1)
+
+
 def test_half_precision_keeps_its_rounding_in_the_error():
     model = nn.Sequential(nn.Linear(4, 1, dtype=torch.bfloat16), nn.Flatten(0))
     x, y = pt.records()[:]

@@ -207,18 +207,35 @@ class Probe:
             return
         for number in _record_leaves(part.records, together, alone):
             for row, single in enumerate(alone):
-                if not _close(together.outputs[number][row], single.outputs[number], together.outputs[number]):
+                if not self._close(together.outputs[number][row], single.outputs[number], together.outputs[number]):
                     raise CheckError(
                         "The records of a batch must not mix, and the model's answer for a record changes with the "
                         "other records; attention needs batch_first=True, and GroupNorm does what batch norm cannot."
                     )
         for (layer, name), value in together.written.items():
-            if any(not _same(value, single.written.get((layer, name))) for single in alone[:1]):
+            if any(not self._same(value, single.written.get((layer, name))) for single in alone[:1]):
                 where = f"{self._layer_names[layer]}.{name}".lstrip(".")
                 raise CheckError(
                     f"The model's forward pass leaves {where}, computed from records, on the model, where it would be "
                     "saved and could reach later batches without noise; return it instead."
                 )
+
+    def _same(self, one: Any, other: Any) -> bool:
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            one, other = one.detach(), other.detach()
+            return one.shape == other.shape and (one.numel() == 0 or self._close(one, other, one))
+        return bool(type(one) is type(other) and one == other)
+
+    def _close(self, one: Tensor, other: Tensor, scale: Tensor) -> bool:
+        """Whether two answers are equal up to rounding, or not finite, which the step refuses.
+
+        A float64 answer may have passed through layers of float32, so the coarsest type of the model counts.
+        """
+        if one.numel() != other.numel():
+            return False
+        distance = float((one.reshape(-1) - other.reshape(-1)).abs().max()) if one.numel() else 0.0
+        rounding = max(_tolerance(t) for t in (scale, *_floats(list(self._module.parameters()))))
+        return not distance > rounding * float(scale.abs().max())
 
     def _compare_numbers(self, part: Inputs, together: _Answer, alone: list[_Answer]) -> None:
         """Note how outputs that are numbers, such as a loss, follow from those for single records."""
@@ -412,23 +429,9 @@ def _is_row(single: Tensor, output: Tensor) -> bool:
     return bool(single.numel() * len(output) == output.numel())
 
 
-def _close(one: Tensor, other: Tensor, scale: Tensor) -> bool:
-    """Whether two answers are equal up to rounding, or not finite, which the step refuses."""
-    if one.numel() != other.numel():
-        return False
-    distance = float((one.reshape(-1) - other.reshape(-1)).abs().max()) if one.numel() else 0.0
-    return not distance > _tolerance(scale) * float(scale.abs().max())
-
-
 def _tolerance(t: Tensor) -> float:
     """Return the relative error that rounding may cause, also where a GPU shortens factors."""
     return float(torch.finfo(t.dtype).eps ** 0.5) if t.device.type == "cpu" else 1e-2
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and (one.numel() == 0 or _close(one.detach(), other.detach(), one.detach()))
-    return bool(type(one) is type(other) and one == other)
 
 
 def _weighted(outputs: list[Tensor], records: int) -> Tensor | None:
