@@ -14,7 +14,7 @@ from clipsilon.engine import threads as threads_module
 from clipsilon.engine.arrays import Models, RecordParts, Span, Sums, records
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid
-from clipsilon.engine.kernel_cache import kernel
+from clipsilon._core.kernel_cache import kernel
 from clipsilon.engine.threads import step_threads
 from clipsilon.problems.responses import Identity
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, Unclipped

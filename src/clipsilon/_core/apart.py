@@ -1,4 +1,9 @@
-"""Calls that the compiler must not inline, for code that is rarely needed."""
+"""Functions that compiled code calls without containing them: each is compiled once, for all kernels.
+
+They are needed rarely, or are long. Inlined into a loop, their branches and arrays would keep the compiler from
+removing the loop's reference counting, which takes longer than most steps; and compiled with every kernel, they would
+be a quarter of the time that compiling takes.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
+
+from clipsilon._core.kernel_cache import kernel, symbol_of
 
 
 def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Callable[..., Any]:
-    """Return a function that does the same, and that compiled code calls without inlining it.
-
-    Inlined into a loop, branches and arrays of its own would keep the compiler from removing the loop's reference
-    counting, which takes longer than most steps.
+    """Return a function that does the same, and that compiled code calls by the symbol of a kernel of its own.
 
     Parameters
     ----------
@@ -24,13 +29,14 @@ def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Ca
     on_error : number
         What compiled code gets if it raises, as when memory is exhausted.
     """
+    kernel(function)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def call(typing: Any, argument: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            compiled = context.compile_subroutine(builder, function, signature)
-            status, found = context.call_internal_no_propagate(builder, compiled.fndesc, signature, arguments)
-            _mark_calls(builder.function, compiled.fndesc.mangled_name)
+            kind = context.call_conv.get_function_type(result, signature.args)
+            called = cgutils.get_or_insert_function(builder.module, kind, symbol_of(function, argument))
+            status, found = context.call_conv.call_function(builder, called, result, signature.args, arguments)
             return builder.select(status.is_ok, found, ir.Constant(found.type, on_error))
 
         return result(argument), generate
@@ -43,11 +49,3 @@ def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Ca
         return lambda argument: call(argument)
 
     return apart
-
-
-def _mark_calls(caller: Any, name: str) -> None:
-    """Forbid inlining the calls of a function that another function makes."""
-    for block in caller.blocks:
-        for instruction in block.instructions:
-            if isinstance(instruction, ir.CallInstr) and instruction.callee.name == name:
-                instruction.attributes.add("noinline")

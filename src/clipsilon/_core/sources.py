@@ -12,13 +12,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from clipsilon._core.kernel_sources import digest_of
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EXCLUDED = ("reproduce/", "report/", "torch/", "cli/")  # no run depends on these
-COMPILED = (
-    *("_core/", "problems/", "rules/", "engine/"),
-    *("privacy/auditing/canaries.py", "theory/performative.py", "torch/kernels.py"),
-)
-"""The only places that hold code for Numba; `tests/test_architecture.py` checks this."""
 _FOLLOWED = ("clipsilon.reproduce", "clipsilon.torch")  # packages within which `digest_with` follows imports
 
 _FILES = {path.relative_to(_PACKAGE).as_posix(): path.read_bytes() for path in sorted(_PACKAGE.rglob("*.py"))}
@@ -37,21 +34,8 @@ SOURCE_DIGEST = _digest([name for name in _FILES if not name.startswith(_EXCLUDE
 
 @cache
 def kernel_digest() -> str:
-    """Return a digest that changes with everything that Numba compiles, but not with docstrings and comments."""
-    digest = hashlib.sha256()
-    for name in _FILES:
-        if name.startswith(COMPILED):
-            digest.update(name.encode() + b"\0" + _code_of(_FILES[name]).encode() + b"\0")
-    return digest.hexdigest()
-
-
-def _code_of(source: bytes) -> str:
-    """Return the syntax tree of a file without its docstrings, as text."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return ast.dump(tree)
+    """Return a digest that changes with everything that Numba compiles, but not with other code."""
+    return digest_of(_FILES, "clipsilon")
 
 
 def digest_with(module: str) -> str:

@@ -49,7 +49,7 @@ from clipsilon._core.rows import (
 from clipsilon._core.vectors import LEAST_GRADIENT, is_measurable, is_moderate, norm
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums
 from clipsilon.engine.grid import CANCELLATION, Grid
-from clipsilon.engine.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import fetch_entry, fetch_start
 from clipsilon.engine.tracking import add_change
 from clipsilon.problems.losses.base import Loss, gradient, slope, slopes

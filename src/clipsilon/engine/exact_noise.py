@@ -15,7 +15,7 @@ from numpy.random import BitGenerator, Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.exact_normal import UNIT, fill_normal
-from clipsilon.engine.kernel_cache import kernel
+from clipsilon._core.kernel_cache import kernel
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

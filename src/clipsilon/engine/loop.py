@@ -17,7 +17,7 @@ from clipsilon._core.parts import all_ours_compiled, implemented
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums, count_records, first_row
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, add_correlated, add_normal, round_fed_back, step_grid
-from clipsilon.engine.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
 from clipsilon.engine.threads import StepThreads, announce, clear, span_start, span_sums, wait_for
 from clipsilon.engine.tracking import initial_memory

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numba.core.registry import cpu_target
 
-from clipsilon._core.sources import kernel_digest
+from clipsilon._core.sources import SOURCE_DIGEST
 
 
 class Machine(NamedTuple):
@@ -25,7 +25,7 @@ class Machine(NamedTuple):
     Attributes
     ----------
     sources : str
-        A digest of the sources that are compiled.
+        A digest of the package's sources.
     libraries : str
         The versions of the libraries that are used.
     processor : str
@@ -43,7 +43,7 @@ def this_machine() -> Machine:
     libraries = f"NumPy {np.__version__}, Numba {numba.__version__}, {' '.join(platform.libc_ver())}"
     triple, name, features = cpu_target.target_context.codegen().magic_tuple()
     digest = hashlib.blake2b(features.encode(), digest_size=8).hexdigest()  # of a list of some 2,000 characters
-    return Machine(kernel_digest(), libraries, f"{triple} {name} {digest}")
+    return Machine(SOURCE_DIGEST, libraries, f"{triple} {name} {digest}")
 
 
 def require_alike(machines: list[Machine]) -> Machine:

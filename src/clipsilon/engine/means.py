@@ -19,11 +19,11 @@ from numpy.random import SFC64, Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import frozen
+from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon._core.rows import row, weigh, weight_of, width
 from clipsilon._core.vectors import norm
 from clipsilon.engine.arrays import ProblemArrays, count_records, problem_arrays, visible_models
 from clipsilon.engine.batch import forget
-from clipsilon.engine.kernel_cache import INNER, kernel
 from clipsilon.problems.losses.base import gradient, value
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import is_random, respond

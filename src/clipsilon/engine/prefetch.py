@@ -17,8 +17,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload, register_jitable
 from numpy.typing import NDArray
 
+from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.rows import Rows
-from clipsilon.engine.kernel_cache import kernel
 
 AHEAD = 8  # steps; from 4 to 16 it makes no difference
 _LINE = 8  # numbers per cache line

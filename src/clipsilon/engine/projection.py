@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.rows import Rows, Table, margin, stored
-from clipsilon.engine.kernel_cache import kernel
 
 Array = NDArray[np.float64]
 

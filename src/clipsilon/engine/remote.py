@@ -17,11 +17,11 @@ from numpy.random import SFC64, Generator
 from numpy.typing import ArrayLike, NDArray
 
 from clipsilon._core.checks import frozen
+from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.parts import implementation, read_only
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums, count_records, records
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, check_rounding, scaling, step_grid
-from clipsilon.engine.kernel_cache import kernel
 from clipsilon.engine.loop import State, deploy, empty_recording, finish_step, initial_state, record
 from clipsilon.engine.progress import Progress
 from clipsilon.engine.replicate import Replicate

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import frozen
+from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.rows import Table
-from clipsilon.engine.kernel_cache import kernel
 
 Words = NDArray[np.uint64]
 

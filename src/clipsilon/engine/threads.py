@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, workspace
 from clipsilon.engine.grid import Scaling, step_grid
-from clipsilon.engine.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import is_random
 from clipsilon.rules.clipping import at_step, count_width, largest_norm

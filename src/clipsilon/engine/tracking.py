@@ -12,9 +12,9 @@ import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
+from clipsilon._core.kernel_cache import INNER
 from clipsilon._core.vectors import norm
 from clipsilon.engine.grid import Grid
-from clipsilon.engine.kernel_cache import INNER
 from clipsilon.problems.problem import Problem
 from clipsilon.rules.clipping import Clip, add_clipped
 from clipsilon.rules.feedback import tracks

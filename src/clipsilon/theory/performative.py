@@ -24,8 +24,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
 from clipsilon._core import checks
+from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.parts import is_ours, require
-from clipsilon.engine.kernel_cache import kernel
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.problems.constants import Constants
 from clipsilon.problems.losses import Quadratic

@@ -14,7 +14,7 @@ from numpy.random import BitGenerator
 from numpy.typing import NDArray
 
 from clipsilon._core.exact_normal import integer_normal
-from clipsilon.engine.kernel_cache import kernel
+from clipsilon._core.kernel_cache import kernel
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
