@@ -117,46 +117,11 @@ def test_compiled_interpreted_and_reference_draw_the_same():
     assert bits.random_raw() == source()  # the same number of words
 
 
-def above(level, place=0):
-    """Return two words: one that leads above the squeezes, and one of that level and place."""
-    return [1020, level << 33 | place]
-
-
-def limbs(number, count):
-    """Return words whose limbs are the digits of a number."""
-    return [(number >> 31 * i & 2**31 - 1) << 33 for i in reversed(range(count))]
-
-
-def at_the_curve(strip, place, offset=0):
-    height = reference.estimate(strip, place) + offset
-    return above(reference.STARTS[strip] + height - reference.LOWER[strip], place)
-
-
-TAIL = reference.STARTS[1024]
-STOP, GO_ON, REJECT = 1 << 63, 0, 5 << 33
-PATHS = {
-    "nothing proposed": above(2**31 - 1),
-    "end of the tail": above(TAIL + 2048),
-    "just under the curve": at_the_curve(100, 1234, -4),
-    "just over the curve": at_the_curve(100, 1234, 4),
-    "undecided": at_the_curve(100, 1234),
-    "undecided in the first cell": at_the_curve(0, 0),
-    "undecided in the last cell": at_the_curve(1023, 2**25 - 1),
-    "tail, rejected": [*above(TAIL), REJECT],
-    "tail, over the curve": [*above(TAIL + 2047), STOP, 2**34],
-    "tail, under the curve": [*above(TAIL), STOP, 12345, 0, *[1] * 4, *[0] * 4],
-    "tail, at its start": [*above(TAIL), STOP, 0, 0, *[0] * 4, *[0] * 5],
-    "tail, second block": [*above(TAIL), GO_ON, STOP, 7, 0, *[0] * 4, *[0] * 4],
-    "tail, third block": [*above(TAIL), GO_ON, GO_ON, STOP, 7, 0, *[0] * 20],
-    "negative": [1020 | 1 << 63, *at_the_curve(300, 99, -100)[1:]],
-}
-
-
 def results(path, seed, *ways):
     """Return the next three draws and the number of words, for each way to draw."""
     found = []
     for take in ways:
-        source = reference.Script(PATHS[path], SFC64(seed))
+        source = reference.Script(reference.PATHS[path], SFC64(seed))
         found.append((take(source), source.drawn))
     return found
 
@@ -174,14 +139,14 @@ def interpreted(source):
     return [integer_normal(bits) for _ in range(3)]
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", reference.PATHS)
 def test_rare_paths_are_those_of_the_reference(path):
     for seed in range(25):
         first, second = results(path, seed, compiled, by_reference)
         assert first == second
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if path != "tail, third block"])  # it takes a second
+@pytest.mark.parametrize("path", [path for path in reference.PATHS if path != "tail, third block"])  # it takes a second
 def test_rare_paths_are_those_of_the_reference_in_python(path):
     first, second = results(path, 0, interpreted, by_reference)
     assert first == second
@@ -193,7 +158,7 @@ def test_the_second_block_can_be_reached(offset):
     cell = (2 << 35) + 7
     with workprec(800):
         curve = int(reference.bell(mpf(cell) / 2**32) * mpf(2) ** (31 * 12 - 31))
-    y = limbs(curve + offset, 12)
+    y = reference.limbs(curve + offset, 12)
     words = [0, *[0] * 4, *y[2:6], *[0] * 6, *y[6:]]
     source = reference.Script(words, SFC64(0))
     assert under(source.bit_generator(), cell, 0, 2) == (offset < 0)
@@ -206,7 +171,7 @@ def test_digits_are_drawn_until_they_decide(offset):
     cell = 2**32 + 5
     with workprec(800):
         curve = int(reference.bell(mpf(cell) / 2**32) * mpf(2) ** (31 * 12 - 31))
-    y = limbs(curve + offset, 12)
+    y = reference.limbs(curve + offset, 12)
     words = [0, *[0] * 4, *y[1:6], *[0] * 6, *y[6:]]
     for take in (under, bell_curve.is_under_curve):
         source = reference.Script(words)

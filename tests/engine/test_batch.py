@@ -9,12 +9,12 @@ from scipy import sparse
 
 import clipsilon as cs
 import reference
+from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.rows import Sparse, stored
 from clipsilon.engine import threads as threads_module
 from clipsilon.engine.arrays import Models, RecordParts, Span, Sums, records
 from clipsilon.engine.batch import add_batch, add_penalties, workspace
 from clipsilon.engine.grid import Grid
-from clipsilon._core.kernel_cache import kernel
 from clipsilon.engine.threads import step_threads
 from clipsilon.problems.responses import Identity
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, Unclipped
@@ -127,7 +127,7 @@ def test_a_run_with_threads_can_be_interrupted_and_resumed(tmp_path):
 @kernel
 def one_record(table, parts, theta, into, rng):
     space = workspace(table.features, theta)
-    grid = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0)
+    grid = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0, None)
     add_batch(
         table, parts, Models(theta, theta), Span(np.zeros(1, np.int64), 0, 1), grid, into, np.empty((0, 0)), space, rng
     )

@@ -53,11 +53,12 @@ def test_a_sum_of_products_does_not_depend_on_its_place(columns, dtype):
     assert len({eight[0], eight[2], alone}) == 3  # other rows have other sums
 
 
-def _problem(loss, table=lambda x: x, order=slice(None), weights=None):
+def _problem(loss, table=lambda x: x, order=slice(None), weights=None, response=None):
     x, y = reference.data(getattr(loss, "labels", "real"), records=70, features=5)
     x[np.abs(x) < 0.4] = 0.0
     labels = None if getattr(loss, "labels", "real") == "none" else y[order]
-    return cs.Problem(table(x[order]), labels, loss=loss, weights=None if weights is None else weights[order])
+    own = None if weights is None else weights[order]
+    return cs.Problem(table(x[order]), labels, loss=loss, weights=own, response=response)
 
 
 @pytest.mark.parametrize("table", [lambda x: x, lambda x: x.astype(np.float32), sparse.csr_array], ids=lambda t: "")
@@ -88,6 +89,42 @@ def test_a_record_that_is_zeroed_out_leaves_the_bits_of_the_others_alone(loss):
     ]
     np.testing.assert_array_equal(runs[1], runs[0])
     assert abs(runs[2] - runs[0]).max() > 1e-6  # it does matter
+
+
+@pytest.mark.parametrize("loss", [LOSSES["margins"], LOSSES["penalised"]], ids=["margins", "penalised"])
+def test_neither_order_nor_others_show_where_records_react(loss):
+    """Rows after their reaction are gathered in blocks of 64: 70 records fill one, and begin another."""
+    rule, react = cs.Rule("all", STEP, Norm(0.8), Poisson(70, 1.0), Gaussian(0.05)), cs.responses.BestResponse(0.7)
+    without, zeroed = np.delete(np.arange(70), 3), np.ones(70)
+    zeroed[3] = 0.0
+    few = np.arange(5)  # of which none is measured together with seven others
+    cases = [
+        (_problem(loss, order=without, response=react), _problem(loss, weights=zeroed, response=react)),
+        (_problem(loss, response=react), _problem(loss, order=np.arange(70)[::-1], response=react)),
+        (_problem(loss, order=few, response=react), _problem(loss, weights=(np.arange(70) < 5) * 1.0, response=react)),
+    ]
+    for pair in cases:
+        one, other = (cs.run(case, rule, 15, seed=1).theta for case in pair)
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_record_whose_reaction_overflows_adds_nothing():
+    """A row that becomes infinite is dropped; multiplied by 0 it would make the update NaN, and betray the record."""
+    x, y = np.eye(3), np.array([0.0, 0.0, 1.0])
+    rule = cs.Rule("full", STEP, Norm(1.0), Full(), Gaussian(0.1))
+    runs = [
+        cs.run(
+            cs.Problem(
+                x, y, loss=cs.losses.Logistic(), weights=weights, response=cs.responses.BestResponse(beta, 1e-9)
+            ),
+            rule,
+            10,
+            start=1e-3,
+            seed=0,
+        ).theta
+        for beta, weights in ((1e308, None), (0.5, [1.0, 1.0, 0.0]))
+    ]
+    np.testing.assert_array_equal(*runs)
 
 
 @njit

@@ -126,6 +126,42 @@ def under(word, cell, height, known):
         size *= 2
 
 
+def words_above(level, place=0):
+    """Return two words: one that leads above the squeezes, and one of that level and place."""
+    return [1020, level << 33 | place]
+
+
+def limbs(number, count):
+    """Return words whose limbs are the digits of a number."""
+    return [(number >> 31 * i & 2**31 - 1) << 33 for i in reversed(range(count))]
+
+
+def at_the_curve(strip, place, offset=0):
+    height = estimate(strip, place) + offset
+    return words_above(STARTS[strip] + height - LOWER[strip], place)
+
+
+TAIL = STARTS[1024]
+STOP, GO_ON, REJECT = 1 << 63, 0, 5 << 33
+# Words that lead to the rare paths of the sampler
+PATHS = {
+    "nothing proposed": words_above(2**31 - 1),
+    "end of the tail": words_above(TAIL + 2048),
+    "just under the curve": at_the_curve(100, 1234, -4),
+    "just over the curve": at_the_curve(100, 1234, 4),
+    "undecided": at_the_curve(100, 1234),
+    "undecided in the first cell": at_the_curve(0, 0),
+    "undecided in the last cell": at_the_curve(1023, 2**25 - 1),
+    "tail, rejected": [*words_above(TAIL), REJECT],
+    "tail, over the curve": [*words_above(TAIL + 2047), STOP, 2**34],
+    "tail, under the curve": [*words_above(TAIL), STOP, 12345, 0, *[1] * 4, *[0] * 4],
+    "tail, at its start": [*words_above(TAIL), STOP, 0, 0, *[0] * 4, *[0] * 5],
+    "tail, second block": [*words_above(TAIL), GO_ON, STOP, 7, 0, *[0] * 4, *[0] * 4],
+    "tail, third block": [*words_above(TAIL), GO_ON, GO_ON, STOP, 7, 0, *[0] * 20],
+    "negative": [1020 | 1 << 63, *at_the_curve(300, 99, -100)[1:]],
+}
+
+
 def coin_run(word, q):
     """Return the number of g ≥ 1 with U < (1 − q)^g for a Fraction q; 62 bits of U come first, then limbs."""
     u, digits = word() // 4, 62

@@ -67,11 +67,11 @@ def integer_normal(bits: BitGenerator) -> int:
         entry = ALIAS[slot]
         strip = slot if (word >> SLOT_BITS) & _THRESHOLD_MASK < entry >> SLOT_BITS else entry & _SLOT_MASK
         if strip < SQUEEZED:
-            cell = strip << PLACE_BITS | (word >> (SLOT_BITS + THRESHOLD_BITS)) & _PLACE_MASK
-        else:
-            cell = _above_squeeze(bits)
-        if cell >= 0:
+            cell: int = strip << PLACE_BITS | (word >> (SLOT_BITS + THRESHOLD_BITS)) & _PLACE_MASK
             return cell ^ (word >> 63)  # ⌊−x⌋ = −⌊x⌋ − 1 unless x is an integer
+        cell = _above_squeeze(bits)
+        if cell >= 0:
+            return cell ^ (word >> 63)
 
 
 @register_jitable

@@ -63,6 +63,22 @@ def from_bits(typing: Any, bits: Any) -> Any:
     return types.float64(types.int64), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def sum_of_words(typing: Any, words: Any, offset: Any) -> Any:
+    """Return the sum of eight 64-bit integers minus seven times another, modulo 2^64; of compiled code only.
+
+    In Numba's own integer arithmetic an overflow is undefined, also where the final result fits.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        parts = [builder.extract_value(arguments[0], k) for k in range(8)]
+        while len(parts) > 1:
+            parts = [builder.add(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return builder.sub(parts[0], builder.mul(_WORD(7), arguments[1]))
+
+    return types.int64(types.UniTuple(types.int64, 8), types.int64), generate
+
+
 def dot(x: NDArray[Any], y: NDArray[Any]) -> float:
     """Return Σ x_j·y_j over the entries of x; y may be longer."""
     return float(np.dot(x.astype(np.float64), y[: x.size].astype(np.float64)))

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clipsilon._core.checks import compressed, frozen
-from clipsilon._core.products import bits_of, dot_from, from_bits, fused, measure_eight, measure_row
+from clipsilon._core.products import bits_of, dot_from, from_bits, fused, measure_eight, measure_row, sum_of_words
 from clipsilon._core.vectors import norm
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 ROWS_AT_A_TIME = 64
-MARGIN, SQUARE = 0, 1  # rows of `scratch` where `measure` writes ⟨x, θ⟩ and ‖x‖²
+# Where in `scratch` `measure` writes ⟨x, θ⟩ and ‖x‖² of each row. Constant distances within one vector tell the
+# compiler that loops over several such columns do not overwrite what they read.
+MARGIN, SQUARE = 0, ROWS_AT_A_TIME
 
 
 class Sparse(NamedTuple):
@@ -100,13 +102,13 @@ def add_row(features: Rows, i: int, rate: float, rounding: float, total: Array, 
 
 
 def measure(features: Rows, drawn: Indices, first: int, last: int, theta: Array, scratch: Array) -> None:
-    """Write ⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last] to scratch[MARGIN] and scratch[SQUARE]."""
+    """Write ⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last] to `scratch`, from MARGIN and from SQUARE on."""
 
 
 def add_rows(
     features: Rows, drawn: Indices, span: tuple[int, int], scratch: Array, which: int, rounding: float, total: Array
 ) -> None:
-    """Add Σ rate·x_i over the rows i in drawn[first:last], span = (first, last), with the rates in scratch[which].
+    """Add Σ rate·x_i over the rows i in drawn[first:last], span = (first, last), with the rates in scratch[which:].
 
     `rounding` is as in `add_row`.
     """
@@ -260,13 +262,13 @@ def _whole_sum(rates, x, r):
     Between 2^52 and 2^53 the bits of floats are consecutive integers. So the bits of products that were added to
     r = 1.5·2^52 add up to the sum that is wanted, which is smaller than 2^51, and to eight times those of r.
     """
-    first = (bits_of(fused(rates[0], x[0], r)) + bits_of(fused(rates[1], x[1], r))) + (
-        bits_of(fused(rates[2], x[2], r)) + bits_of(fused(rates[3], x[3], r))
-    )
-    second = (bits_of(fused(rates[4], x[4], r)) + bits_of(fused(rates[5], x[5], r))) + (
-        bits_of(fused(rates[6], x[6], r)) + bits_of(fused(rates[7], x[7], r))
-    )
-    return from_bits(first + second - 7 * bits_of(r)) - r
+    words = (
+        bits_of(fused(rates[0], x[0], r)), bits_of(fused(rates[1], x[1], r)),
+        bits_of(fused(rates[2], x[2], r)), bits_of(fused(rates[3], x[3], r)),
+        bits_of(fused(rates[4], x[4], r)), bits_of(fused(rates[5], x[5], r)),
+        bits_of(fused(rates[6], x[6], r)), bits_of(fused(rates[7], x[7], r)),
+    )  # fmt: skip
+    return from_bits(sum_of_words(words, bits_of(r))) - r
 
 
 @overload(measure, jit_options=_INLINE)
@@ -276,14 +278,14 @@ def _measure(features, drawn, first, last, theta, scratch):
         for k in range(0, eights, 8):
             found = measure_eight(features, _eight(drawn, first + k), theta)
             for place in range(8):
-                scratch[MARGIN, k + place], scratch[SQUARE, k + place] = found[place], found[8 + place]
+                scratch[MARGIN + k + place], scratch[SQUARE + k + place] = found[place], found[8 + place]
         for k in range(eights, last - first):
-            scratch[MARGIN, k], scratch[SQUARE, k] = measure_row(features, drawn[first + k], theta)
+            scratch[MARGIN + k], scratch[SQUARE + k] = measure_row(features, drawn[first + k], theta)
 
     def of_entries(features, drawn, first, last, theta, scratch):
         for k in range(last - first):
             i = drawn[first + k]
-            scratch[MARGIN, k], scratch[SQUARE, k] = margin(features, i, theta, 0), square(features, i)
+            scratch[MARGIN + k], scratch[SQUARE + k] = margin(features, i, theta, 0), square(features, i)
 
     return of_all if isinstance(features, types.Array) else of_entries
 
@@ -294,7 +296,7 @@ def _add_rows(features, drawn, span, scratch, which, rounding, total):
         first, last = span
         eights = (last - first) // 8 * 8
         for k in range(0, eights, 8):
-            rows, rates = _eight(drawn, first + k), _eight(scratch[which], k)
+            rows, rates = _eight(drawn, first + k), _eight(scratch, which + k)
             if rounding == 0.0:
                 for j in range(total.size):
                     total[j] += _plain_sum(rates, _entries(features, rows, j))
@@ -302,11 +304,11 @@ def _add_rows(features, drawn, span, scratch, which, rounding, total):
                 for j in range(total.size):
                     total[j] += _whole_sum(rates, _entries(features, rows, j), rounding)
         for k in range(eights, last - first):
-            add_row(features, drawn[first + k], scratch[which, k], rounding, total, 0)
+            add_row(features, drawn[first + k], scratch[which + k], rounding, total, 0)
 
     def of_entries(features, drawn, span, scratch, which, rounding, total):
         first, last = span
         for k in range(last - first):
-            add_row(features, drawn[first + k], scratch[which, k], rounding, total, 0)
+            add_row(features, drawn[first + k], scratch[which + k], rounding, total, 0)
 
     return of_all if isinstance(features, types.Array) else of_entries

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 from numba.extending import overload, register_jitable
-from numba.np.random.generator_core import next_uint64
+from numba.np.random.generator_core import next_uint32, next_uint64
 from numpy.random import BitGenerator
 
 LIMB = 31
 """Bits of a limb: products of two limbs, and two carries, fit into a signed 64-bit integer."""
 LIMB_MASK = (1 << LIMB) - 1
+_HALF_MASK = (1 << 32) - 1
 
 
 def next_word(bits: BitGenerator) -> int:
@@ -31,3 +32,31 @@ def _next_word(bits: BitGenerator) -> Callable[..., Any]:
 def next_limb(bits: BitGenerator) -> int:
     """Return 31 random bits."""
     return (next_word(bits) >> (64 - LIMB)) & LIMB_MASK
+
+
+def next_half(bits: BitGenerator) -> int:
+    """Return the next 32 bits of a generator."""
+    interface: Any = bits.ctypes
+    return int(interface.next_uint32(interface.state))
+
+
+@overload(next_half, strict=False)
+def _next_half(bits: BitGenerator) -> Callable[..., Any]:
+    return lambda bits: np.int64(next_uint32(bits))  # type: ignore[no-untyped-call]
+
+
+@register_jitable
+def integer_below(bits: BitGenerator, size: int) -> int:
+    """Return an integer from 0, …, size − 1, all equally likely, for 1 ≤ size ≤ 2^31.
+
+    It is the number that `Generator.integers(size)` returns (Lemire, 2019). Numba's version of that method allocates an
+    array per call and takes six times as long.
+    """
+    if size == 1:
+        return 0
+    product = next_half(bits) * size
+    if product & _HALF_MASK < size:
+        least = ((1 << 32) - size) % size
+        while product & _HALF_MASK < least:
+            product = next_half(bits) * size
+    return product >> 32

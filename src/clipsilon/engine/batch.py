@@ -1,9 +1,9 @@
 """Sum the records of a step: v += (1/B) Σ clip(g_i), and with feedback kept += (1/B) Σ clip(g_i, C3).
 
-In general this goes record by record. Where records do not react and the loss depends on ⟨x, θ⟩, no gradient is
-formed: it is slope·x plus a penalty that all records share, and its norm is |slope|·‖x‖. Each record then reduces to
-one number, by which its row is multiplied on its way into the sum. Penalties are summed as factors of l2·θ, and
-`add_penalties` adds them once per step.
+In general this goes record by record. Where the loss depends on ⟨x, θ⟩, no gradient is formed: it is slope·x plus a
+penalty that all records share, and its norm is |slope|·‖x‖. Each record then reduces to one number, by which its row is
+multiplied on its way into the sum. Penalties are summed as factors of l2·θ, and `add_penalties` adds them once per
+step. Rows of records that react are first gathered, after their reaction, in a block that is then treated as a table.
 
 On a grid (`grid.py`) a record's contribution is checked against its bound and rounded to whole units. It depends on the
 record and the model alone, not on the record's place in the batch; where gradients are tracked (`tracking.py`), also on
@@ -27,6 +27,7 @@ from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon._core.parts import all_ours_compiled, implementation, implemented
 from clipsilon._core.products import fused
 from clipsilon._core.row_sums import add_sum, add_to_sum, add_two_to_sum, begin_sum, margin_of_sum, norm_of_sum
@@ -49,7 +50,6 @@ from clipsilon._core.rows import (
 from clipsilon._core.vectors import LEAST_GRADIENT, is_measurable, is_moderate, norm
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums
 from clipsilon.engine.grid import CANCELLATION, Grid
-from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import fetch_entry, fetch_start
 from clipsilon.engine.tracking import add_change
 from clipsilon.problems.losses.base import Loss, gradient, slope, slopes
@@ -62,9 +62,11 @@ Indices = NDArray[np.int64]
 
 _ROUNDING = 2.0**-51
 
-# Rows of `scratch` besides MARGIN and SQUARE: the factors of a record's features in v and in kept; for a person's row,
-# its factor in the person's mean, and its share of the penalty.
-FACTOR, KEPT_FACTOR, RATE, WEIGHT = 2, 3, 4, 5
+# Columns of `scratch` besides MARGIN and SQUARE, by where they begin: what multiplies a record's features in v and in
+# kept; its slope times its weight, and its weight (of a person's row, both divided by the number of rows); its label;
+# the norms of its features and of its gradient; what multiplies l2·θ in v and in kept.
+_COLUMNS = range(2 * ROWS_AT_A_TIME, 11 * ROWS_AT_A_TIME, ROWS_AT_A_TIME)
+FACTOR, KEPT_FACTOR, RATE, WEIGHT, LABEL, SIZE, TOTAL, PENALTY, KEPT_PENALTY = _COLUMNS
 COUNT, LEFT = 0, 1  # rows of `people`
 ALONE = 2 * ROWS_AT_A_TIME  # where in `rows` those begin that are somebody's only row
 
@@ -82,8 +84,8 @@ class Workspace(NamedTuple):
         A record's gradient.
     clipped, capped : array of shape (d,)
         What the record adds to the update and to the error.
-    scratch : array of shape (4, ROWS_AT_A_TIME)
-        Margin, squared norm and the two factors of each row that is being processed.
+    scratch : array of shape (11·ROWS_AT_A_TIME,)
+        Numbers of the rows that are being processed, column after column: margins, squared norms and so on.
     average : array of shape (d,)
         The mean of the gradients of a person's rows.
     entries, places : array of shape (d,)
@@ -92,6 +94,10 @@ class Workspace(NamedTuple):
         Rows of people: those that are being processed and the next ones, and then those that are somebody's only row.
     people : array of shape (2, 2·ROWS_AT_A_TIME)
         For each of these, how many rows its person has, and how many of them come from here on.
+    moved_rows : array of shape (at_a_time(columns), columns)
+        The features of the rows that are being processed, after their reaction.
+    numbers : array of shape (ROWS_AT_A_TIME,)
+        0, 1, 2, …: the places of rows in `moved_rows`.
     """
 
     moved: Array
@@ -105,18 +111,21 @@ class Workspace(NamedTuple):
     places: Indices
     rows: Indices
     people: Indices
+    moved_rows: Array
+    numbers: Indices
 
 
 @kernel
 def workspace(features: Any, theta: Array) -> Workspace:
     """Allocate the workspace of one thread."""
     columns = width(features)
-    scratch = np.empty((WEIGHT + 1, ROWS_AT_A_TIME))
+    scratch = np.empty(KEPT_PENALTY + ROWS_AT_A_TIME)
     d = theta.size
     rows, places = (np.empty(columns), np.empty(columns)), (np.zeros(d, np.int64), np.zeros(d, np.int64))
     vectors = (np.empty(d), np.empty(d), np.empty(d))
     people = (np.zeros(3 * ROWS_AT_A_TIME, np.int64), np.zeros((2, 2 * ROWS_AT_A_TIME), np.int64))
-    return Workspace(*rows, *vectors, scratch, np.empty(d), *places, *people)
+    block = (np.empty((at_a_time(columns), columns)), np.arange(ROWS_AT_A_TIME))
+    return Workspace(*rows, *vectors, scratch, np.empty(d), *places, *people, *block)
 
 
 def add_batch(
@@ -159,23 +168,35 @@ def add_batch(
 
 @overload(add_batch, jit_options=INNER)
 def _add_batch(records, parts, models, span, grid, into, memory, space, rng):
-    has_people = isinstance(records[3], types.Array)
+    is_dense, has_people = isinstance(records[0], types.Array), isinstance(records[3], types.Array)
     if tracks(parts[3].instance_class):
         return _people_by_memory if has_people else _by_memory
-    if not _only_multiplies(*parts):
+    gathers = is_dense and not has_people and not _is_alone(grid)
+    if not _only_multiplies(*parts) or not (_stays(parts[1]) or gathers):
         return _person_by_person if has_people else _record_by_record
     if has_people:
-        return _people_by_margins if _has_margin(parts[0]) and isinstance(records[0], types.Array) else _people_by_sums
+        return _people_by_margins if _has_margin(parts[0]) and is_dense else _people_by_sums
     return _by_margins if _has_margin(parts[0]) else _by_scores
 
 
 def _only_multiplies(loss: Any, response: Any, clip: Any, feedback: Any) -> bool:
-    """Return whether a record's row is only multiplied by a number on its way into the sum."""
-    return (
-        (_has_margin(loss) or implementation(slopes, loss.instance_class) is not None)
-        and response.instance_class is Identity
-        and _only_scales(clip, feedback)
-    )
+    """Return whether a record's row, after its reaction, is only multiplied by a number on its way into the sum.
+
+    Rows after their reaction are gathered in a block for responses of the package only: those of users see one record.
+    """
+    has_slopes = implementation(slopes, loss.instance_class) is not None
+    is_known = _stays(response) or (all_ours_compiled(response) and _has_margin(loss))
+    return is_known and (_has_margin(loss) or has_slopes) and _only_scales(clip, feedback)
+
+
+def _is_alone(grid: Any) -> bool:
+    """Return whether every batch holds one record at most; gathering one in a block would only take time."""
+    return isinstance(grid[grid.fields.index("alone")], types.Boolean)
+
+
+def _stays(response: Any) -> bool:
+    """Return whether records do not react."""
+    return response.instance_class is Identity
 
 
 def _only_scales(clip: Any, feedback: Any) -> bool:
@@ -195,7 +216,7 @@ def _record_by_record(records, parts, models, span, grid, into, memory, space, r
     loss, response, clip, feedback = parts
     theta, deployed = models
     v, kept, _, counts = into
-    moved, dense_row, gradient_i, clipped, capped, _, _, _, _, _, _ = space
+    moved, dense_row, gradient_i, clipped, capped, _, _, _, _, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
@@ -214,7 +235,7 @@ def _by_memory(records, parts, models, span, grid, into, memory, space, rng):
     loss, response, clip, _ = parts
     theta, deployed = models
     v, _, _, _ = into
-    moved, dense_row, gradient_i, change, _, _, _, _, _, _, _ = space
+    moved, dense_row, gradient_i, change, _, _, _, _, _, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         i = drawn[k]
@@ -279,34 +300,118 @@ def _record_of(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
 
 def _by_margins(records, parts, models, span, grid, into, memory, space, rng):
     features, labels, weights, _ = records
-    loss, _, clip, feedback = parts
-    theta, _ = models
+    loss, response, clip, feedback = parts
+    theta, deployed = models
     v, kept, penalties, counts = into
-    _, _, _, _, _, scratch, _, _, _, _, _ = space
+    _, _, _, _, _, scratch, _, _, _, _, _, moved_rows, numbers = space
     drawn, first, last = span
+    table, places = _unless_moved(response, features, moved_rows), _unless_moved(response, drawn, numbers)
     theta_norm = _penalised_norm(loss, theta)
     unit = _penalty_unit(loss, grid, theta_norm)
     block = at_a_time(theta.size)
     for begin in range(first, last, block):
         end = min(begin + block, last)
-        measure(features, drawn, begin, end, theta, scratch)
+        _move_rows(response, deployed, features, labels, drawn, (begin, end), moved_rows, scratch, rng)
+        start = _unless_moved(response, begin, 0)
+        measure(table, places, start, start + end - begin, theta, scratch)
         for place in range(end, min(end + block, last)):
             fetch_start(features, drawn[place])
+        _rate_block(loss, weights, drawn, (begin, end), scratch)
+        _size_block(table, places, (start, start + end - begin), scratch)
+        _factor_block(loss, clip, feedback, grid, end - begin, (theta_norm, theta.size), scratch)
+        _drop_rows(response, end - begin, moved_rows, scratch)
         for k in range(end - begin):
-            i, margin_i = drawn[begin + k], scratch[MARGIN, k]
-            own = weight_of(weights, i)
-            rate = own * slope(loss, margin_i, labels[i])
-            size = row_norm(features, i, scratch[SQUARE, k])
-            total = _gradient_norm(loss, rate, own, margin_i, size, theta_norm, theta.size)
-            if own != 0.0:
-                tally(clip, total, counts)
-            factors = _factors(clip, feedback, grid, (rate, own), (size, total), theta_norm)
-            scratch[FACTOR, k], scratch[KEPT_FACTOR, k] = factors[0], factors[1]
-            if theta_norm != 0.0:
-                _add_factors(penalties, grid, unit, factors)
-        add_rows(features, drawn, (begin, end), scratch, FACTOR, grid.rounding, v)
+            if scratch[WEIGHT + k] != 0.0:
+                tally(clip, scratch[TOTAL + k], counts)
+        for k in range(end - begin if theta_norm != 0.0 else 0):
+            _add_factors(penalties, grid, unit, (scratch[PENALTY + k], scratch[KEPT_PENALTY + k]))
+        add_rows(table, places, (start, start + end - begin), scratch, FACTOR, grid.rounding, v)
         if kept.size:
-            add_rows(features, drawn, (begin, end), scratch, KEPT_FACTOR, grid.rounding, kept)
+            add_rows(table, places, (start, start + end - begin), scratch, KEPT_FACTOR, grid.rounding, kept)
+
+
+# The next functions are loops without calls and with few branches, so that the compiler makes vector instructions of
+# them. Without fast-math flags, each record's numbers are the same as if it were alone.
+
+
+@register_jitable(**INNER)
+def _rate_block(loss, weights, drawn, span, scratch):
+    """Write each record's weight, and that times its slope, for rows measured and labels written before."""
+    begin, end = span
+    for k in range(end - begin):
+        scratch[WEIGHT + k] = weight_of(weights, drawn[begin + k])
+    for k in range(end - begin):
+        scratch[RATE + k] = scratch[WEIGHT + k] * slope(loss, scratch[MARGIN + k], scratch[LABEL + k])
+
+
+@register_jitable(**INNER)
+def _size_block(table, places, span, scratch):
+    """Write ‖x‖ of each row."""
+    start, end = span
+    is_ordinary = True
+    for k in range(end - start):
+        is_ordinary &= (scratch[SQUARE + k] > 1e-280) & (scratch[SQUARE + k] < 1e280)
+        scratch[SIZE + k] = np.sqrt(scratch[SQUARE + k])
+    for k in range(0 if is_ordinary else end - start):
+        scratch[SIZE + k] = row_norm(table, places[start + k], scratch[SQUARE + k])
+
+
+@register_jitable(**INNER)
+def _factor_block(loss, clip, feedback, grid, count, model, scratch):
+    """Write the norm of each record's gradient and the four numbers of `_factors`; model = (‖θ‖ as penalised, d)."""
+    theta_norm, d = model
+    for k in range(count):
+        rate, own, size = scratch[RATE + k], scratch[WEIGHT + k], scratch[SIZE + k]
+        total = _gradient_norm(loss, rate, own, scratch[MARGIN + k], size, theta_norm, d)
+        factors = _factors(clip, feedback, grid, (rate, own), (size, total), theta_norm)
+        scratch[TOTAL + k], scratch[FACTOR + k], scratch[KEPT_FACTOR + k] = total, factors[0], factors[1]
+        scratch[PENALTY + k], scratch[KEPT_PENALTY + k] = factors[2], factors[3]
+
+
+def _unless_moved(response, original, moved):
+    """Return what belongs to the table if records do not react, else what belongs to the rows after their reaction."""
+
+
+@overload(_unless_moved, jit_options=INNER)
+def _source_of(response, original, moved):
+    if _stays(response):
+        return lambda response, original, moved: original
+    return lambda response, original, moved: moved
+
+
+def _move_rows(response, deployed, features, labels, drawn, span, moved_rows, scratch, rng):
+    """Write labels to `scratch`; if records react, after their reaction, with the rows in `moved_rows`."""
+
+
+@overload(_move_rows, jit_options=INNER)
+def _rows_of(response, deployed, features, labels, drawn, span, moved_rows, scratch, rng):
+    def each(response, deployed, features, labels, drawn, span, moved_rows, scratch, rng):
+        begin, end = span
+        for k in range(end - begin):
+            i = drawn[begin + k]
+            scratch[LABEL + k] = respond(response, deployed, features[i], labels[i], moved_rows[k], rng)
+
+    def unmoved(response, deployed, features, labels, drawn, span, moved_rows, scratch, rng):
+        begin, end = span
+        for k in range(end - begin):
+            scratch[LABEL + k] = labels[drawn[begin + k]]
+
+    return unmoved if _stays(response) else each
+
+
+def _drop_rows(response, count, moved_rows, scratch):
+    """Overwrite moved rows that add nothing with zeros: a reaction may have made them infinite, and 0·∞ is NaN."""
+
+
+@overload(_drop_rows, jit_options=INNER)
+def _rows_dropped(response, count, moved_rows, scratch):
+    def dropped(response, count, moved_rows, scratch):
+        for k in range(count):
+            adds = scratch[FACTOR + k] != 0.0 or scratch[KEPT_FACTOR + k] != 0.0
+            for j in range(0 if adds else moved_rows.shape[1]):
+                moved_rows[k, j] = 0.0
+
+    return (lambda response, count, moved_rows, scratch: None) if _stays(response) else dropped
 
 
 def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
@@ -314,7 +419,7 @@ def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, gradient_i, _, _, _, _, _, _, _, _ = space
+    _, _, gradient_i, _, _, _, _, _, _, _, _, _, _ = space
     drawn, first, last = span
     columns, rates = theta.size // loss.classes, gradient_i[: loss.classes]
     theta_norm = _penalised_norm(loss, theta)
@@ -340,7 +445,7 @@ def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
             for k in range(loss.classes):
                 add_row(features, i, _product(factors[1], rates[k]), grid.rounding, kept, k * columns)
         if theta_norm != 0.0:
-            _add_factors(penalties, grid, unit, factors)
+            _add_factors(penalties, grid, unit, factors[2:])
 
 
 def _person_by_person(records, parts, models, span, grid, into, memory, space, rng):
@@ -348,7 +453,7 @@ def _person_by_person(records, parts, models, span, grid, into, memory, space, r
     loss, response, clip, feedback = parts
     theta, deployed = models
     v, kept, _, counts = into
-    moved, dense_row, gradient_i, clipped, capped, _, average, _, _, _, _ = space
+    moved, dense_row, gradient_i, clipped, capped, _, average, _, _, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         begin, end = starts[drawn[k]], starts[drawn[k] + 1]
@@ -370,7 +475,7 @@ def _people_by_memory(records, parts, models, span, grid, into, memory, space, r
     loss, response, clip, _ = parts
     theta, deployed = models
     v, _, _, _ = into
-    moved, dense_row, gradient_i, change, _, _, average, _, _, _, _ = space
+    moved, dense_row, gradient_i, change, _, _, average, _, _, _, _, _, _ = space
     drawn, first, last = span
     for k in range(first, last):
         begin, end = starts[drawn[k]], starts[drawn[k] + 1]
@@ -404,7 +509,7 @@ def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, gradient_i, _, _, _, average, entries, places, _, _ = space
+    _, _, gradient_i, _, _, _, average, entries, places, _, _, _, _ = space
     drawn, first, last = span
     rates = _rates_of(loss, gradient_i)
     theta_norm = _penalised_norm(loss, theta)
@@ -427,7 +532,7 @@ def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng
         if kept.size:
             add_sum(features, average, entries, size, factors[1], grid.rounding, kept)
         if theta_norm != 0.0:
-            _add_factors(penalties, grid, unit, factors)
+            _add_factors(penalties, grid, unit, factors[2:])
 
 
 def _people_by_margins(records, parts, models, span, grid, into, memory, space, rng):
@@ -435,7 +540,7 @@ def _people_by_margins(records, parts, models, span, grid, into, memory, space, 
     loss, _, clip, feedback = parts
     theta, _ = models
     v, kept, penalties, counts = into
-    _, _, _, _, _, scratch, average, entries, _, rows, people = space
+    _, _, _, _, _, scratch, average, entries, _, rows, people, _, _ = space
     drawn, first, last = span
     d, block, theta_norm = theta.size, at_a_time(theta.size), _penalised_norm(loss, theta)
     unit = _penalty_unit(loss, grid, theta_norm)
@@ -458,15 +563,15 @@ def _people_by_margins(records, parts, models, span, grid, into, memory, space, 
             if left == count:
                 own = _begin_person(count, average)
             for j in range(k, k + run):
-                own += scratch[WEIGHT, j]
+                own += scratch[WEIGHT + j]
             for j in range(0, run - 1, 2):
-                add_two_to_sum(features, row_k + j, (scratch[RATE, k + j], scratch[RATE, k + j + 1]), average)
+                add_two_to_sum(features, row_k + j, (scratch[RATE + k + j], scratch[RATE + k + j + 1]), average)
             if count > 1 and run % 2 == 1:
-                add_to_sum(features, row_k + run - 1, scratch[RATE, k + run - 1], 0, average, entries, entries, d)
+                add_to_sum(features, row_k + run - 1, scratch[RATE + k + run - 1], 0, average, entries, entries, d)
             if left == run:
-                rate, inner, length = scratch[RATE, k], scratch[MARGIN, k], 0.0
+                rate, inner, length = scratch[RATE + k], scratch[MARGIN + k], 0.0
                 if count == 1:
-                    length = row_norm(features, row_k, scratch[SQUARE, k])
+                    length = row_norm(features, row_k, scratch[SQUARE + k])
                 else:
                     rate, length = 1.0, norm_of_sum(features, average, d)
                     inner = margin_of_sum(features, average, entries, d if theta_norm > 0.0 else 0, theta)
@@ -475,10 +580,10 @@ def _people_by_margins(records, parts, models, span, grid, into, memory, space, 
                     tally(clip, total, counts)
                 factors = _factors(clip, feedback, grid, (rate, own), (length, total), theta_norm)
                 if theta_norm != 0.0:
-                    _add_factors(penalties, grid, unit, factors)
+                    _add_factors(penalties, grid, unit, factors[2:])
                 if count == 1:
                     rows[ALONE + alone] = row_k
-                    scratch[FACTOR, alone], scratch[KEPT_FACTOR, alone] = factors[0], factors[1]
+                    scratch[FACTOR + alone], scratch[KEPT_FACTOR + alone] = factors[0], factors[1]
                     alone += factors[0] != 0.0 or factors[1] != 0.0  # 0·∞ would be NaN
                 else:
                     add_sum(features, average, entries, d, factors[0], grid.rounding, v)
@@ -519,8 +624,9 @@ def _rate_rows(loss, labels, weights, rows, people, block, scratch):
     first, number = block
     for k in range(number):
         i = rows[first + k]
-        share = weight_of(weights, i) / people[COUNT, first + k]
-        scratch[WEIGHT, k], scratch[RATE, k] = share, _product(share, slope(loss, scratch[MARGIN, k], labels[i]))
+        scratch[WEIGHT + k], scratch[LABEL + k] = weight_of(weights, i) / people[COUNT, first + k], labels[i]
+    for k in range(number):  # without gathering, so that the compiler makes vector instructions of it
+        scratch[RATE + k] = _product(scratch[WEIGHT + k], slope(loss, scratch[MARGIN + k], scratch[LABEL + k]))
 
 
 @register_jitable(**INNER)
@@ -611,9 +717,9 @@ def _penalty_unit(loss, grid, theta_norm):
 
 @register_jitable(**INNER)
 def _add_factors(penalties, grid, unit, factors):
-    """Add a record's factors of l2·θ to their sums, in whole numbers if there is a grid."""
-    penalties[0] += (factors[2] * unit + grid.rounding) - grid.rounding
-    penalties[1] += (factors[3] * unit + grid.rounding) - grid.rounding
+    """Add a record's factors of l2·θ in v and in kept to their sums, in whole numbers if there is a grid."""
+    penalties[0] += (factors[0] * unit + grid.rounding) - grid.rounding
+    penalties[1] += (factors[1] * unit + grid.rounding) - grid.rounding
 
 
 def add_penalties(loss: Loss, theta: Array, grid: Grid, total: Sums) -> None:

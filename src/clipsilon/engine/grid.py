@@ -22,6 +22,7 @@ from clipsilon._core.parts import implemented
 from clipsilon._core.vectors import is_moderate
 from clipsilon.problems.losses.base import penalty
 from clipsilon.problems.problem import Problem
+from clipsilon.problems.responses import Identity
 from clipsilon.rules.clipping import at_step, bound_of, largest_norm
 from clipsilon.rules.correlation import rounding, shift_norm
 from clipsilon.rules.feedback import ErrorFeedback, remembers
@@ -73,6 +74,9 @@ class Scaling(NamedTuple):
         What the rounding of e itself adds to that, if its entries are cut off at 2^48 units.
     is_constant : bool
         Whether all steps have the same bound and noise, and thus the same grid.
+    alone : True, optional
+        True if records react and the sampler draws one record per step, else None. The way of a record into the sum
+        follows from it while kernels are compiled: it must not depend on how many others are drawn.
     """
 
     weight: float
@@ -84,6 +88,7 @@ class Scaling(NamedTuple):
     clip_drift: float
     error_drift: float
     is_constant: bool
+    alone: bool | None
 
 
 class Grid(NamedTuple):
@@ -105,6 +110,8 @@ class Grid(NamedTuple):
         Where entries of the error are cut off.
     growth : float
         How much larger the noise has to be to make up for rounding that adds up; it is, up to `_MOST_DRIFT`.
+    alone : True, optional
+        As of `Scaling`.
     """
 
     weight: float
@@ -115,6 +122,7 @@ class Grid(NamedTuple):
     shift: int
     largest_error: float
     growth: float
+    alone: bool | None
 
 
 def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
@@ -148,7 +156,13 @@ def scaling(problem: Problem, rule: Rule, steps: int) -> Scaling:
         clip_drift=clip_drift,
         error_drift=error_drift,
         is_constant=type(rule.clip) not in implemented(at_step) and type(rule.noise) is not ScheduledGaussian,
+        alone=True if _draws_one(rule.sampling) and type(problem.response) is not Identity else None,
     )
+
+
+def _draws_one(sampling: Sampling) -> bool:
+    """Return whether a sampler draws at most one record per step, however many there are."""
+    return bool(getattr(sampling, "fixed", False)) and getattr(sampling, "batch", 0) == 1
 
 
 def _slack(rule: Rule, root: float) -> float:
@@ -239,7 +253,7 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
         d.
     """
     if not (is_moderate(bound) and is_moderate(std)):
-        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf, 0.0)
+        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf, 0.0, public.alone)
     ratio = bound * public.weight / std
     longest = bound if public.kept_bound == np.inf else max(bound, public.kept_bound)
     share = max(ratio * (longest / bound) * public.most, public.error_bound / std)
@@ -247,7 +261,7 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
     while share * deviation > LARGEST and shift < _MOST_SHIFT:
         deviation, shift = 0.5 * deviation, shift + 1
     if ratio > _MOST_RATIO or share * deviation > LARGEST:
-        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf, 0.0)
+        return Grid(public.weight, 0.0, np.inf, np.inf, std / UNIT, 0, np.inf, 0.0, public.alone)
     # Noise makes up for what rounding adds to the fed-back error. The less that is, the longer e may become.
     record, fullness = ratio * deviation, share * deviation / LARGEST
     headroom = min(max(_LEAST_DRIFT * record / max(public.error_drift, 1e-200), fullness), _MOST_HEADROOM)
@@ -266,6 +280,7 @@ def step_grid(public: Scaling, bound: float, std: float, dimension: int) -> Grid
         shift,
         _LARGEST_ERROR * headroom * unit,
         growth,
+        public.alone,
     )
 
 
@@ -289,7 +304,7 @@ def round_fed_back(grid: Grid, error: Array, update: Array) -> None:
 
 
 @register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
-def add_normal(grid: Grid, update: Array, rng: Generator) -> None:
+def add_normal(grid: Grid, update: Array, is_whole: bool, rng: Generator) -> None:
     """Add exact normal noise to a vector, in place: on a grid, q units become q + ⌊2^(32−shift)·N⌋ + ½ units.
 
     Parameters
@@ -298,13 +313,15 @@ def add_normal(grid: Grid, update: Array, rng: Generator) -> None:
         The grid of the step, with the spacing of the noise.
     update : array of shape (d,)
         The mean update, on the grid if it rounds.
+    is_whole : bool
+        Whether the update is given in units of the grid, if it rounds.
     rng : Generator
         The stream of the noise.
     """
     bits, inverse = rng.bit_generator, 1.0 / grid.unit
     for j in range(update.size if grid.unit > 0.0 else 0):
         units = (integer_normal(bits) >> grid.shift) + 0.5
-        whole = np.rint(update[j] * inverse)
+        whole = update[j] if is_whole else np.rint(update[j] * inverse)
         update[j] = grid.unit * (whole + units) if grid.rounding != 0.0 else update[j] + grid.unit * units
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from clipsilon._core.checks import count, rate
 from clipsilon._core.exact_coins import draw_run, run_scale
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
+from clipsilon._core.words import integer_below
 
 __all__ = [
     "Cyclic",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 Indices = NDArray[np.int64]
+
+_MOST_DRAWN_FROM = 2**31  # the range of `integer_below`
 
 
 class Sampling(Part, Protocol):
@@ -216,6 +219,12 @@ def separation(sampling: Sampling, records: int) -> int | None:
     return None
 
 
+@register_jitable
+def _integer(rng, bits, first, m):
+    """Return one of the integers first, …, m − 1, all equally likely, as `rng.integers` does."""
+    return first + integer_below(bits, m - first) if m - first <= _MOST_DRAWN_FROM else rng.integers(first, m)
+
+
 @traits(fixed=True)  # never more than `batch` records per step
 @checked(batch=count)
 class Uniform(NamedTuple):
@@ -231,12 +240,13 @@ class Uniform(NamedTuple):
 @implements(draw, Uniform)
 def _(sampling, t, m, order, rng, drawn):
     if sampling.batch == 1:
-        drawn[0] = rng.integers(0, m)
+        drawn[0] = _integer(rng, rng.bit_generator, 0, m)
         return 1
     # The first B swaps of a Fisher–Yates shuffle, then the same swaps undone in reverse. Afterwards `order` is
     # 0, …, m − 1 again, so a step costs O(B) and depends on its own draws only.
+    bits = rng.bit_generator
     for k in range(sampling.batch):
-        other = rng.integers(k, m)
+        other = _integer(rng, bits, k, m)
         order[k], order[other] = order[other], order[k]
         drawn[k] = other
     for k in range(sampling.batch - 1, -1, -1):
@@ -392,8 +402,9 @@ class Cyclic(NamedTuple):
 
 @register_jitable
 def _shuffle(m, order, rng):
+    bits = rng.bit_generator
     for k in range(m - 1):
-        other = rng.integers(k, m)
+        other = _integer(rng, bits, k, m)
         order[k], order[other] = order[other], order[k]
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clipsilon._core.checks import nonnegative, positive
+from clipsilon._core.exponential import exp
 from clipsilon._core.parts import checked, implements, traits
 from clipsilon.problems.losses.base import Array, MarginBounds, margin_value, slope
 
@@ -40,7 +41,7 @@ def _(loss, margin, label):
 @implements(slope, Logistic)
 def _(loss, margin, label):
     weight = 1.0 + (loss.positive_weight - 1.0) * label
-    return weight * (1.0 / (1.0 + np.exp(-margin)) - label)
+    return weight * (1.0 / (1.0 + exp(-margin)) - label)
 
 
 @checked(l2=nonnegative)
