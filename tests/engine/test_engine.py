@@ -99,6 +99,19 @@ def test_local_noise(preset, problem):
     assert_same(LOCAL[problem], registry.local_rules(budgets, step, deploy_every=4)[preset])
 
 
+@pytest.mark.parametrize("weights", [{}, {"weights": "equal"}, {"variance": 0.1}], ids=str)
+@pytest.mark.parametrize(("preset", "problem"), LOCAL_PAIRS)
+def test_rounds_of_local_reports(preset, problem, weights):
+    """The last round has fewer reports, as 7 does not divide their number."""
+    budgets, step = (
+        np.random.default_rng(5).choice([0.1, 1.0, 10.0], LOCAL[problem].records),
+        cs.schedules.Constant(0.1),
+    )
+    rule = registry.local_rules(budgets, step, batch=7, deploy_every=3, **weights)[preset]
+    assert LOCAL[problem].records % 7
+    assert_same(LOCAL[problem], rule, steps=-(-LOCAL[problem].records // 7))
+
+
 @pytest.mark.parametrize("sampling", registry.SAMPLINGS, ids=registry.name)
 def test_every_sampling(sampling):
     steps = 9 if registry.name(sampling) in ("SinglePass", "InOrder") else 40

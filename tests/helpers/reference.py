@@ -285,20 +285,32 @@ def allowance(problem, rule, steps):
     return {"rtol": 1e-12, "atol": 1e-12 + problem.records * sum(units)}
 
 
-def noise(part, t, problem, drawn, rng):
+def noise(part, t, problem, rng):
     """What is added to the mean update of a step, if there is no grid."""
     d = problem.dimension
     match part:
         case Gaussian() | ScheduledGaussian():
             std = deviation(part, t, np.nan)
             return std * (integers(d, rng) + 0.5) * 2.0**-32 if std > 0 else np.zeros(d)
-        case Local():  # paper 4, eq. 2
-            budget = np.broadcast_to(part.budgets, problem.records)[drawn[0]]
-            return problem.loss.sensitivity() / budget * (integers(d, rng) + 0.5) * 2.0**-32
         case Radial():  # paper 5, App. E
             direction = rng.standard_normal(d)
             return part.scale * rng.standard_gamma(d) * direction / np.linalg.norm(direction)
     raise AssertionError(part)
+
+
+def mean_report(part, problem, drawn, gradients, rng):
+    """Σ w_i·r_i / Σ w_i for reports r_i = g_i + N(0, (Δ/μ_i)²), paper 4, eq. 2, and w_i = 1/(V + d·(Δ/μ_i)²)."""
+    sensitivity, d = problem.loss.sensitivity(), problem.dimension
+    middle = gradient_center_of(problem.loss, d)
+    variance = sensitivity**2 / 4 if np.isnan(part.variance) else part.variance
+    total, weights = np.zeros(d), 0.0
+    for i, g in zip(drawn, gradients, strict=True):
+        std = sensitivity / np.broadcast_to(part.budgets, problem.records)[i]
+        grid = std * 2.0**-32
+        report = middle + grid * (np.trunc((g - middle) / grid) + integers(d, rng) + 0.5)
+        weight = 1.0 if variance == np.inf else 1 / (variance + d * std**2)
+        total, weights = total + weight * report, weights + weight
+    return total / weights
 
 
 def integers(size, rng):
@@ -345,11 +357,6 @@ def run(problem, rule, steps, start, seed):
         v = mean(part)
         if isinstance(rule.feedback, Tracked):
             v, memory = track(part, cell, drawn, gradients, memory, batch)
-        if isinstance(rule.noise, Local):
-            user = np.broadcast_to(rule.noise.budgets, problem.records)[drawn[0]]
-            spacing = problem.loss.sensitivity() / user * 2.0**-32
-            middle = gradient_center_of(problem.loss, theta.size)
-            v = middle + spacing * np.trunc((v - middle) / spacing)
         if isinstance(rule.feedback, ErrorFeedback):
             v = v + clip(rule.feedback.clip, e)
             e = e + mean(rule.feedback.cap) - v
@@ -362,8 +369,10 @@ def run(problem, rule, steps, start, seed):
         if isinstance(rule.clip, Adaptive):
             counted = [g for i, g in zip(drawn, gradients, strict=True) if own[rows_of(problem, i)].any()]
             threshold = adapted(rule.clip, part.threshold, counted, batch, streams.noise)
-        if cell is None:
-            noisy = v + noise(rule.noise, t + 1, problem, drawn, streams.noise)
+        if isinstance(rule.noise, Local):
+            noisy = mean_report(rule.noise, problem, drawn, gradients, streams.noise)
+        elif cell is None:
+            noisy = v + noise(rule.noise, t + 1, problem, streams.noise)
         else:
             fresh = integers(theta.size, streams.noise) >> cell.shift
             if isinstance(rule.noise, Correlated):  # y = w − Σ c_k·y_{t−k}

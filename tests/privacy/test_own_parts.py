@@ -92,7 +92,7 @@ def test_a_reaction_that_is_not_written_is_not_that_of_another_record(rule, rows
 
 def test_records_in_chunks_are_not_mixed_either():
     job = Job(Sometimes(), cs.responses.Identity(), NoFeedback(), Full(), 3)
-    theta, grid = np.zeros(2), cs.engine.grid.Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0)
+    theta, grid = np.zeros(2), cs.engine.grid.Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0, None)
     step = Step(0, Models(theta, theta), Norm(1.0), grid, 0, [])
     into = no_sums(job, step)
     add_records(job, step, Records(np.array([[1.0, 0.0], [0.0, 3.0]]), np.zeros(2), None), into)

@@ -10,6 +10,7 @@ how many there are. The gradients of a person's rows are as long as their mean a
 """
 
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +64,7 @@ def length_of(sampler):
     return 3 if sampler == "single-pass" else 7
 
 
+@cache
 def certified(preset, sampler, adjacency):
     """Return the rule and its statement, or None if the preset or the accountant refuses."""
     try:

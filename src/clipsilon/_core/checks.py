@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import unicodedata
 from decimal import Decimal
 from numbers import Real
 from os import PathLike
@@ -68,6 +69,12 @@ def nonnegative(name: str, value: object) -> float:
     return result
 
 
+def public_variance(name: str, value: object) -> float:
+    """Return a number of at least zero, infinity, or NaN, which is to be replaced by the largest variance possible."""
+    is_special = isinstance(value, float) and (value == np.inf or np.isnan(value))
+    return float(value) if is_special else nonnegative(name, value)  # type: ignore[arg-type]
+
+
 def at_least(name: str, value: object, least: float) -> float:
     """Return a finite number of at least `least`."""
     result = number(name, value)
@@ -81,6 +88,14 @@ def fraction(name: str, value: object) -> float:
     result = number(name, value)
     if not 0 <= result < 1:
         raise ValueError(f"{name} must be a number in [0, 1), got {short_repr(value)}.")
+    return result
+
+
+def below_half(name: str, value: object) -> float:
+    """Return a number of at least 0 and below 1/2."""
+    result = nonnegative(name, value)
+    if result >= 0.5:
+        raise ValueError(f"{name} must be at least 0 and below 0.5, got {value!r}.")
     return result
 
 
@@ -206,6 +221,11 @@ def text(name: str, value: object, longest: int = 200) -> str:
     if not isinstance(value, str) or not (0 < len(value) <= longest and value.isprintable()):
         raise ValueError(f"{name} must be 1 to {longest} printable characters, got {short_repr(value)}.")
     return value
+
+
+def person(name: str, value: object) -> str:
+    """Return the name of a person, as `text`, in the form NFC: names that look the same are the same."""
+    return unicodedata.normalize("NFC", text(name, value))
 
 
 def token(name: str, value: str) -> str:

@@ -1,6 +1,6 @@
 """The compiled update, the only loop over steps in the package. It is the same for all algorithms.
 
-A step has two halves. `batch.add_batch` sums the records of the batch; `finish_step` turns the sums into the next θ.
+A step has two halves. `reports.add_span` sums the records of the batch; `finish_step` turns the sums into the next θ.
 `remote.py` shares the second half: its sums come from elsewhere.
 """
 
@@ -13,12 +13,13 @@ from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon._core.parts import all_ours_compiled, implemented
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums, count_records, first_row
-from clipsilon.engine.batch import add_batch, add_penalties, workspace
+from clipsilon.engine.batch import add_penalties, workspace
 from clipsilon.engine.grid import Grid, Scaling, add_correlated, add_normal, round_fed_back, step_grid
-from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon.engine.prefetch import AHEAD, fetch_record
+from clipsilon.engine.reports import add_span, has_reports
 from clipsilon.engine.threads import StepThreads, announce, clear, span_start, span_sums, wait_for
 from clipsilon.engine.tracking import initial_memory
 from clipsilon.problems.problem import Problem
@@ -26,7 +27,7 @@ from clipsilon.problems.regions import Region, project
 from clipsilon.problems.responses import lag
 from clipsilon.rules import clipping, noise, preconditioning
 from clipsilon.rules.clipping import adapt, at_step, largest_norm
-from clipsilon.rules.feedback import recall, remembers, settle
+from clipsilon.rules.feedback import NoFeedback, Tracked, recall, remembers, settle
 from clipsilon.rules.noise import add_noise, correlate, deviation
 from clipsilon.rules.outputs import averages, begin, consider, summarise
 from clipsilon.rules.preconditioning import precondition
@@ -213,7 +214,7 @@ def advance(
             into = total if span == 0 else span_sums(shared, span)
             clear(into)
             some = Span(drawn, span_start(span, spans, batch), span_start(span + 1, spans, batch))
-            add_batch(records, parts, seen, some, grid, into, memory, space, response_rng)
+            add_span(update.noise, records, parts, seen, some, grid, into, memory, space, (response_rng, noise_rng))
         for member in range(1, members):
             wait_for(post, member, t + 1)
         for span in range(1, spans):
@@ -274,15 +275,14 @@ def finish_step(
     # Loops may be empty, but none is in a branch, which would keep the compiler from removing reference counts.
     v, kept, _, counts = total
     clock, theta, _, error, _, clip_state, noise_state, moments, summary = state
-    t, is_exact = clock[0] + 1, grid.rounding != 0.0
-    _multiply(grid.unit if is_exact else 1.0, v)
-    _multiply(grid.unit if is_exact else 1.0, kept)
+    t = clock[0] + 1
+    _leave_grid(update, grid, v, kept)
     recall(update.feedback, error, v)
     settle(update.feedback, error, kept, v)
     round_fed_back(grid, error, v)
     consider(update.output, theta, v, summary, rng)
     adapt(update.clip, t, counts, clip_state, rng)
-    _add_noise(update.noise, grid, t, drawn, v, noise_state, rng)
+    _add_noise(update, grid, t, drawn, v, noise_state, rng)
     precondition(update.preconditioner, t, v, moments)
     checksum = _move(theta, size(update.step, t), v)
     clock[0] = t
@@ -294,24 +294,65 @@ def finish_step(
     return True
 
 
-def _add_noise(noise, grid, t, drawn, v, state, rng):
-    """Add the noise of a step: that of the grid where it is Gaussian, else what the noise's `add_noise` adds."""
+def _leave_grid(update, grid, v, kept):
+    """Turn sums in units of the grid into numbers, unless nothing but the noise reads them."""
+
+
+@overload(_leave_grid, jit_options=INNER)
+def _numbers_of(update, grid, v, kept):
+    def multiplied(update, grid, v, kept):
+        unit = grid.unit if grid.rounding != 0.0 else 1.0
+        _multiply(unit, v)
+        _multiply(unit, kept)
+
+    return (lambda update, grid, v, kept: None) if _stays_whole(update) else multiplied
+
+
+def _stays_whole(update):
+    """Return whether the sums of a step are used by Gaussian noise alone, which adds whole numbers to them."""
+    noise, feedback, output = (update[update.fields.index(name)] for name in ("noise", "feedback", "output"))
+    return (
+        _is_gaussian(noise)
+        and feedback.instance_class in (NoFeedback, Tracked)
+        and output.instance_class not in implemented(consider)
+    )
+
+
+def _is_gaussian(noise):
+    """Return whether the engine draws the noise, independently in each step."""
+    kind = noise.instance_class
+    return kind in implemented(deviation) and kind not in implemented(correlate) and not has_reports(noise)
+
+
+def _add_noise(update, grid, t, drawn, v, state, rng):
+    """Add the noise of a step: that of the grid where it is Gaussian, else what the noise's `add_noise` adds.
+
+    Reports have theirs already.
+    """
 
 
 @overload(_add_noise, jit_options=INNER)
-def _noise_of(noise, grid, t, drawn, v, state, rng):
-    def gaussian(noise, grid, t, drawn, v, state, rng):
-        add_normal(grid, v, rng)
+def _noise_of(update, grid, t, drawn, v, state, rng):
+    def whole(update, grid, t, drawn, v, state, rng):
+        add_normal(grid, v, True, rng)
 
-    def correlated(noise, grid, t, drawn, v, state, rng):
-        add_correlated(noise, grid, v, state, rng)
+    def gaussian(update, grid, t, drawn, v, state, rng):
+        add_normal(grid, v, False, rng)
 
-    def other(noise, grid, t, drawn, v, state, rng):
-        add_noise(noise, t, drawn, v, state, rng)
+    def correlated(update, grid, t, drawn, v, state, rng):
+        add_correlated(update.noise, grid, v, state, rng)
 
+    def other(update, grid, t, drawn, v, state, rng):
+        add_noise(update.noise, t, drawn, v, state, rng)
+
+    noise = update[update.fields.index("noise")]
+    if has_reports(noise):
+        return lambda update, grid, t, drawn, v, state, rng: None
     if noise.instance_class in implemented(correlate):
         return correlated
-    return gaussian if noise.instance_class in implemented(deviation) else other
+    if not _is_gaussian(noise):
+        return other
+    return whole if _stays_whole(update) else gaussian
 
 
 @kernel
@@ -319,8 +360,11 @@ def record(state: State, recording: Recording) -> int:
     """Record θ, e and the average if this iteration is to be recorded; return the next one that is, or −1."""
     k = state.clock[1]
     if k < recording.iterations.size and recording.iterations[k] == state.clock[0]:
-        recording.theta[k] = state.theta
-        recording.error[k] = state.error
+        # Assigning rows would compile Numba's check of shapes, whose message takes longer to compile than the loops.
+        for j in range(recording.theta.shape[1]):
+            recording.theta[k, j] = state.theta[j]
+        for j in range(recording.error.shape[1]):
+            recording.error[k, j] = state.error[j]
         for j in range(recording.average.shape[1]):
             recording.average[k, j] = state.summary[j]
         k += 1

@@ -19,10 +19,11 @@ from numba.extending import intrinsic, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from clipsilon._core.kernel_cache import INNER, kernel
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, workspace
 from clipsilon.engine.grid import Scaling, step_grid
-from clipsilon._core.kernel_cache import INNER, kernel
+from clipsilon.engine.reports import has_reports
 from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import is_random
 from clipsilon.rules.clipping import at_step, count_width, largest_norm
@@ -82,7 +83,7 @@ def step_threads(problem: Problem, rule: Rule, threads: int) -> StepThreads:
         The memory, with the number of threads to use.
     """
     batch = expected_batch(rule.sampling, problem.records)
-    spans = _spans(batch)
+    spans = 1 if has_reports(rule.noise) else _spans(batch)
     members = min(threads, spans) if _is_worthwhile(problem, batch) else 1
     return StepThreads(
         post=np.zeros((members + 1) * _LINE, dtype=np.int64),

@@ -97,7 +97,7 @@ def calibrated(
     find = checks.choice("how", how, {"certified": _certified_noise, "paper": _paper_noise})
     if type(rule.noise) is Local:
         _require_certificate(release(rule, records, steps), adjacency)
-        return replace(rule, noise=Local(np.array(gaussian.largest_mu(target, delta))))
+        return replace(rule, noise=Local(np.array(gaussian.largest_mu(target, delta)), rule.noise.variance))
     if type(rule.noise) not in (Gaussian, Correlated, Proportional, Radial, ScheduledGaussian):
         raise ValueError(f"rule must have noise of a known kind to be calibrated, got {type(rule.noise).__name__}.")
     return _with_noise(rule, find(release(_with_noise(rule, 1.0), records, steps), target, delta, adjacency))

@@ -14,7 +14,7 @@ from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.checks import budgets, buffers, frozen, nonnegative, positive
+from clipsilon._core.checks import budgets, buffers, frozen, nonnegative, positive, public_variance
 from clipsilon._core.exact_normal import UNIT, integer_normal
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 from clipsilon._core.vectors import is_measurable, norm
@@ -32,6 +32,7 @@ __all__ = [
     "ScheduledGaussian",
     "add_noise",
     "correlate",
+    "make_report",
 ]
 
 Array = NDArray[np.float64]
@@ -39,7 +40,10 @@ Indices = NDArray[np.int64]
 
 
 class Noise(Part, Protocol):
-    """The noise added to the mean update: implements `add_noise`, unless it is Gaussian noise of the package."""
+    """The noise added to the mean update: implements `add_noise`, unless it is Gaussian noise of the package.
+
+    Noise that users add to their own gradients implements `make_report` instead.
+    """
 
 
 @operation
@@ -91,6 +95,30 @@ def correlate(noise: Noise, state: Array) -> None:
     state : array of shape (memory, d)
         What the noise carries from step to step. Its last row holds independent whole numbers, in units of the grid,
         and is to hold the noise of the step, which are whole numbers as well.
+    """
+
+
+@operation
+def make_report(noise: Noise, user: int, gradient: Array, rng: Generator) -> float:
+    """Turn a user's gradient into their report, in place, and return the weight of the report; for local noise.
+
+    The engine averages the reports of a step, each divided by the total of the weights.
+
+    Parameters
+    ----------
+    noise : Noise
+        The part.
+    user : int
+        The number of the record.
+    gradient : array of shape (d,)
+        The gradient of the record, overwritten.
+    rng : Generator
+        The stream of the noise.
+
+    Returns
+    -------
+    float
+        A weight above 0, which must not depend on the gradient.
     """
 
 
@@ -269,16 +297,20 @@ _MOST_BUDGET = 2.0**80  # whole numbers of 64 bits would not do for more
 
 
 @traits(exact=True)
-@checked(budgets=budgets)
+@checked(budgets=budgets, variance=public_variance)
 class Local(NamedTuple):
-    """N(0, (Δ/μ_i)²) for the user i of the step, who chose μ_i; the standard deviation is 2·C0/μ_i in paper 4, eq. 2.
+    """N(0, (Δ/μ_i)²) on the gradient of user i, who chose μ_i; the standard deviation is 2·C0/μ_i in paper 4, eq. 2.
 
     The noise is exact: gradient and noise are whole numbers on a public grid (docs/proofs.md, "Exact normal noise").
+    The reports of a step are averaged with weights 1/(V + d·(Δ/μ_i)²), which depend on public numbers alone.
 
     Parameters
     ----------
     budgets : array
         One μ for all users, or one per user.
+    variance : float, default infinity
+        V, the public guess at the variance of a gradient, at least 0. Infinity gives equal weights; NaN stands for
+        (Δ/2)², which no variance exceeds, and is replaced when a run begins.
     sensitivity : float
         Δ, the largest change of a gradient when its record is replaced. The problem's loss states it, so it is filled
         in when a run begins and is NaN until then.
@@ -289,6 +321,7 @@ class Local(NamedTuple):
     """
 
     budgets: Array
+    variance: float = np.inf
     sensitivity: float = np.nan
     center: Array = _ORIGIN
 
@@ -303,7 +336,8 @@ class Local(NamedTuple):
         if self.budgets.max() > _MOST_BUDGET:
             raise ValueError(f"budget must be at most 2**80, got {self.budgets.max():g}.")
         center = frozen(gradient_center_of(problem.loss, problem.dimension))
-        return self._replace(sensitivity=sensitivity, center=center)
+        variance = (0.5 * sensitivity) ** 2 if np.isnan(self.variance) else self.variance
+        return self._replace(variance=variance, sensitivity=sensitivity, center=center)
 
     def check_users(self, users: int) -> None:
         """Raise ValueError unless there is one budget, or one per user."""
@@ -311,16 +345,40 @@ class Local(NamedTuple):
             raise ValueError(f"budget must be one number or one for each of {users} users, got {self.budgets.size}.")
 
 
-@implements(add_noise, Local)
-def _(noise, t, drawn, update, state, rng):
-    user = drawn[0] if noise.budgets.size > 1 else 0
-    std = noise.sensitivity / noise.budgets[user]
-    unit, shift = _unit_of(0.5 * noise.budgets[user])
+@implements(make_report, Local)
+def _(noise, user, gradient, rng):
+    budget = noise.budgets[user if noise.budgets.size > 1 else 0]
+    std = noise.sensitivity / budget
+    unit, shift = _unit_of(0.5 * budget)
     grid = std * unit
-    _truncate(update, noise.center, 0.5 * noise.sensitivity, grid)
-    _add_whole_noise(update, grid, shift, rng)
-    for j in range(update.size):
-        update[j] += noise.center[j % noise.center.size]
+    _truncate(gradient, noise.center, 0.5 * noise.sensitivity, grid)
+    _add_whole_noise(gradient, grid, shift, rng)
+    for j in range(gradient.size):
+        gradient[j] += noise.center[j % noise.center.size]
+    return report_weight(noise.variance, gradient.size, std)
+
+
+@register_jitable
+def report_weight(variance: float, dimension: int, std: float) -> float:
+    """Return the weight of a report in the mean of a round, 1/(V + d·σ²); 1 if V is infinite.
+
+    These weights, divided by their sum, give the mean of independent reports its least variance.
+
+    Parameters
+    ----------
+    variance : float
+        V, the variance of a gradient: the mean square of its distance from the mean gradient.
+    dimension : int
+        d.
+    std : float
+        σ, the standard deviation of the report's noise per coordinate.
+
+    Returns
+    -------
+    float
+        A number above 0.
+    """
+    return 1.0 if variance == np.inf else 1.0 / (variance + dimension * std * std)
 
 
 # Without fastmath, which functions would otherwise inherit from the kernel that calls them.

@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from clipsilon._core import checks
@@ -423,50 +424,82 @@ def AutoDiceSGD(
 
 
 @explain_other_names
-def LDPSGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
+def LDPSGD(
+    step: Schedule,
+    budget: ArrayLike,
+    deploy_every: int = 1,
+    *,
+    batch: int = 1,
+    weights: str = "budget",
+    variance: float | None = None,
+) -> Rule:
     """Build SGD under local privacy, where each user takes part once with noise for their own budget (paper 4, eq. 2).
 
-    θ_i = θ_{i−1} − η_i·(∇ℓ(θ_{i−1}; x_i) + (2·C0/μ_i)·ω_i), ω ~ N(0, I). Nothing is clipped: the loss must state its
-    `sensitivity`, 2·C0.
+    A report is r_i = ∇ℓ(θ; x_i) + (2·C0/μ_i)·ω_i, ω ~ N(0, I). Nothing is clipped: the loss must state its
+    `sensitivity`, 2·C0. A round takes the reports of `batch` users at the same θ, and θ ← θ − γ·Σ w_i·r_i/Σ w_i. For
+    `batch=1` this is the paper's algorithm. A report's privacy does not depend on the round.
 
     Parameters
     ----------
     step : Schedule
-        The step sizes γ_t, a part of `clipsilon.schedules`.
+        The step sizes γ_t, a part of `clipsilon.schedules`; t counts rounds.
     budget : array_like of float
         μ, above 0: one number for all users, or one per user.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    batch : int, default 1
+        b, the number of reports per round; the last round may have fewer.
+    weights : {"budget", "equal"}, default "budget"
+        "budget": w_i = 1/(V + d·(2·C0/μ_i)²), the weights of least variance. They depend on budgets alone, so the mean
+        is unbiased where budgets do not depend on records; otherwise a population is learnt in which users with large
+        budgets count more. "equal": all reports count the same.
+    variance : float, optional
+        V, a public guess at the variance of a gradient, at least 0; by default C0², which no variance exceeds. It
+        affects the error only, and must not be computed from the records. For weights "budget" alone.
 
     Returns
     -------
     Rule
-        A rule that allows as many steps as there are users.
+        A rule that allows as many steps as there are rounds.
     """
-    noise = Local(checks.budgets("budget", budget))
-    return Rule("LDPSGD", step, Unclipped(), SinglePass(1), noise, deploy_every=deploy_every)
+    noise = _local(budget, weights, variance)
+    return Rule("LDPSGD", step, Unclipped(), SinglePass(batch), noise, deploy_every=deploy_every)
 
 
 @explain_other_names
-def LDPASGD(step: Schedule, budget: ArrayLike, deploy_every: int = 1) -> Rule:
+def LDPASGD(
+    step: Schedule,
+    budget: ArrayLike,
+    deploy_every: int = 1,
+    *,
+    batch: int = 1,
+    weights: str = "budget",
+    variance: float | None = None,
+) -> Rule:
     """Build LDPSGD that releases the mean of its iterates (paper 4, Polyak–Ruppert averaging).
 
     Parameters
     ----------
     step : Schedule
-        The step sizes γ_t, a part of `clipsilon.schedules`.
+        The step sizes γ_t, a part of `clipsilon.schedules`; t counts rounds.
     budget : array_like of float
         μ, above 0: one number for all users, or one per user.
     deploy_every : int, default 1
         Number of steps between deployments; records react to the model deployed last.
+    batch : int, default 1
+        b, the number of reports per round; the last round may have fewer.
+    weights : {"budget", "equal"}, default "budget"
+        How the reports of a round are weighted, as in `LDPSGD`.
+    variance : float, optional
+        V of the weights, as in `LDPSGD`.
 
     Returns
     -------
     Rule
-        A rule that allows as many steps as there are users.
+        A rule that allows as many steps as there are rounds.
     """
-    noise = Local(checks.budgets("budget", budget))
-    return Rule("LDPASGD", step, Unclipped(), SinglePass(1), noise, output=Average(), deploy_every=deploy_every)
+    noise = _local(budget, weights, variance)
+    return Rule("LDPASGD", step, Unclipped(), SinglePass(batch), noise, output=Average(), deploy_every=deploy_every)
 
 
 @explain_other_names
@@ -736,6 +769,14 @@ def _sampler(sampling: str, batch: int, rate: float | None) -> Sampling:
     if batch != 1:
         raise ValueError(f"batch must be left at 1 for full batches, which hold all records, got {batch!r}.")
     return Full()
+
+
+def _local(budget: ArrayLike, weights: str, variance: float | None) -> Local:
+    by_budget = checks.choice("weights", weights, {"budget": True, "equal": False})
+    if variance is not None and not by_budget:
+        raise ValueError(f"variance must be left out with equal weights, which do not use it, got {variance!r}.")
+    given = np.nan if variance is None else checks.nonnegative("variance", variance)
+    return Local(checks.budgets("budget", budget), given if by_budget else np.inf)
 
 
 def _gaussian(noise_std: float) -> Gaussian:

@@ -29,6 +29,7 @@ from clipsilon.rules.clipping import (
     Clip,
     Norm,
     Scheduled,
+    Unclipped,
     add_clipped,
     at_step,
     bound_of,
@@ -38,11 +39,21 @@ from clipsilon.rules.clipping import (
     largest_norm,
 )
 from clipsilon.rules.feedback import Feedback, NoFeedback, keep, recall, settle, tracks
-from clipsilon.rules.noise import Gaussian, Local, Noise, Proportional, ScheduledGaussian, add_noise, deviation
+from clipsilon.rules.noise import (
+    Gaussian,
+    Local,
+    Noise,
+    Proportional,
+    ScheduledGaussian,
+    add_noise,
+    deviation,
+    make_report,
+)
 from clipsilon.rules.outputs import Last, Output, Selected, TailAverage, summarise
 from clipsilon.rules.preconditioning import Accumulated, Plain, Preconditioner, precondition
 from clipsilon.rules.sampling import (
     Full,
+    InOrder,
     Poisson,
     Sampling,
     SinglePass,
@@ -122,17 +133,14 @@ class Rule:
         if counts_records(self.clip) and count_width(self.clip) == 0:
             raise TypeError(f"clip {type(self.clip).__name__} implements tally; its class must state `counts`.")
         require("sampling", self.sampling, [draw])
-        require("noise", self.noise, [deviation if type(self.noise) in implemented(deviation) else add_noise])
+        own = [each for each in (deviation, make_report) if type(self.noise) in implemented(each)]
+        require("noise", self.noise, own or [add_noise])
         require("feedback", self.feedback, [keep, recall, settle])
         require("preconditioner", self.preconditioner, [precondition])
         require("output", self.output, [summarise])
         checks.count("deploy_every", self.deploy_every)
-        # By type: NamedTuples with equal fields are equal, whatever their class.
-        alone = type(self.sampling) is SinglePass and self.sampling.batch == 1
-        if isinstance(self.noise, Local) and not alone:
-            raise ValueError(
-                f"sampling must be SinglePass(1) with local noise, which is for one user per step, got {self.sampling}."
-            )
+        if make_report in own:
+            self._check_reports()
         if isinstance(self.noise, Proportional) and not largest_norm(self._first_clip()) < np.inf:
             raise ValueError(f"clip must have a bound (as Norm has) with noise in proportion to it, got {self.clip}.")
         if isinstance(self.output, Selected):
@@ -144,6 +152,20 @@ class Rule:
         """Return the clip in force in the first step."""
         clip: Clip = at_step(self.clip, 1, initial_state(self.clip))
         return clip
+
+    def _check_reports(self) -> None:
+        """Raise ValueError unless each user sends one report, and the engine sees nothing of them but the report."""
+        # By type: NamedTuples with equal fields are equal, whatever their class.
+        if type(self.sampling) not in (SinglePass, InOrder):
+            raise ValueError(
+                f"sampling must be SinglePass or InOrder with local noise, where each user reports once, got "
+                f"{self.sampling}."
+            )
+        if type(self.clip) is not Unclipped or type(self.feedback) is not NoFeedback:
+            raise ValueError(
+                f"clip and feedback must be Unclipped() and NoFeedback() with local noise, where only reports leave "
+                f"the devices, got {self.clip} and {self.feedback}."
+            )
 
     def _check_selection(self) -> None:
         """Raise ValueError unless v is a mean over all records that one record changes by a bounded amount."""

@@ -2,6 +2,9 @@
 
 Users arrive one by one, each an independent draw x_k with their own budget μ_k:
 θ_k = θ_{k−1} − η_k·(∇f(θ_{k−1}, x_k) + (2·C_0/μ_k)·ω_k), with η_k = η·k^(−α) and ω_k ~ N(0, I).
+With `batch=b`, k counts rounds, whose reports are averaged (`local_rounds`); n users are ⌊n/b⌋ rounds. For b > 1 there
+are two versions of each bound but for fourth moments, and the smaller one is returned: one takes C_0² for what
+averaging leaves of a gradient's mean square, the other uses that F is M-smooth (`docs/proofs.md`).
 
 Our copy of the paper lacks the proofs. Its Condition 2(ii), strong convexity on a set Θ, cannot hold on all of ℝ^d
 together with Condition 1, a bounded gradient, and nothing keeps a run in a smaller Θ. The bounds here are proven anew,
@@ -12,6 +15,7 @@ Theorems 3 and 6 also hold for runs that are projected onto a convex set around 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from clipsilon._core import checks
 from clipsilon._core.parts import checked
 from clipsilon.rules.schedules import Power, size
+from clipsilon.theory.local_rounds import RoundMoments, round_moments
 
 __all__ = [
     "LocalConstants",
@@ -52,6 +57,8 @@ def _budgets(name: str, value: ArrayLike) -> Array:
     smoothness=checks.positive,
     strong_convexity=checks.nonnegative,
     hessian_smoothness=checks.nonnegative,
+    batch=checks.count,
+    variance=checks.public_variance,
 )
 class LocalConstants(NamedTuple):
     """The constants of a problem and of a local run on which the theorems rest.
@@ -73,6 +80,10 @@ class LocalConstants(NamedTuple):
         m, of F.
     hessian_smoothness : float, default 0.0
         C_1: ‖∇²F(θ) − ∇²F(θ*)‖ ≤ C_1·‖θ − θ*‖.
+    batch : int, default 1
+        b, the number of reports per round.
+    variance : float, default NaN
+        V of the weights within a round, 1/(V + d·(2·C_0/μ_i)²). NaN stands for C_0², infinity for equal weights.
     """
 
     gradient_bound: float
@@ -82,11 +93,24 @@ class LocalConstants(NamedTuple):
     smoothness: float
     strong_convexity: float = 0.0
     hessian_smoothness: float = 0.0
+    batch: int = 1
+    variance: float = np.nan
+
+    @property
+    def moments(self) -> RoundMoments:
+        """The moments of the weights of a round."""
+        return round_moments(self.budget, self.batch, self.dimension, 2 * self.gradient_bound, self.variance)
 
     @property
     def energy(self) -> float:
-        """σ_μ² = C_0²·(1 + 4·d·mean(1/μ²)), a bound on the mean square of a noisy gradient (the paper: 64 for 4)."""
-        return float(self.gradient_bound**2 * (1 + 4 * self.dimension * np.mean(1 / self.budget**2)))
+        """σ_μ² = C_0²·(1 + 4·d·E[Σ w_i²/μ_i²]), a bound on the mean square of the mean report (the paper: 64 for 4)."""
+        return float(self.gradient_bound**2 * (1 + 4 * self.dimension * self.moments.noise))
+
+    @property
+    def spread(self) -> float:
+        """C_0²·E[Σ w_i²·(1 + 4·d/μ_i²)], a bound on the variance of the mean report; σ_μ² for b = 1."""
+        share, noise = self.moments
+        return float(self.gradient_bound**2 * (share + 4 * self.dimension * noise))
 
 
 def power_integral(power: ArrayLike, t: ArrayLike) -> Array:
@@ -135,8 +159,13 @@ def last_distance(constants: LocalConstants, step: Power, users: ArrayLike) -> A
     True
     """
     _require_strong_convexity(constants, step)
-    n = _counts(users)
-    return _decay(constants, step, n) * constants.start + constants.energy * _discounted(constants, step, n, 2)
+    n = _rounds(constants, users)
+
+    def bound(energy: float, kept: float) -> Array:
+        slower = constants._replace(strong_convexity=kept * constants.strong_convexity)
+        return _decay(slower, step, n) * constants.start + energy * _discounted(slower, step, n, 2)
+
+    return _smallest(constants, step, bound)
 
 
 def average_distance(constants: LocalConstants, step: Power, users: ArrayLike, limit: float | None = None) -> Array:
@@ -165,26 +194,28 @@ def average_distance(constants: LocalConstants, step: Power, users: ArrayLike, l
     α < 1/2, where the truth may be n^(−2α) unless C_1 = 0.
     """
     _require_strong_convexity(constants, step)
-    n = _counts(users)
+    n = _rounds(constants, users)
     k = np.arange(1, int(n.max()) + 2)
-    squares, inverse = last_distance(constants, step, k), k**step.alpha / step.eta
+    squares, inverse = last_distance(constants, step, constants.batch * k), k**step.alpha / step.eta
     gained = np.concatenate(([0.0], np.cumsum(np.sqrt(squares[1:-1]) * np.diff(inverse[1:]))))
     ends = np.sqrt(squares[0]) * inverse[1] + np.sqrt(squares[n]) * inverse[n]
     bent = 0.5 * constants.hessian_smoothness * np.cumsum(np.sqrt(_fourth_moment(constants, step, k)))
     drift, total = (ends + gained[n - 1] + bent[n - 1]) / n, np.cumsum(squares)[n - 1]
-    root = (np.sqrt(constants.energy / n) + drift) / constants.strong_convexity
+    root = (np.sqrt(constants.spread / n) + drift) / constants.strong_convexity
     if limit is not None:
-        rough = constants.smoothness * np.sqrt(total) / n
-        sharp = np.sqrt(checks.nonnegative("limit", limit) / n) + (drift + rough) / constants.strong_convexity
+        rough = constants.smoothness * np.sqrt(constants.moments.share * total) / n
+        each = checks.nonnegative("limit", limit) / constants.batch
+        sharp = np.sqrt(each / n) + (drift + rough) / constants.strong_convexity
         root = np.minimum(root, sharp)
     smaller: Array = np.minimum(root**2, total / n)
     return smaller
 
 
 def limit_variance(constants: LocalConstants, hessian: ArrayLike, covariance: ArrayLike) -> float:
-    """Return the limit of n·E‖θ̄_n − θ*‖², tr H⁻¹·(S + 4·C_0²·mean(1/μ²)·I)·H⁻¹ (paper 4).
+    """Return the limit of n·E‖θ̄_n − θ*‖² after n users, tr H⁻¹·(S + 4·C_0²·mean(1/μ²)·I)·H⁻¹ (paper 4).
 
-    This is the first term of Theorem 4 as printed, plus the noise that it omits.
+    This is the first term of Theorem 4 as printed, plus the noise that it omits. It is the same for rounds with equal
+    weights, whatever b. With weights by budget, b·E[Σ w_i²] is the factor of S, and b·E[Σ w_i²/μ_i²] replaces the mean.
 
     Parameters
     ----------
@@ -205,8 +236,9 @@ def limit_variance(constants: LocalConstants, hessian: ArrayLike, covariance: Ar
     if least <= 0:
         raise ValueError(f"hessian must be positive definite, got one with the eigenvalue {least:g}.")
     inverse = np.linalg.inv(curvature)
-    noise = 4 * constants.gradient_bound**2 * np.mean(1 / constants.budget**2)
-    return float(np.trace(inverse @ (spread + noise * np.eye(constants.dimension)) @ inverse))
+    share, each = constants.moments
+    noise = 4 * constants.gradient_bound**2 * each * np.eye(constants.dimension)
+    return float(constants.batch * np.trace(inverse @ (share * spread + noise) @ inverse))
 
 
 def last_loss(constants: LocalConstants, step: Power, users: ArrayLike) -> Array:
@@ -234,15 +266,18 @@ def last_loss(constants: LocalConstants, step: Power, users: ArrayLike) -> Array
     -----
     The printed bound fails: its units do not match, so a change of the units of θ makes it arbitrarily small.
     """
-    n = _counts(users)
+    n = _rounds(constants, users)
     sums, squares = _step_sums(step, int(n.max()))
-    distance = constants.start + constants.energy * squares
 
-    def bound(last: int) -> float:
+    def window(last: int, energy: float, kept: float) -> float:
         moved, spread = sums[last] - sums[:last], squares[last] - squares[:last]
-        return float(np.min(distance[last] / (2 * moved) + 0.5 * constants.smoothness * constants.energy * spread))
+        distance = constants.start + energy * squares[last]
+        return float(np.min(distance / (2 * kept * moved) + 0.5 * constants.smoothness * energy * spread))
 
-    return np.array([bound(int(last)) for last in n.ravel()]).reshape(n.shape)[()]
+    def bound(energy: float, kept: float) -> Array:
+        return np.array([window(int(last), energy, kept) for last in n.ravel()]).reshape(n.shape)[()]
+
+    return _smallest(constants, step, bound)
 
 
 def average_loss(constants: LocalConstants, step: Power, users: ArrayLike) -> Array:
@@ -266,14 +301,18 @@ def average_loss(constants: LocalConstants, step: Power, users: ArrayLike) -> Ar
     leaves the minimum.
     """
     _check_step(step)
-    n, alpha = _counts(users), step.alpha
-    distance = constants.start + constants.energy * step.eta**2 * (1 + power_integral(1 - 2 * alpha, n))
-    steps = constants.energy * step.eta * power_integral(1 - alpha, n + 1)
-    return ((n + 1) ** alpha * distance / step.eta + steps) / (2 * n)
+    n, alpha = _rounds(constants, users), step.alpha
+
+    def bound(energy: float, kept: float) -> Array:
+        distance = constants.start + energy * step.eta**2 * (1 + power_integral(1 - 2 * alpha, n))
+        steps = energy * step.eta * power_integral(1 - alpha, n + 1)
+        return np.asarray(((n + 1) ** alpha * distance / step.eta + steps) / (2 * kept * n))[()]
+
+    return _smallest(constants, step, bound)
 
 
 class Rate(NamedTuple):
-    """An entry of Table 1: the error is of order n^(−exponent)·(log n)^logarithms.
+    """An entry of Table 1: the error is of order n^(−exponent)·(log n)^logarithms·b^batch.
 
     Attributes
     ----------
@@ -285,6 +324,9 @@ class Rate(NamedTuple):
         The order of our bound.
     printed : float
         The exponent in the table itself.
+    batch : float
+        The exponent of b, the number of reports per round, as n grows and η stays the same; below 0, larger rounds pay.
+        NaN for losses above α = 1/2, where start and noise both remain in the bound.
     """
 
     output: str
@@ -292,6 +334,7 @@ class Rate(NamedTuple):
     exponent: float
     logarithms: float
     printed: float
+    batch: float
 
 
 def rates(alpha: float, quadratic: bool = False) -> tuple[Rate, ...]:
@@ -300,16 +343,22 @@ def rates(alpha: float, quadratic: bool = False) -> tuple[Rate, ...]:
     An exponent of 0 means no decay. `quadratic` states that F is quadratic (C_1 = 0). The rates differ from the printed
     ones for the average under strong convexity: the printed n^(−1) below α = 1/2 needs a quadratic F, and above 1/2 the
     rate is n^(−1) and not n^(−2(1−α)). At the borders, the printed exponents are those of the paper's remarks.
+
+    Rounds of b reports do not change the exponents of n. The distance of the last iterate falls like b^(α−1), and that
+    of the average does not depend on b once n is large, except for the bias below α = 1/2. Losses gain by rounds where
+    noise decides, and lose by them where the start does, since there are fewer steps.
     """
     alpha = checks.fraction("alpha", alpha)
     border = float(alpha == 0.5)  # where Σ η_k² is a logarithm
     last = max(0.0, min((3 * alpha - 1) / 2, alpha / 2, 1 - alpha))
     mean = min(alpha, 1 - alpha)
+    averaged = 1.0 if quadratic else min(1.0, 2 * alpha)
+    noisy = 1.0 if alpha <= 0.5 else np.nan  # whether noise outgrows the start
     return (
-        Rate("last", True, alpha, 0.0, alpha),
-        Rate("average", True, 1.0 if quadratic else min(1.0, 2 * alpha), 0.0, min(1.0, 2 * (1 - alpha))),
-        Rate("last", False, last, border / 2, last),
-        Rate("average", False, mean, border, mean),
+        Rate("last", True, alpha, 0.0, alpha, alpha - 1),
+        Rate("average", True, averaged, 0.0, min(1.0, 2 * (1 - alpha)), 0.0 if averaged == 1 else 2 * (alpha - 1)),
+        Rate("last", False, last, border / 2, last, 1.5 * noisy * (alpha - 1)),
+        Rate("average", False, mean, border, mean, noisy * (alpha - 1)),
     )
 
 
@@ -327,6 +376,25 @@ def _counts(users: ArrayLike) -> NDArray[np.int64]:
     if n is None or n.min() < 1:
         raise ValueError(f"users must be whole numbers of at least 1, got {users!r}.")
     return n.reshape(np.shape(users))
+
+
+def _rounds(constants: LocalConstants, users: ArrayLike) -> NDArray[np.int64]:
+    """Return the numbers of complete rounds; raise ValueError if there is none."""
+    rounds = _counts(users) // constants.batch
+    if rounds.min() < 1:
+        raise ValueError(f"users must be at least the batch ({constants.batch}), got {users!r}.")
+    return rounds
+
+
+def _smallest(constants: LocalConstants, step: Power, bound: Callable[[float, float], Array]) -> Array:
+    """Return the smaller of two versions of a bound, given a mean square and what is left of the descent.
+
+    One takes σ_μ² and all of the descent. The other takes the variance alone, and gives up (1 − E[Σ w_i²])·M·η/2 of the
+    descent for ‖∇F‖², which is at most M·⟨∇F, θ − θ*⟩. For b = 1 they are the same.
+    """
+    plain = bound(constants.energy, 1.0)
+    kept = 1 - (1 - constants.moments.share) * constants.smoothness * step.eta / 2
+    return plain if kept <= 0 or constants.batch == 1 else np.minimum(plain, bound(constants.spread, kept))
 
 
 def _check_step(step: Power) -> None:
@@ -375,7 +443,8 @@ def _fourth_moment(constants: LocalConstants, step: Power, n: NDArray[np.int64])
     It follows from q_k ≤ (1 − 2mη_k)·q_{k−1} + 8σ⁴η_k³/m + 3κη_k⁴, κ the fourth moment of the noisy gradient. It takes
     the smallest budget, because here what user k adds is multiplied by what earlier users did.
     """
-    d, largest = constants.dimension, float(np.max(4 / constants.budget**2))
+    # With either kind of weights, the noise in the mean of a round is at most that of the smallest budget, over b.
+    d, largest = constants.dimension, float(np.max(4 / constants.budget**2)) / constants.batch
     square = 1 + d * largest
     fourth = 1 + (2 * d + 4) * largest + d * (d + 2) * largest**2
     cubes = 8 * square**2 / constants.strong_convexity * _discounted(constants, step, n, 3)
