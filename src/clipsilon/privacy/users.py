@@ -99,4 +99,4 @@ def account_users(budgets: ArrayLike, delta: float) -> UserStatements:
     delta = checks.open_fraction("delta", delta)
     mus = checks.budgets("budgets", budgets)
     distinct, where = np.unique(mus, return_inverse=True)
-    return UserStatements(mus, delta, np.array([gaussian.epsilon(mu, delta) for mu in distinct])[where])
+    return UserStatements(mus, delta, gaussian.epsilons(distinct, delta)[where])

@@ -120,3 +120,12 @@ def test_the_largest_mu_at_the_ends_of_the_scale(loss, level):
     mu = gaussian.largest_mu(loss, level)
     assert 0 < mu < np.inf
     assert gaussian.delta(mu, loss) <= level * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-5, 0.1, 0.99])
+def test_many_budgets_at_once(delta):
+    """As one by one, to rounding, and never below."""
+    mus = np.append(np.geomspace(1e-6, 1e9, 200), [np.inf, 0.5])
+    together, alone = gaussian.epsilons(mus, delta), np.array([gaussian.epsilon(mu, delta) for mu in mus])
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+    assert np.all(gaussian.log_delta(mus, np.minimum(together, 1e300))[:-2] <= np.log(delta))

@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _SMALL = 0.5  # from this μ on, the difference of two Mills' ratios loses no digits that matter
 _HUGE = 1e7  # from this μ on, ε = μ²/2 + O(μ) is exact enough, and rounding of t is not
+_MOST_NEWTON = 60  # iterations; a dozen are usual
 _NUDGE = 1e-12  # relative margin by which root searches end on the safe side
 
 
@@ -61,6 +62,35 @@ def epsilon(mu: float, delta: float) -> float:
         return upper
     root = brentq(lambda loss: float(log_delta(mu, loss)) - goal, 0.0, upper, xtol=1e-15 * upper, rtol=1e-14)
     return float(root) * (1 + _NUDGE) + 2e-15 * upper
+
+
+def epsilons(mus: Array, delta: float) -> Array:
+    """Return `epsilon` of many μ at once, rounded up.
+
+    log δ_μ is concave in ε: δ_μ(ε) is the convolution of exp(−x), x ≥ 0, with a normal tail, both log-concave. So a
+    tangent of it lies above it, and Newton's iteration from an ε that is large enough stays large enough.
+    """
+    goal = _log_of_fraction(delta)
+    found = np.where(np.asarray(mus) == np.inf, np.inf, 0.0)
+    open_ = np.isfinite(mus) & (log_delta(mus, 0.0) > goal)
+    shift = mus[open_]
+    upper = shift * (shift / 2 + math.sqrt(-2 * goal))
+    root = upper.copy()
+    for _ in range(_MOST_NEWTON):
+        value = log_delta(shift, root)
+        t = root / shift - shift / 2
+        with np.errstate(all="ignore"):
+            slope = np.exp(_log_density(t) + np.log(_mills(t + shift)) - value)
+            step = np.where(value < goal, (goal - value) / slope, 0.0)
+        root = np.where((step > 0) & (step <= root), root - step, root)
+        if not np.any(step > 1e-14 * root):
+            break
+    root = root * (1 + _NUDGE) + 2e-15 * upper
+    root = np.where(shift > _HUGE, upper, root)
+    for k in np.flatnonzero(log_delta(shift, root) > goal):  # only by rounding
+        root[k] = epsilon(float(shift[k]), delta)
+    found[open_] = root
+    return found
 
 
 def largest_mu(epsilon: float, delta: float) -> float:
