@@ -32,6 +32,7 @@ PARTS = {
     "audit": "Audits",
     "local": "Local privacy",
     "live": "Live learning",
+    "local_service": "Local service",
     "clusters": "Dask",
 }
 BEGIN, END = "<!-- table: begin (written by benchmarks/table.py) -->", "<!-- table: end -->"

@@ -49,7 +49,7 @@ def test_the_list_of_commands_is_not_truncated():
 def test_an_option_has_the_same_help_everywhere():
     """Except for options whose meaning depends on the command."""
     own = {"--output", "--l2", "--target", "--clip", "--csv", "--seed", "--epsilon", "--delta", "--runs", "--budget",
-           "--quantile", "--batch", "--loss", "--dimension"}  # fmt: skip
+           "--quantile", "--batch", "--loss", "--dimension", "--report", "--weights", "--staleness", "--step-size"}  # fmt: skip
     said = {}
     for command in commands():
         for option in command.params:

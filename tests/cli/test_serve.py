@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-import clipsilon
 import clipsilon as cs
-from clipsilon._core import web
+from clipsilon._core import http_server
 from clipsilon.local import service
 from command_line import run
 
@@ -32,10 +31,15 @@ def ledger(tmp_path):
         (["--step-size", "0", "--repeats", "compose"], "step_size must be a number above 0, got 0.0."),
         (["--step-size", "0.2", "--radius", "-1"], "radius must be a number above 0, got -1.0."),
         (["--step-size", "0.2", "--turn-seconds", "0"], "turn_seconds must be a number above 0, got 0.0."),
+        (["--step-size", "0.2", "--batch", "2"], "loss must be given for rounds of several reports, unless weights"),
+        (["--step-size", "0.2", "--trim", "0.7"], "trim must be at least 0 and below 0.5, got 0.7."),
+        (["--step-size", "0.2", "--rate", "0"], "rate must be a number above 0, got 0.0."),
+        (["--step-size", "0.2", "--enrolment", "missing.txt"], "No such file or directory"),
+        (["--step-size", "0.2", "--tls-key", __file__], "--tls-certificate and --tls-key must be given together"),
     ],
 )
 def test_serve_refuses_in_one_sentence(ledger, words, message, monkeypatch):
-    monkeypatch.setattr(service, "serve", lambda *_: pytest.fail("it serves"))
+    monkeypatch.setattr(service, "serve", lambda *_, **__: pytest.fail("it serves"))
     done = run("serve", ledger, "--dimension", "2", *words)
     assert done.exit_code == 1
     assert message in done.output
@@ -61,32 +65,49 @@ def test_serve_reports_that_it_was_stopped(tmp_path):
         )
 
 
+def test_the_options_of_rounds_and_access(tmp_path, monkeypatch):
+    served = []
+    monkeypatch.setattr(service, "serve", lambda server, listener, **how: served.append((server, how)))
+    secret = tmp_path / "secret.txt"
+    secret.write_text("a secret of the service\n")
+    rounds = [
+        "--batch",
+        "50",
+        "--round-seconds",
+        "30",
+        "--loss",
+        "mallows-logistic",
+        "--variance",
+        "1",
+        "--trim",
+        "0.1",
+    ]
+    limits = ["--staleness", "2", "--most-budget", "3", "--feature", "age", "--feature", "income", "--rate", "7"]
+    access = ["--enrolment", secret, "--connections", "9", "--per-address", "3", "--port", "0"]
+    words = ["--dimension", "2", "--step-size", "0.2", *rounds, *limits, *access]
+    done = run("serve", tmp_path / "ledger.db", *words)
+    assert done.exit_code == 0, done.output
+    ((server, how),) = served
+    assert how == {"access": service.Access(b"a secret of the service", 9, 3, 7.0), "tls": None}
+    assert (server.batch, server.round_seconds, server.staleness, server.most_budget) == (50, 30.0, 2, 3.0)
+    assert server.feature_names == ("age", "income")
+    assert server.loss == cs.losses.MallowsLogistic()
+    assert tuple(server._process.averaging) == (1.0, server.loss.sensitivity(), 0.1, 2.0)
+
+
 def test_serve_refuses_a_port_in_use(tmp_path):
     words = ["--dimension", "2", "--step-size", "0.2", "--port"]
-    with web.listen("127.0.0.1", 0) as listener:
+    with http_server.listen("127.0.0.1", 0) as listener:
         done = run("serve", tmp_path / "ledger.db", *words, listener.getsockname()[1])
     assert done.exit_code == 1
     assert "Address already in use" in done.output
     cs.local.Server(tmp_path / "ledger.db", start=[0.0, 0.0], step=STEP).close()  # it was left unlocked
 
 
-@pytest.mark.parametrize("missing", ["uvicorn", "starlette.applications"])
-def test_serve_without_its_extra(tmp_path, monkeypatch, missing):
-    for package, module in ((clipsilon._core, "web"), (cs.local, "service")):
-        monkeypatch.delitem(sys.modules, f"{package.__name__}.{module}", raising=False)
-        monkeypatch.delattr(package, module, raising=False)
-    monkeypatch.setitem(sys.modules, missing, None)
-    done = run("serve", tmp_path / "l", "--dimension", "2", "--step-size", "0.2")
-    assert (done.exit_code, done.output) == (
-        1,
-        "Error: serve needs starlette and uvicorn: run pip install 'clipsilon[serve]'.\n",
-    )
-
-
 def test_everything_else_needs_no_web_framework():
-    """Devices and servers work in Python without starlette and uvicorn."""
+    """Devices, servers and the service work without starlette and uvicorn."""
     script = (
-        "import sys; sys.modules |= dict.fromkeys(['starlette', 'uvicorn', 'anyio', 'h11']); import clipsilon as cs; "
+        "import sys; sys.modules |= dict.fromkeys(['starlette', 'uvicorn', 'anyio', 'h11']); import clipsilon as cs; import clipsilon.local.service; "
         "print(cs.local.report([0.0], ([1.0], 1), cs.losses.MallowsLogistic(), 1.0).shape, cs.local.Server, cs.local.Client)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

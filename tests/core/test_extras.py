@@ -36,7 +36,7 @@ def test_every_extra_of_an_experiment_exists():
     assert {"torch", "language", "serve"} == {each.extra for each in catalogue() if each.extra} <= EXTRAS
 
 
-@pytest.mark.parametrize("name", ["live", "local"])
+@pytest.mark.parametrize("name", ["live"])
 def test_a_service_without_its_extra_names_it(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
     monkeypatch.setitem(sys.modules, "starlette.applications", None)

@@ -1,5 +1,6 @@
 """A PostgreSQL server of our own for tests: in a temporary folder, on a free port of 127.0.0.1."""
 
+import atexit
 import os
 import shutil
 import socket
@@ -7,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 
@@ -24,12 +26,13 @@ def as_user(*words):
 class Server:
     """The server, which can be killed and started again. `address` is that of its only database."""
 
-    def __init__(self, folder, port):
+    def __init__(self, folder, port, syncs):
         self._folder, self._port, self._process = folder, port, None
+        self._more = [] if syncs else ["-F"]
         self.address = f"postgresql://postgres@127.0.0.1:{port}/postgres"
 
     def start(self):
-        options = ["-p", self._port, "-h", "127.0.0.1", "-k", self._folder, "-F"]
+        options = ["-p", self._port, "-h", "127.0.0.1", "-k", self._folder, *self._more]
         command = as_user(binaries() / "postgres", "-D", self._folder / "data", *options)
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(600):
@@ -50,8 +53,8 @@ class Server:
 
 
 @contextmanager
-def running():
-    """Run a server for the duration of the block."""
+def running(syncs=False):
+    """Run a server for the duration of the block; unless `syncs`, it does not wait for the disk."""
     folder = Path(tempfile.mkdtemp(prefix="clipsilon-postgres-"))
     try:
         if os.geteuid() == 0:
@@ -63,7 +66,7 @@ def running():
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        server = Server(folder, port)
+        server = Server(folder, port, syncs)
         server.start()
         try:
             yield server
@@ -72,3 +75,21 @@ def running():
                 server.kill()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@cache
+def shared():
+    """Return a server that runs until the tests end."""
+    context = running()
+    server = context.__enter__()
+    atexit.register(context.__exit__, None, None, None)
+    return server
+
+
+def schema(name):
+    """Return the address of a new schema on the shared server."""
+    import psycopg
+
+    with psycopg.connect(shared().address, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}")
+    return f"{shared().address}?options=-csearch_path%3D{name}"

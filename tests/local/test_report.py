@@ -70,6 +70,33 @@ def test_gradients_beyond_the_stated_sensitivity_are_clipped():
     assert 1 - 1e-8 < np.linalg.norm(sent[0] - sent[1]) <= 1 + 1e-14
 
 
+class Unbounded(NamedTuple):
+    """A loss whose gradient is infinite, or no number, for some records."""
+
+    def sensitivity(self):
+        return 1.0
+
+    def gradient_center(self, dimension):
+        return np.full(dimension, 0.5)
+
+
+implements(value, Unbounded)(lambda loss, theta, features, label: 0.0)
+
+
+@implements(gradient, Unbounded)
+def _(loss, theta, features, label, out):
+    for j in range(features.size):
+        out[j] = np.exp(features[j] * theta[j]) - label * np.exp(features[j] * theta[j])
+
+
+@pytest.mark.parametrize("record", [([1.0, 0.0], 0), ([1.0, 0.0], 1)], ids=["infinite", "no number"])
+def test_whether_a_report_is_made_does_not_depend_on_the_record(record):
+    """A gradient that is not finite counts as the centre; an error would tell the server that x₁·θ₁ is above 709."""
+    sent = cs.local.report([1000.0, 0.0], record, Unbounded(), 1.0, rng=np.random.default_rng(1))
+    noise = exact_noise.draw(np.random.default_rng(1), 2) / 2**32
+    np.testing.assert_allclose(sent, 0.5 + noise, atol=2 / 2**32)
+
+
 @pytest.mark.parametrize("c", [0.3, 1.345, 6.0])
 def test_clipping_leaves_gradients_of_our_losses_alone(c):
     """They are within half the sensitivity of the stated centre, up to rounding."""

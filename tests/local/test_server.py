@@ -13,7 +13,10 @@ import pytest
 import clipsilon as cs
 import reference
 from clipsilon.engine.streams import spawn
+from clipsilon.local import server as server_module
+from clipsilon.local.enrolment import enrolment_token
 from clipsilon.local.ledger import open_ledger
+from clipsilon.local.server import Submission
 from clipsilon.privacy.accounting import gaussian
 
 STEP = cs.schedules.Power(0.2, 0.5)
@@ -95,9 +98,9 @@ def test_theta_by_hand(opened):
 REFUSED = {
     "no report": ({"report": None}, "report must hold numbers only"),
     "text": ({"report": ["a", "b"]}, "report must hold numbers only"),
-    "too short": ({"report": [1.0]}, "report must be a vector of 2 numbers, got shape \\(1,\\)"),
-    "one number": ({"report": 1.0}, "report must be a vector of 2 numbers, got shape \\(\\)"),
-    "a table": ({"report": [[1.0, 1.0]]}, "report must be a vector of 2 numbers"),
+    "too short": ({"report": [1.0]}, "report must be a list of 2 number\\(s\\), got shape \\(1,\\)"),
+    "one number": ({"report": 1.0}, "report must be a list of 2 number\\(s\\), got shape \\(\\)"),
+    "a table": ({"report": [[1.0, 1.0]]}, "report must be a list of 2 number"),
     "nan": ({"report": [np.nan, 1.0]}, "report must be finite"),
     "infinite": ({"report": [1.0, -np.inf]}, "report must be finite"),
     "overflow": ({"report": [1.7e308, 1.0], "step": 10.0}, "report must leave θ finite"),
@@ -138,10 +141,12 @@ def test_a_resent_report_is_recognised(opened):
     with pytest.raises(cs.local.RefusalError, match="has already been applied, as number 1") as caught:
         server.apply("ann", 1.0, 0, [1.0, 1.0])
     assert (caught.value.code, caught.value.sequence) == ("applied", 1)
-    for other in ({"report": [1.0, 1.0 + 1e-15]}, {"mu": 1.5}, {"user": "bob"}):  # not the same report
-        with pytest.raises(cs.local.RefusalError) as caught:
-            server.apply(**{"user": "ann", "mu": 1.0, "version": 0, "report": [1.0, 1.0], **other})
-        assert caught.value.code == "stale"
+    others = {"repeated": [{"report": [1.0, 1.0 + 1e-15]}, {"mu": 1.5}, {"lost": 0.1}], "stale": [{"user": "bob"}]}
+    for code, changes in others.items():  # not the same report
+        for other in changes:
+            with pytest.raises(cs.local.RefusalError) as caught:
+                server.apply(**{"user": "ann", "mu": 1.0, "version": 0, "report": [1.0, 1.0], **other})
+            assert caught.value.code == code
     assert server.version == 1
 
 
@@ -157,6 +162,60 @@ def test_repeats_compose_on_request(opened):
     assert ann["epsilon"] == pytest.approx(gaussian.epsilon(math.sqrt(5), 1e-5))
     assert statement.summary()["users_with_several_reports"] == 1
     assert statement.summary()["most_mu"] == ann["mu"]
+
+
+def test_forms_of_a_name_are_one_user(opened):
+    """é as one character, and as e with an accent (NFC and NFD)."""
+    server, names = opened(), ["Jos\u00e9", "Jose\u0301"]
+    server.apply(names[1], 1.0, 0, [0.1, 0.1])
+    for name in names:
+        with pytest.raises(cs.local.RefusalError, match="has already reported"):
+            server.apply(name, 1.0, 1, [0.2, 0.1])
+        assert server.statement(1e-5).of(name)["user"] == names[0]
+    assert len({enrolment_token(b"secret", name) for name in names}) == 1
+
+
+def test_a_ticket_is_for_one_report(opened):
+    server = opened(repeats="compose", batch=4, weights="equal")
+    turn = server.turn("eve", "t")
+    sent = [Submission("eve", 1.0, 0, [0.1, k / 10], "t", turn.ticket) for k in range(3)]
+    answers = [*server.apply_many(sent[:2]), *server.apply_many(sent[:1]), *server.apply_many(sent[2:])]
+    assert [getattr(one, "code", "accepted") for one in answers] == ["accepted", "stale", "applied", "stale"]
+    assert server.turn("eve", "new") is None  # before anything leaves the device
+    server = opened(repeats="compose", batch=4, weights="equal")
+    assert server.apply_many(sent[1:2])[0].code == "stale"
+    for user in "abc":
+        server.apply(user, 1.0, 0, [0.1, 0.1])
+    turn = server.turn("eve", "new")
+    assert server.apply("eve", 1.0, 1, [0.1, 0.1], "new", turn.ticket) == 5
+
+
+def test_any_failure_in_a_transaction_stops_the_server(opened, monkeypatch):
+    """Not only one of the ledger: state and position might differ."""
+    server = opened()
+    with monkeypatch.context() as patch:
+        patch.setattr(server_module, "check_reach", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            server.apply("ann", 1.0, 0, [0.1, 0.1])
+    assert server.is_stopped
+    with pytest.raises(cs.local.LedgerError, match="division by zero"):
+        server.apply("ann", 1.0, 0, [0.1, 0.1])
+    server.reopen()
+    assert server.apply("ann", 1.0, 0, [0.1, 0.1]) == 1
+
+
+@pytest.mark.parametrize("lost", [1.001e6, 1e200, 1.7e308])
+def test_a_large_lost_budget_is_refused(opened, lost):
+    """Otherwise one stranger could make the statement fail, or state ε = ∞, which JSON does not know."""
+    server = opened(repeats="compose")
+    server.apply("ann", 1.0, 0, [0.1, 0.1])
+    with pytest.raises(ValueError, match="mu with lost must be a number from 1e-06 to 1e\\+06"):
+        server.apply("eve", 1.0, 1, [0.1, 0.1], lost=lost)
+    for version in (1, 2):
+        server.apply("eve", 1.0, version, [0.1, 0.1], lost=9.99e5)  # the most, twice
+    stated = json.loads(server.statement(1e-5).to_json(), parse_constant=pytest.fail)["each"]
+    assert stated["ann"]["mu"] == 1.0
+    assert stated["eve"]["mu"] == pytest.approx(9.99e5 * math.sqrt(2))
 
 
 def test_statement_of_single_reports(opened):
@@ -193,25 +252,47 @@ def test_turns(opened):
     assert caught.value.code == "repeated"
 
 
-def test_a_turn_survives_a_restart(opened):
-    opened(turn_seconds=3600).turn("ann", "secret")
+def test_a_ticket_survives_a_restart(opened):
+    ticket = opened(turn_seconds=3600).turn("ann", "secret").ticket
     server = opened(turn_seconds=3600)
-    assert server.turn("bob", "other") is None
-    assert server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret") == 1
-    assert opened().turn("bob", "other").version == 1  # a turn that ended with a report is over
+    for wrong in ({"token": "other"}, {"user": "bob"}, {"version": 1}, {"ticket": f"1{ticket}"}, {"ticket": "."}):
+        good = {"user": "ann", "mu": 1.0, "version": 0, "report": [1.0, 1.0], "token": "secret", "ticket": ticket}
+        with pytest.raises(cs.local.RefusalError) as caught:
+            server.apply(**{**good, **wrong})
+        assert caught.value.code == "stale"
+    assert server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret", ticket=ticket) == 1
+    assert opened().turn("bob", "other").version == 1
 
 
-def test_an_expired_turn_goes_to_the_next_user(opened):
-    server = opened(turn_seconds=1e-9)
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a list of one number: what the server takes for the time."""
+    now = [1000.0]
+    monkeypatch.setattr(server_module.time, "time", lambda: now[0])
+    return now
+
+
+def test_an_expired_turn_goes_to_the_next_user(opened, clock):
+    server = opened(turn_seconds=10)
     server.turn("ann", "secret")
+    assert server.turn_left() == 10.0
+    clock[0] += 8.0
+    assert server.turn("ann", "secret").seconds == 2.0  # asking again does not extend it
+    clock[0] += 4.0
     assert server.turn_left() == 0.0
+    assert server.turn("ann", "secret") is None  # she let it end, and others are first
     assert server.turn("bob", "other").version == 0
     with pytest.raises(cs.local.RefusalError, match="does not hold the current turn"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
     assert server.version == 0
-    assert server.apply("bob", 1.0, 0, [1.0, 1.0], token="other") == 1  # late, but no other user has asked since
-    with pytest.raises(cs.local.RefusalError, match="version must be the current one, 1, got 0"):
+    clock[0] += 12.0
+    ticket = server._places.of("bob").ticket
+    assert (
+        server.apply("bob", 1.0, 0, [1.0, 1.0], token="other", ticket=ticket) == 1
+    )  # late, but nobody else has a turn
+    with pytest.raises(cs.local.RefusalError, match="does not hold the current turn"):
         server.apply("ann", 1.0, 0, [1.0, 1.0], token="secret")
+    assert server.turn("ann", "new").version == 1
 
 
 @pytest.mark.parametrize(
@@ -247,14 +328,14 @@ def test_one_server_at_a_time(opened, tmp_path):
 
 def test_a_report_is_on_disk_when_it_is_accepted(opened):
     database = opened()._ledger._database
-    assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
-    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert database.run("PRAGMA synchronous") == [(2,)]  # FULL
+    assert database.run("PRAGMA journal_mode") == [("wal",)]
 
 
 def test_the_file_is_for_its_owner_only(opened, tmp_path):
     opened().apply("ann", 1.0, 0, [1.0, 1.0])
     files = list(tmp_path.iterdir())
-    assert len(files) == 2  # the ledger and its log
+    assert len(files) == 3  # the ledger, its log and its witness
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
@@ -266,7 +347,7 @@ def test_a_file_that_is_not_a_ledger_is_not_modified(tmp_path):
     database.close()
     for path in (text, other):
         before = path.read_bytes()
-        with pytest.raises(cs.local.LedgerError, match="a ledger"):
+        with pytest.raises(cs.local.LedgerError, match="not a (ledger|database)"):
             cs.local.Server(path, start=[0.0], step=STEP)
         assert path.read_bytes() == before
     with pytest.raises(cs.local.LedgerError, match="No such file"):
@@ -303,10 +384,10 @@ def test_a_ledger_that_cannot_be_written_stops_the_server(opened, tmp_path):
     server = opened()
     server.apply("ann", 1.0, 0, [1.0, 1.0])
     before = server.state
-    server._ledger._database.execute(
+    server._ledger._database.run(
         "CREATE TEMP TRIGGER full BEFORE INSERT ON report BEGIN SELECT RAISE(ABORT, 'disk full'); END"
     )
-    with pytest.raises(cs.local.LedgerError, match="could not be written \\(disk full\\)"):
+    with pytest.raises(cs.local.LedgerError, match="cannot be read or written \\(disk full\\), so it was closed"):
         server.apply("bob", 1.0, 1, [1.0, 1.0])
     for call in (lambda: server.apply("bob", 1.0, 1, [1.0, 1.0]), lambda: server.turn("bob", "t"), server.replay):
         with pytest.raises(cs.local.LedgerError):
@@ -318,8 +399,8 @@ def test_a_ledger_that_cannot_be_written_stops_the_server(opened, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"start": []}, "start must be a vector of at least one number"),
-        ({"start": 1.0}, "start must be a vector of 1 numbers"),
+        ({"start": []}, "start must be a list of 1 number"),
+        ({"start": 1.0}, "start must be a list of 1 number"),
         ({"start": [np.nan]}, "start must be finite"),
         ({"repeats": "ignore"}, "repeats must be one of 'refuse', 'compose', got 'ignore'"),
         ({"turn_seconds": 0}, "turn_seconds must be a number above 0"),

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import clipsilon as cs
+from clipsilon._core.http_server import Answer, Request
+from clipsilon.local import server as server_module
 from clipsilon.local import service
 
 START, STEP = [0.0, 0.5], cs.schedules.Power(0.2, 0.5)
@@ -47,12 +49,12 @@ def call(url, method, path, body=None, **more):
 
 def test_model_and_statement(server, url):
     status, content, _ = call(url, "GET", "/model")
-    assert (status, content) == (200, {"version": 0, "theta": START, "average": START})
+    assert (status, content) == (200, {"version": 0, "theta": START, "average": START, "reports": 0})
     assert call(url, "GET", "/statement?delta=1e-5")[:2][0] == 422  # nobody yet
     server.apply("ann", 1.0, 0, [0.1, 0.2])
     server.apply("bob", 2.0, 1, [0.3, -0.2])
     content = call(url, "GET", "/model")[1]
-    assert content == {"version": 2, "theta": server.theta.tolist(), "average": server.average.tolist()}
+    assert content == {"version": 2, "theta": server.theta.tolist(), "average": server.average.tolist(), "reports": 2}
     status, content, _ = call(url, "GET", "/statement?delta=1e-5")
     assert (status, content) == (200, server.statement(1e-5).summary())
     assert "ann" not in json.dumps(content)
@@ -64,9 +66,10 @@ def test_model_and_statement(server, url):
 
 def test_a_turn_and_a_report(server, url):
     status, turn, _ = call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    ticket = turn.pop("ticket")
     assert (status, turn) == (200, {"theta": START, "version": 0, "seconds": 3600})
-    sent = {"user": "ann", "token": "t", "version": 0, "mu": 1.5, "report": [0.1, -1.0 / 3.0]}
-    assert call(url, "POST", "/report", sent)[:2] == (200, {"sequence": 1})
+    sent = {"user": "ann", "token": "t", "ticket": ticket, "version": 0, "mu": 1.5, "report": [0.1, -1.0 / 3.0]}
+    assert call(url, "POST", "/report", sent)[:2] == (200, {"sequence": 1, "version": 0})
     assert server.theta.tolist() == (np.array(START) - 0.2 * np.array(sent["report"])).tolist()  # to the last bit
     status, content, _ = call(url, "POST", "/report", sent)  # the answer was lost: the same bytes again
     assert (status, content["code"], content["sequence"]) == (409, "applied", 1)
@@ -75,11 +78,12 @@ def test_a_turn_and_a_report(server, url):
     assert server.version == 1
 
 
-GOOD = {"user": "bob", "token": "t", "version": 1, "mu": 1.0, "report": [0.1, 0.2]}
+GOOD = {"user": "bob", "token": "t", "ticket": "", "version": 1, "mu": 1.0, "report": [0.1, 0.2]}
+TICKET = "the ticket"  # is replaced by bob's
 
 
 def changed(**fields):
-    return json.dumps({**GOOD, **fields}).encode()
+    return json.dumps({**GOOD, "ticket": TICKET, **fields}).encode()
 
 
 BAD = {
@@ -90,6 +94,9 @@ BAD = {
     "a number": (b"1", 400),
     "too deep": (b"[" * 3000, 400),
     "a field is missing": (json.dumps({k: v for k, v in GOOD.items() if k != "mu"}).encode(), 400),
+    "ticket is a number": (changed(ticket=1), 400),
+    "lost is a text": (changed(lost="1"), 422),
+    "lost is negative": (changed(lost=-1.0), 422),
     "a record is in it": (changed(record=[[1.0, 2.0], 1]), 400),
     "report is a text": (changed(report="0.1, 0.2"), 400),
     "report of texts": (changed(report=["0.1", "0.2"]), 400),
@@ -120,28 +127,30 @@ BAD = {
     "half a character": (changed(user="\ud800"), 422),
     "a line break": (changed(user="b\nob"), 422),
     "oversized": (changed(user="b" * 5000), 413),
-    "replayed": (json.dumps({**GOOD, "user": "ann", "version": 0}).encode(), 409),
-    "replayed at the new version": (json.dumps({**GOOD, "user": "ann"}).encode(), 409),
+    "replayed": (changed(user="ann", version=0), 409),
+    "replayed at the new version": (changed(user="ann"), 409),
     "stale": (changed(version=0), 409),
     "from the future": (changed(version=2), 409),
     "another token": (changed(token="u"), 409),
     "another user": (changed(user="eve"), 409),
+    "another ticket": (changed(ticket="1.2.3"), 409),
+    "no ticket": (changed(ticket=""), 409),
 }
 
 
 def test_refused_requests_change_nothing(server, url):
     """All while bob holds the turn, which he keeps."""
     server.apply("ann", 1.0, 0, [0.1, 0.2])
-    assert call(url, "POST", "/turn", {"user": "bob", "token": "t"})[0] == 200
+    ticket = call(url, "POST", "/turn", {"user": "bob", "token": "t"})[1]["ticket"]
     before = server.state
     for case, (body, expected) in BAD.items():
-        status, content, _ = call(url, "POST", "/report", body)
+        status, content, _ = call(url, "POST", "/report", body.replace(TICKET.encode(), ticket.encode()))
         assert status == expected, (case, content)
         assert content["error"].endswith(".")
         assert content["code"]
         assert server.state is before, case
-    assert server._ledger.budgets() == [("ann", 1.0)]
-    assert call(url, "POST", "/report", GOOD)[:2] == (200, {"sequence": 2})
+    assert server._ledger.budgets() == [("ann", 1.0, 0.0)]
+    assert call(url, "POST", "/report", {**GOOD, "ticket": ticket})[:2] == (200, {"sequence": 2, "version": 1})
 
 
 def test_bad_requests_for_turns(server, url):
@@ -160,9 +169,9 @@ def test_bad_requests_for_turns(server, url):
     assert call(url, "GET", "/nothing")[0] == 404
 
 
-def test_a_body_in_pieces_is_cut_off(server, url):
+def test_a_body_in_pieces_is_refused(server, url):
     pieces = iter([b"x" * 1000] * 5)
-    assert call(url, "POST", "/report", pieces, encode_chunked=True, headers={"Transfer-Encoding": "chunked"})[0] == 413
+    assert call(url, "POST", "/report", pieces, encode_chunked=True, headers={"Transfer-Encoding": "chunked"})[0] == 411
 
 
 def test_a_body_that_ends_early(server, url):
@@ -176,27 +185,25 @@ def test_a_body_that_ends_early(server, url):
 
 @pytest.fixture(scope="module")
 def waiting(tmp_path_factory):
-    """Return a server and its application in which bob holds the turn."""
+    """Return a server in which bob holds the turn, with the ticket."""
     path = tmp_path_factory.mktemp("fuzz") / "ledger.db"
     with cs.local.Server(path, start=START, step=STEP, turn_seconds=3600) as server:
         server.apply("ann", 1.0, 0, [0.1, 0.2])
-        server.turn("bob", "t")
-        yield server, service.application(server)
+        yield server, server.turn("bob", "t").ticket
 
 
-def post(app, path, body):
+def post(server, path, body):
     """Send one request without a socket, and return the status."""
-    received, sent = [{"type": "http.request", "body": body, "more_body": False}], []
 
-    async def receive():
-        return received.pop() if received else {"type": "http.disconnect"}
+    async def work():
+        handler = service.Service(server)
+        stop = await handler.start()
+        answer = handler.handle(Request("POST", path, "", {}, body))
+        answer = answer if isinstance(answer, Answer) else await answer
+        await stop()
+        return answer.status
 
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
-    asyncio.run(app({**scope, "http_version": "1.1", "scheme": "http"}, receive, send))
-    return sent[0]["status"]
+    return asyncio.run(work())
 
 
 anything = st.recursive(
@@ -206,29 +213,30 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_other_report_gets_through(waiting, data):
     """One field, or the whole body, is arbitrary."""
-    server, app = waiting
-    field = data.draw(st.sampled_from([*GOOD, None]))
+    server, ticket = waiting
+    good = {**GOOD, "ticket": ticket}
+    field = data.draw(st.sampled_from([*good, None]))
     if field is None:
         body = data.draw(st.binary(max_size=300) | anything.map(lambda value: json.dumps(value).encode()))
     else:
         value = data.draw(anything)
         if field in ("mu", "report"):  # these may be other numbers of the right kind
             value = data.draw(st.just(value) | st.lists(st.sampled_from([np.nan, np.inf, 1.0]), min_size=2, max_size=2))
-        body = json.dumps({**GOOD, field: value}).encode()
+        body = json.dumps({**good, field: value}).encode()
         right = (
             field == "mu" and isinstance(value, int | float) and not isinstance(value, bool) and 1e-6 <= value <= 1e6
         )
         numbers = isinstance(value, list) and len(value) == 2 and all(type(x) in (int, float) for x in value)
-        if right or value == GOOD[field] or (numbers and np.isfinite(np.array(value, dtype=float)).all()):
+        if right or value == good[field] or (numbers and np.isfinite(np.array(value, dtype=float)).all()):
             return
     before = server.state
-    assert 400 <= post(app, "/report", body) < 500
+    assert 400 <= post(server, "/report", body) < 500
     assert server.state is before
-    assert server._ledger.budgets() == [("ann", 1.0)]
+    assert server._ledger.budgets() == [("ann", 1.0, 0.0)]
 
 
 def test_other_users_are_asked_to_retry(server, url, monkeypatch):
@@ -241,24 +249,25 @@ def test_other_users_are_asked_to_retry(server, url, monkeypatch):
 
 def test_a_waiting_user_is_served_when_the_turn_ends(server, url, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 60.0)
-    call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    ticket = call(url, "POST", "/turn", {"user": "ann", "token": "t"})[1]["ticket"]
     with ThreadPoolExecutor(2) as threads:
         asked = [threads.submit(call, url, "POST", "/turn", {"user": user, "token": user}) for user in ("bob", "eve")]
-        call(url, "POST", "/report", {**GOOD, "user": "ann", "version": 0})
+        call(url, "POST", "/report", {**GOOD, "user": "ann", "version": 0, "ticket": ticket})
         while not any(one.done() for one in asked):  # exactly one of them is next
             pass
         first = 0 if asked[0].done() else 1
         assert asked[first].result()[1]["version"] == 1
         assert not asked[1 - first].done()
         user = ("bob", "eve")[first]
-        call(url, "POST", "/report", {**GOOD, "user": user, "token": user})
+        ticket = asked[first].result()[1]["ticket"]
+        call(url, "POST", "/report", {**GOOD, "user": user, "token": user, "ticket": ticket})
         assert asked[1 - first].result()[1]["version"] == 2
 
 
 def test_a_user_who_has_reported_does_not_queue(server, url, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 60.0)
     server.apply("bob", 1.0, 0, [0.1, 0.2])
-    call(url, "POST", "/turn", {"user": "ann", "token": "t"})
+    ticket = call(url, "POST", "/turn", {"user": "ann", "token": "t"})[1]["ticket"]
     arrived, turn = Event(), server.turn
     monkeypatch.setattr(server, "turn", lambda user, token: arrived.set() or turn(user, token))
     with ThreadPoolExecutor(1) as threads:
@@ -266,19 +275,21 @@ def test_a_user_who_has_reported_does_not_queue(server, url, monkeypatch):
         assert arrived.wait(60)
         assert call(url, "POST", "/turn", {"user": "bob", "token": "v"})[1]["code"] == "repeated"
         assert not waits.done()
-        call(url, "POST", "/report", {**GOOD, "user": "ann"})
+        call(url, "POST", "/report", {**GOOD, "user": "ann", "ticket": ticket})
         assert waits.result()[0] == 200
 
 
 def test_an_unused_turn_goes_to_the_next_user(tmp_path, monkeypatch):
     monkeypatch.setattr(service, "WAIT", 60.0)
+    monkeypatch.setattr(server_module, "_TRANSIT", 0.0)
     with (
         cs.local.Server(tmp_path / "l", start=START, step=STEP, turn_seconds=0.05) as server,
         service.running(server) as url,
     ):
-        assert call(url, "POST", "/turn", {"user": "ann", "token": "t"})[1]["version"] == 0
+        ticket = call(url, "POST", "/turn", {"user": "ann", "token": "t"})[1]["ticket"]
+        server.turn_seconds = 3600
         assert call(url, "POST", "/turn", {"user": "bob", "token": "u"})[1]["version"] == 0
-        late = call(url, "POST", "/report", {**GOOD, "user": "ann", "version": 0})
+        late = call(url, "POST", "/report", {**GOOD, "user": "ann", "version": 0, "ticket": ticket})
         assert (late[0], late[1]["code"]) == (409, "stale")
         assert server.version == 0
 

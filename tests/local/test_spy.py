@@ -66,7 +66,7 @@ def test_only_the_device_touches_a_record(tmp_path, wire):
         with service.running(server) as url:
             Client(url).take_part("ann", Spy((FEATURES, LABEL)), LOSS, mu=4.0)
         assert server.version == 1
-        stored = [line.encode() for line in server._ledger._database.iterdump()]
+        stored = [line.encode() for line in server._ledger._database._connection.iterdump()]
     assert set(SEEN) == {DEVICE}
     assert any(b"POST /report" in piece for piece in wire)
     secret = (*FEATURES, LABEL)
@@ -92,7 +92,17 @@ def test_nothing_but_the_device_needs_a_record(tmp_path, monkeypatch):
 
 
 def test_no_function_of_the_server_takes_a_record():
-    for name in ("ledger", "ledger.base", "ledger.sqlite", "server", "service", "statement"):
+    for name in (
+        "ledger",
+        "ledger.base",
+        "ledger.stored",
+        "ledger.chain",
+        "rounds",
+        "server",
+        "service",
+        "statement",
+        "tickets",
+    ):
         module = importlib.import_module(f"clipsilon.local.{name}")
         for _, thing in inspect.getmembers(module, lambda one: inspect.isfunction(one) or inspect.isclass(one)):
             if thing.__module__ != module.__name__:

@@ -1,8 +1,8 @@
 """What a service needs of a database that survives a crash. Each way to store one is a file beside this.
 
 All understand the same queries, with `?` for values, and the types TEXT, BIGINT, DOUBLE PRECISION and BYTEA. What a
-transaction has written is durable when its block ends. One process at a time can open a database. After a failed write
-it is closed, because only opening it again can tell what was stored.
+transaction has written is durable when its block ends. One process at a time can open a database, unless it is shared.
+After a failed write it is closed, because only opening it again can tell what was stored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Database(Protocol):
         ...
 
     def run_many(self, query: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run one query for each row of values."""
+        """Run one query, `INSERT … VALUES (…)`, for each row of values."""
         ...
 
     def transaction(self) -> AbstractContextManager[None]:

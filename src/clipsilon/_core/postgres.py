@@ -11,12 +11,17 @@ from clipsilon._core.database import Row, StorageError, closed
 from clipsilon._core.extras import needs_package
 
 _LOCK = 0x636C6970  # "clip"; held by the process that has opened a schema
+_TOGETHER = 500  # rows per query
+_TURN = _LOCK + 1  # held during a transaction of those who share it
 
 
 class PostgresDatabase:
-    """The first schema on the search path of a connection, locked for others of this class while it is open."""
+    """The first schema on the search path of a connection, locked for others of this class while it is open.
 
-    def __init__(self, address: str):
+    With `shared`, it is locked for those that do not share it, and transactions of those that do take turns.
+    """
+
+    def __init__(self, address: str, shared: bool = False):
         try:
             import psycopg
         except ImportError:
@@ -24,12 +29,15 @@ class PostgresDatabase:
         parts = urlsplit(address)
         self._name = f"postgresql://{parts.hostname or ''}{parts.path}"  # without user, password and options
         self._error: type[Exception] = psycopg.Error
+        lock = f"; SELECT pg_advisory_xact_lock({_TURN}, hashtext(current_schema()))"
+        self._begin = f"BEGIN{lock if shared else ''}"  # at once: each query waits for an answer
         try:
             self._connection: Any = psycopg.connect(address, autocommit=True)
         except psycopg.Error as problem:
             raise StorageError(f"{self._name} cannot be opened ({_first_line(problem)}).") from None
         try:
-            if not self.run("SELECT pg_try_advisory_lock(?, hashtext(current_schema()))", (_LOCK,))[0][0]:
+            lock = "pg_try_advisory_lock_shared" if shared else "pg_try_advisory_lock"
+            if not self.run(f"SELECT {lock}(?, hashtext(current_schema()))", (_LOCK,))[0][0]:
                 raise StorageError(f"{self._name} is in use: only one process at a time can open it.")
             self.run("SET synchronous_commit = on")
         except BaseException:
@@ -50,18 +58,17 @@ class PostgresDatabase:
             raise self._explained(problem) from None
 
     def run_many(self, query: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run one query for each row of values."""
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.executemany(_translated(query), rows)
-        except self._error as problem:
-            raise self._explained(problem) from None
+        """Run one `INSERT … VALUES (…)` for each row of values, many of them as one query."""
+        insert, places = query.split(" VALUES ")
+        for k in range(0, len(rows), _TOGETHER):
+            some = rows[k : k + _TOGETHER]
+            self.run(f"{insert} VALUES {', '.join([places] * len(some))}", [value for row in some for value in row])
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Make the queries of the block take effect together or not at all; if writing fails, close the connection."""
         try:
-            self.run("BEGIN")
+            self.run(self._begin)
             yield
             self.run("COMMIT")
         except StorageError as problem:

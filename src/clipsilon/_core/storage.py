@@ -20,7 +20,7 @@ def cache_folder() -> Path:
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a temporary file beside `path` and rename it: readers see the old or the new file, never a part of one.
 
-    The file is readable by its owner only.
+    The file is readable by its owner only, and on disk, under its name, when this returns.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -32,6 +32,17 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable, where the system can."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def require_writable(path: Path, argument: str) -> None:

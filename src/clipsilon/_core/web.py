@@ -16,6 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from clipsilon._core.http_server import address, listen
+
+__all__ = ["Handler", "address", "application", "listen", "read_body", "running", "serve"]
+
 Handler = Callable[[Any, Request], Awaitable[Response]]
 Refusal = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -52,21 +56,6 @@ def application(
 
     routes = [Route(path, partial(handler, context), methods=[method]) for path, handler, method in paths]
     return Starlette(routes=routes, exception_handlers=refusals, lifespan=lifespan)  # type: ignore[arg-type]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that accepts connections; port 0 picks a free one."""
-    listener = socket.create_server((host, port), backlog=1024)
-    # Connections inherit it. asyncio sets it only for sockets that name their protocol, which this one does not.
-    # Without it, each answer over a kept connection waits 40 ms for the acknowledgement of its first packet.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-def address(listener: socket.socket) -> str:
-    """Return the URL of a listening socket."""
-    host, port = listener.getsockname()[:2]
-    return f"http://{host}:{port}"
 
 
 def serve(app: Starlette, listener: socket.socket) -> None:

@@ -19,14 +19,17 @@ COMMANDS = {
     "claims": "Compare the papers' privacy claims with what holds.",
     "data": "Fetch data sets into the cache folder.",
     "demo": "Compare SGD, PCSGD and DiceSGD on two problems.",
+    "enrol": "Print the tokens with which users prove that they may report.",
     "evaluate": "Evaluate a fitted model within a privacy budget.",
     "fit": "Fit a private model to a CSV or Parquet file.",
     "ledger": "State the privacy loss of the users in a ledger.",
     "live": "Deploy a model that learns privately from what people send.",
+    "local": "Plan a collection under local privacy, by simulation.",
     "predict": "Predict the rows of a file with a fitted model.",
     "reproduce": "Reproduce the papers' figures and tables.",
     "schema": "Propose a schema for a CSV or Parquet file.",
     "serve": "Collect reports under local privacy, over HTTP.",
+    "warm-up": "Compile what fits use, before anyone waits for it.",
 }
 
 

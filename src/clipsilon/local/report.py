@@ -32,7 +32,8 @@ def report(
     """Return ∇ℓ(θ; z) + N(0, (Δ/μ)²·I) for one record z: all that leaves the device (paper 4, eq. 2).
 
     The computed gradient is clipped to the distance Δ/2 from the loss's public centre, truncated to a public grid of
-    spacing 2⁻³²·Δ/μ, and gets exact noise there.
+    spacing 2⁻³²·Δ/μ, and gets exact noise there. A gradient that is not finite is replaced by the centre: whether a
+    report is made must not depend on the record.
 
     Parameters
     ----------
@@ -89,9 +90,11 @@ def release(problem: Problem, theta: ArrayLike, mu: float, rng: Generator | None
     found = gradient_of(problem, theta, reaction)
     sensitivity, center = sensitivity_of(problem.loss), gradient_center_of(problem.loss, found.size)
     scale = float(np.nextafter(sensitivity / check_budget("mu", mu), np.inf))  # not below Δ/μ
-    if not np.isfinite(found).all():
-        raise ValueError(f"loss must have finite gradients, got {problem.loss} without; nothing has left the device.")
-    kept = exact_noise.clip_to_grid(found - center, sensitivity / 2, scale)
+    with np.errstate(all="ignore"):
+        moved = found - center
+    if not np.isfinite(moved).all():
+        moved = np.zeros_like(center)  # to refuse would tell something of the record, without noise
+    kept = exact_noise.clip_to_grid(moved, sensitivity / 2, scale)
     return np.asarray(center + exact_noise.release(kept, scale, noise))
 
 

@@ -41,10 +41,11 @@ class LocalStatement:
 
     def of(self, user: str) -> dict[str, Any]:
         """Return the statement of one user: number of reports, δ, μ and ε."""
-        if user not in self.users:
+        name = checks.person("user", user)
+        if name not in self.users:
             raise ValueError(f"user must be one who reported, got {user!r}.")
-        k = self.users.index(user)
-        about = {"user": user, "reports": int(self.reports[k]), "delta": self.each.delta}
+        k = self.users.index(name)
+        about = {"user": name, "reports": int(self.reports[k]), "delta": self.each.delta}
         return {**about, "mu": float(self.each.budgets[k]), "epsilon": float(self.each.epsilons[k])}
 
     def summary(self) -> dict[str, float]:
@@ -57,7 +58,8 @@ class LocalStatement:
         mus, epsilons = self.each.budgets.tolist(), self.each.epsilons.tolist()
         columns = zip(self.users, self.reports.tolist(), mus, epsilons, strict=True)
         each = {user: {"reports": sent, "mu": mu, "epsilon": epsilon} for user, sent, mu, epsilon in columns}
-        return json.dumps({**self.summary(), "terms": TERMS, "each": each}, indent=2, ensure_ascii=False)
+        content = {**self.summary(), "terms": TERMS, "each": each}
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
     def __str__(self) -> str:
         least, middle, most = (self.summary()[f"{name}_epsilon"] for name in ("least", "median", "most"))

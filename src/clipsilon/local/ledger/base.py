@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clipsilon._core.database import StorageError
 
-class LedgerError(ValueError):
+Array = NDArray[np.float64]
+
+
+class LedgerError(StorageError):
     """A ledger that cannot be used; its content is unchanged."""
 
 
 class Entry(NamedTuple):
-    """One applied report.
+    """One accepted report.
 
     Parameters
     ----------
@@ -23,23 +28,67 @@ class Entry(NamedTuple):
     mu : float
         The budget that the user stated for it.
     version : int
-        Version of the θ that it was computed at: the number of reports applied before it.
+        Version of the θ that it was computed at: the number of rounds closed before.
     report : array of float
         The report itself.
+    lost : float
+        √(Σμ²) of the user's earlier reports that left the device and are in no ledger.
+    round : int
+        The round that it counts in, at least `version`.
     """
 
     user: str
     mu: float
     version: int
-    report: NDArray[np.float64]
+    report: Array
+    lost: float = 0.0
+    round: int = 0
+
+
+class Closing(NamedTuple):
+    """The end of a round; some hold a snapshot, so that a restart need not begin with the first report.
+
+    Parameters
+    ----------
+    round : int
+        The number of the round, from 0.
+    sequence : int
+        The number of reports up to its end.
+    theta, average : array
+        θ and the average after it; empty without a snapshot.
+    """
+
+    round: int
+    sequence: int
+    theta: Array = np.empty(0)
+    average: Array = np.empty(0)
+
+
+Event = Entry | Closing
+
+
+class Head(NamedTuple):
+    """A place in a ledger.
+
+    Parameters
+    ----------
+    sequence, version : int
+        The numbers of reports and of closed rounds before it.
+    chain : bytes
+        The digest of all of them.
+    """
+
+    sequence: int
+    version: int
+    chain: bytes
 
 
 class Ledger(Protocol):
-    """The reports of one run in the order in which they were applied, and the turn that was given last.
+    """The reports and the closed rounds of one run, in order; each is bound to all before it by a chain of digests.
 
-    What a method has written is durable when the method returns. After a failed write the ledger refuses everything
-    with LedgerError, because only opening it again can tell what was stored. The server calls it from one thread at a
-    time.
+    A ledger has a position: what it has read or written last. It yields what others have written since, and refuses
+    what does not follow from the position. After a failed write it refuses everything with LedgerError, because only
+    opening it again can tell what was stored. The server calls it from one thread at a time.
     """
 
     @property
@@ -47,40 +96,55 @@ class Ledger(Protocol):
         """The ledger's name in error messages."""
         ...
 
-    def append(self, entry: Entry) -> None:
-        """Store a report as number `entry.version` + 1."""
+    @property
+    def key(self) -> bytes:
+        """A secret of the run, for signatures."""
         ...
 
-    def set_turn(self, version: int, user: str, token: str) -> None:
-        """Store whose turn it is, in place of the turn before.
-
-        Parameters
-        ----------
-        version : int
-            Version of the θ that was handed out.
-        user, token : str
-            Who holds the turn, and the secret that proves it.
-        """
+    @property
+    def position(self) -> Head:
+        """What was read or written last."""
         ...
 
-    def last_turn(self) -> tuple[int, str, str] | None:
-        """Return version, user and token of the turn that was stored last, None if there was none."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may write to it, too."""
         ...
 
-    def has_user(self, user: str) -> bool:
-        """Return whether the ledger holds a report of this user."""
+    def transaction(self) -> AbstractContextManager[None]:
+        """Make what the block appends durable together when it ends, or not at all; others wait."""
         ...
 
-    def budgets(self) -> list[tuple[str, float]]:
-        """Return the user and μ of each report, in order."""
+    def resume(self) -> Closing | None:
+        """Move the position from the start to the last snapshot, and return that; None if there is none."""
         ...
 
-    def entry(self, version: int) -> Entry | None:
-        """Return the report that was computed at this version of θ, None if there is none."""
+    def news(self) -> Iterator[Event]:
+        """Move the position to the end, and yield what was passed; raise LedgerError if it is damaged."""
         ...
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield all reports in order; raise LedgerError if one is missing or damaged."""
+    def append(self, events: Sequence[Event]) -> None:
+        """Store events at the position, which must be the end; within a transaction."""
+        ...
+
+    def events(self) -> Iterator[Event]:
+        """Yield everything up to the position from the start; raise LedgerError if something is missing or damaged."""
+        ...
+
+    def find(self, user: str, version: int) -> list[tuple[int, Entry]]:
+        """Return the numbers and the reports of a user that were computed at a version."""
+        ...
+
+    def spent(self, user: str) -> float:
+        """Return √(Σμ²) of a user's reports, with what they lost."""
+        ...
+
+    def require(self, known: Head) -> None:
+        """Raise LedgerError unless the ledger goes on from a head that was seen before."""
+        ...
+
+    def budgets(self, after: int = 0) -> list[tuple[str, float, float]]:
+        """Return user, μ and lost budget of a number of reports after number `after`; an empty list at the end."""
         ...
 
     def close(self) -> None:
