@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import clipsilon as cs
-from clipsilon._core import web
+from clipsilon._core import http_server
 from clipsilon.local import Client, service
+from clipsilon.local.ledger import Entry
+from clipsilon.local.tickets import Places
 
 LOSS, STEP, RECORD = cs.losses.MallowsLogistic(), cs.schedules.Power(0.2, 0.5), ([0.3, -0.7], 1)
 
@@ -43,7 +45,7 @@ def url(server):
 
 
 def entries(server):
-    return list(server._ledger.entries())
+    return [event for event in server._ledger.events() if isinstance(event, Entry)]
 
 
 def test_taking_part(server, url):
@@ -93,7 +95,7 @@ def test_a_second_report_is_refused_before_anything_leaves(server, url, monkeypa
     monkeypatch.setattr(module, "report", lambda *_: pytest.fail("a report was made"))
     for other, again in [(client, True), (Client(url), False)]:
         with pytest.raises(
-            cs.local.TurnError, match="before anything left the device: user 'ann' has already reported"
+            cs.local.TurnError, match="before a report left the device: user 'ann' has already reported"
         ):
             other.take_part("ann", RECORD, LOSS, mu=2.0, again=again)
 
@@ -102,13 +104,13 @@ def test_the_budget_of_a_late_report_is_spent(server, url, monkeypatch):
     client = Client(url)
     with monkeypatch.context() as patch:
         turn = Client._turn
-        patch.setattr(Client, "_turn", lambda self, user: (turn(self, user)[0], "a token that has passed"))
+        patch.setattr(Client, "_turn", lambda self, user: (turn(self, user)[0], "another token"))
         with pytest.raises(
             cs.local.BudgetSpentError, match="left the device, so μ = 2 is spent.*does not hold the current turn"
         ):
             client.take_part("ann", RECORD, LOSS, mu=2.0)
     assert server.version == 0
-    server._until = 0.0  # her turn is over
+    server._places = Places(overbooks=False)  # her turn is over
     with pytest.raises(ValueError, match="again must be True"):
         client.take_part("ann", RECORD, LOSS, mu=1.5)
     assert client.take_part("ann", RECORD, LOSS, mu=1.5, again=True) == (1, 2.5)  # √(2² + 1.5²) is stated
@@ -129,15 +131,15 @@ def test_taking_part_again_where_repeats_compose(tmp_path):
 
 def test_a_turn_that_may_have_expired_is_not_used(tmp_path):
     with (
-        cs.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, turn_seconds=1e-9) as server,
+        cs.local.Server(tmp_path / "l", start=[0.0, 0.5], step=STEP, turn_seconds=1e-5) as server,
         service.running(server) as url,
     ):
         client = Lossy(url)
         client.patience = 0.05
-        with pytest.raises(cs.local.NoAnswerError, match="nothing has left the device"):
+        with pytest.raises(cs.local.NoAnswerError, match="no report has left the device"):
             client.take_part("ann", RECORD, LOSS, mu=2.0)
         assert {path for path, _ in client.bodies} == {"/turn"}
-        server.turn_seconds = 3600.0
+        server.turn_seconds, server._places = 3600.0, Places(overbooks=False)
         assert client.take_part("ann", RECORD, LOSS, mu=2.0) == (1, 2.0)  # and no budget was wasted
 
 
@@ -157,12 +159,17 @@ def test_without_an_answer_the_same_report_is_sent_later(server):
 
 
 def test_without_a_server_nothing_leaves(tmp_path):
-    with web.listen("127.0.0.1", 0) as listener:
-        url = web.address(listener)
+    with http_server.listen("127.0.0.1", 0) as listener:
+        url = http_server.address(listener)
     client = Client(url, patience=0.05)
-    with pytest.raises(cs.local.NoAnswerError, match="No turn for user 'ann' within 0.05 seconds; nothing has left"):
+    with pytest.raises(
+        cs.local.NoAnswerError,
+        match="No turn for user 'ann' within 0.05 seconds \\(connection refused\\); no report has left",
+    ):
         client.take_part("ann", RECORD, LOSS, mu=2.0)
-    with pytest.raises(cs.local.NoAnswerError, match="No answer to /model"):
+    with pytest.raises(
+        cs.local.NoAnswerError, match="No answer to /model within 0.05 seconds \\(connection refused\\)"
+    ):
         client.model()
 
 
@@ -184,6 +191,8 @@ class Scripted(Client):
         ({"seconds": 60, "version": 0}, "theta must hold numbers only, got NoneType"),
         ({"seconds": 60, "version": 0, "theta": [0.0] * 3}, "theta must be a number or 2 number"),
         ({"seconds": 60, "version": 0, "theta": [0.0, 1e300]}, "theta must not hold numbers beyond"),
+        ({"seconds": 60, "version": 0, "theta": [0.0, 0.0]}, "ticket must be a string, got NoneType"),
+        ({"seconds": 60, "theta": [0.0, 0.0], "ticket": "t"}, "version must be a whole number of at least 0, got None"),
     ],
 )
 def test_a_malformed_turn_gets_no_report(turn, message):
@@ -191,11 +200,12 @@ def test_a_malformed_turn_gets_no_report(turn, message):
     with pytest.raises(ValueError, match=message):
         client.take_part("ann", RECORD, LOSS, mu=2.0)
     assert client.answers == []
+    assert client.spent("ann") == 0.0
 
 
 def test_a_server_that_keeps_answering_stale():
     """It gets a second report only on the user's request, and then the sum is stated."""
-    turn, done = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0]}), (200, {"sequence": 5})
+    turn, done = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0], "ticket": "t"}), (200, {"sequence": 5})
     stale = 409, {"code": "stale", "error": "Too late."}
     client = Scripted(turn, stale, turn, (422, {}), turn, done, turn, done)
     for again in (False, True):
@@ -209,7 +219,7 @@ def test_a_server_that_keeps_answering_stale():
 
 def test_an_answer_without_a_number_clears_nothing():
     """The report may be in the ledger: it is sent again, and earlier lost budgets are still stated."""
-    turn, stale = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0]}), (409, {"code": "stale"})
+    turn, stale = (200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0], "ticket": "t"}), (409, {"code": "stale"})
     client = Scripted(
         turn, stale, turn, (200, {"sequence": None}), (409, {"code": "applied"}), stale, turn, (200, {"sequence": 1})
     )

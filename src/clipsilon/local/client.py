@@ -1,17 +1,22 @@
 """The device's side of the service, which needs no HTTP library beyond Python's own.
 
-The device does not rely on the server for its privacy. It sends one report, and after a lost answer the same bytes
-again. A second report of the same user is a second release: it is made only on request.
+The device does not rely on the server for its privacy. It notes what it spends before a report leaves, sends one
+report, and after a lost answer the same bytes again. A second report of the same user is a second release: it is made
+only on request.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import random
 import secrets
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from threading import local
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -20,18 +25,19 @@ from numpy.typing import NDArray
 
 from clipsilon._core import checks
 from clipsilon.local.report import Record, check_budget, prepare, report
+from clipsilon.local.spending import Account, Spending, compose
 from clipsilon.problems.losses.base import Loss
 from clipsilon.problems.responses import Response
 
 Array = NDArray[np.float64]
 
-_PAUSE = 0.1  # seconds between attempts
+_PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between attempts, at first and at last
 _TIMEOUT = 15.0  # seconds for one answer; a request for a turn waits up to 2 seconds on the server
 _LARGEST_ANSWER = 2**26
 
 
 class TurnError(ValueError):
-    """The server refuses this user; nothing has left the device."""
+    """The server refuses this user; no report has left the device."""
 
 
 class BudgetSpentError(RuntimeError):
@@ -52,16 +58,19 @@ class Model(NamedTuple):
     average : array
         The mean of all θ since the start.
     version : int
-        Number of applied reports.
+        Number of closed rounds.
+    reports : int
+        Number of accepted reports.
     """
 
     theta: Array
     average: Array
     version: int
+    reports: int = 0
 
 
 class Receipt(NamedTuple):
-    """The number of an applied report, and the budget that the ledger holds for it."""
+    """The number of an accepted report, and the budget that the ledger holds for it."""
 
     sequence: int
     mu: float
@@ -72,15 +81,18 @@ class _Answer(NamedTuple):
     content: dict[str, Any]
 
 
-class _Sent(NamedTuple):
-    body: bytes
-    mu: float
+class _Kept:
+    """A connection that is closed when its thread, or its client, is gone."""
+
+    def __init__(self, connection: HTTPConnection):
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
 
 
 class Client:
-    """Take part in the service at `url`.
-
-    What a user has spent is remembered for the lifetime of the object.
+    """Take part in the service at `url`. Threads may share a client.
 
     Parameters
     ----------
@@ -88,35 +100,65 @@ class Client:
         Address of the service, http:// or https://.
     patience : float, default 60.0
         How long to retry, in seconds.
+    spending : path-like, optional
+        A file that remembers what users have spent, over restarts, and for all clients that name it. By default this
+        is remembered for the lifetime of the object.
+    limit : float, optional
+        The most that the reports of one user may compose to, √(Σμ²), over all services that share the file. By default
+        there is no limit.
+    enrolment : str, optional
+        The user's enrolment token, where the service asks for one.
     """
 
-    def __init__(self, url: str, patience: float = 60.0):
+    def __init__(
+        self,
+        url: str,
+        patience: float = 60.0,
+        *,
+        spending: str | os.PathLike[str] | None = None,
+        limit: float | None = None,
+        enrolment: str | None = None,
+    ):
         self.patience = checks.positive("patience", patience)
         parts = urlsplit(str(url))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url must begin with http:// or https:// and name a host, got {url!r}.")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port, self._root = parts.hostname, parts.port, parts.path.rstrip("/")
-        self._done: set[str] = set()  # users who released a report
-        self._lost: dict[str, float] = {}  # μ of each user's refused reports, which is in no ledger
-        self._sent: dict[str, _Sent] = {}  # reports without an answer
+        port = "" if self._port in (None, self._kind.default_port) else f":{self._port}"
+        self._url = f"{parts.scheme}://{self._host}{port}{self._root}"  # one name for each service
+        self._headers = {} if enrolment is None else {"Authorization": f"Bearer {enrolment}"}
+        self._limit = math.inf if limit is None else checks.positive("limit", limit)
+        self._spending = Spending(None if spending is None else Path(spending))
+        self._own = local()  # of each thread: its connection, and why its last request had no answer
 
     def model(self) -> Model:
-        """Return θ, the average and their version, as published."""
+        """Return θ, the average, their version and the number of reports, as published."""
         content = self._get("/model")
         theta, average = (checks.floats(name, content.get(name)) for name in ("theta", "average"))
-        return Model(theta, average, checks.integer("version", content.get("version"), least=0))
+        numbers = (checks.integer(name, content.get(name), least=0) for name in ("version", "reports"))
+        return Model(theta, average, *numbers)
+
+    def task(self) -> dict[str, Any]:
+        """Return what the service says about its loss, its rounds and its users."""
+        return self._get("/task")
 
     def statement(self, delta: float) -> dict[str, float]:
         """Return the summary of the privacy statement of all users at δ."""
         return self._get(f"/statement?delta={quote(repr(float(delta)))}")
+
+    def spent(self, user: str) -> float:
+        """Return √(Σμ²) of all reports of a user that may have left the device."""
+        with self._spending.account(user) as account:
+            return account.spent
 
     def take_part(
         self, user: str, record: Record, loss: Loss, mu: float, response: Response | None = None, again: bool = False
     ) -> Receipt:
         """Fetch θ, let the record react to it, and send one report.
 
-        The stated budget includes earlier reports that left the device but are in no ledger: √(Σμ²).
+        What it spends is noted before the report leaves. The stated budget includes earlier reports that left the
+        device but are in no ledger: √(Σμ²).
 
         Parameters
         ----------
@@ -141,24 +183,47 @@ class Client:
         Raises
         ------
         TurnError
-            If the server refuses the user; nothing has left the device.
+            If the server refuses the user; no report has left the device.
         BudgetSpentError
             If the report was refused: its budget is spent.
         NoAnswerError
             If there was no answer in time. If a report was sent, the next call sends the same one again.
         """
         checks.instance("user", user, str)
-        if user not in self._sent:
-            if user in self._done and not again:
-                raise ValueError(f"again must be True for a second release of user {user!r}, got {again!r}.")
-            total = math.hypot(check_budget("mu", mu), self._lost.get(user, 0.0))
+        with self._spending.account(user) as account:
+            body, stated = self._pending(user, account), account.mu
+        if not body:
+            self._check_spending(user, account, check_budget("mu", mu), again)
             prepare(record, loss, response)  # refuses a wrong record before a turn is requested
             turn, token = self._turn(user)
             theta: Any = turn.get("theta")
             values = report(theta, record, loss, mu, response).tolist()
-            content = {"user": user, "token": token, "version": turn.get("version"), "mu": total, "report": values}
-            self._sent[user] = _Sent(json.dumps(content).encode(), total)
-        return self._deliver(user)
+            content = {"user": user, "token": token, **_signed(turn)}
+            with self._spending.account(user) as account:
+                body = self._pending(user, account)  # another process may have been faster; ours has not left
+                if not body:
+                    self._check_spending(user, account, mu, again)
+                    lost = {"lost": account.lost[self._url]} if self._url in account.lost else {}
+                    body = json.dumps({**content, "mu": float(mu), "report": values, **lost})
+                    account.charge(mu, body, self._url)
+                stated = account.mu
+        return self._deliver(user, body, stated)
+
+    def _pending(self, user: str, account: Account) -> str:
+        """Return the report of a user that is still to be answered, empty if there is none."""
+        if account.pending and account.url != self._url:
+            raise ValueError(
+                f"url must be {account.url} until the report of user {user!r} is answered, got {self._url}."
+            )
+        return account.pending
+
+    def _check_spending(self, user: str, account: Account, mu: float, again: bool) -> None:
+        """Raise ValueError if another report was not asked for, or would pass the limit."""
+        if account.spent > 0.0 and not again:
+            raise ValueError(f"again must be True for a second release of user {user!r}, got {again!r}.")
+        total = compose(account.spent, mu)
+        if total > self._limit:
+            raise ValueError(f"mu must keep user {user!r} within the limit of {self._limit:g}, got {total:g} in total.")
 
     def _turn(self, user: str) -> tuple[dict[str, Any], str]:
         """Return a turn that certainly still holds: its time counts from before the request."""
@@ -169,42 +234,49 @@ class Client:
             if answer is None:
                 continue
             if answer.status != 200:
-                raise TurnError(f"The server refused user {user!r} before anything left the device: {_reason(answer)}")
-            if time.monotonic() < requested + checks.positive("seconds", answer.content.get("seconds")):
+                raise TurnError(f"The server refused user {user!r} before a report left the device: {_reason(answer)}")
+            if time.monotonic() < requested + checks.nonnegative("seconds", answer.content.get("seconds")):
                 return answer.content, token
-        raise NoAnswerError(f"No turn for user {user!r} within {self.patience:g} seconds; nothing has left the device.")
+            self._own.trouble = "turns end before they arrive"
+        raise NoAnswerError(
+            f"No turn for user {user!r} within {self.patience:g} seconds{self._why()}; no report has left the device."
+        )
 
-    def _deliver(self, user: str) -> Receipt:
+    def _deliver(self, user: str, body: str, mu: float) -> Receipt:
         """Send the pending report, the same bytes each time, until there is an answer."""
-        body, mu = self._sent[user]
-        self._done.add(user)
         for _ in self._attempts():
-            answer = self._request("POST", "/report", body)
+            answer = self._request("POST", "/report", body.encode())
             if answer is None:
                 continue
             if answer.status == 200 or answer.content.get("code") == "applied":
                 # Checked before anything is cleared: after a malformed answer, the same report can be sent again.
                 sequence = checks.count("sequence", answer.content.get("sequence"))
-                del self._sent[user]
-                self._lost.pop(user, None)
+                with self._spending.account(user) as account:
+                    account.settle(body, used=True)
                 return Receipt(sequence, mu)
-            del self._sent[user]
-            self._lost[user] = mu
+            with self._spending.account(user) as account:
+                account.settle(body, used=False)
             raise BudgetSpentError(
                 f"The report of user {user!r} left the device, so μ = {mu:g} is spent, but it was refused: "
                 f"{_reason(answer)} Pass again=True to send another report; the stated budget will cover both."
             )
         raise NoAnswerError(
-            f"The report of user {user!r} was sent, and there was no answer within {self.patience:g} seconds; "
-            "it may have been applied. Call take_part again to send the same one."
+            f"The report of user {user!r} was sent, and there was no answer within {self.patience:g} seconds"
+            f"{self._why()}; it may have been applied. Call take_part again to send the same one."
         )
 
     def _attempts(self) -> Iterator[None]:
-        end = time.monotonic() + self.patience
+        end, pause = time.monotonic() + self.patience, _PAUSE
         yield
-        while time.monotonic() < end:
-            time.sleep(_PAUSE)
+        while (left := end - time.monotonic()) > 0.0:
+            time.sleep(min(left, pause * random.uniform(0.5, 1.0)))  # devices do not come back all at once
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
             yield
+
+    def _why(self) -> str:
+        """Return why the last request of this thread had no answer, in brackets."""
+        trouble = getattr(self._own, "trouble", "")
+        return f" ({trouble})" if trouble else ""
 
     def _get(self, path: str) -> dict[str, Any]:
         for _ in self._attempts():
@@ -213,20 +285,52 @@ class Client:
                 if answer.status != 200:
                     raise ValueError(f"The server refused {path}: {_reason(answer)}")
                 return answer.content
-        raise NoAnswerError(f"No answer to {path} within {self.patience:g} seconds.")
+        raise NoAnswerError(f"No answer to {path} within {self.patience:g} seconds{self._why()}.")
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> _Answer | None:
         """Send one request; return None if the answer is missing or incomplete, or the server is not ready."""
-        connection = self._kind(self._host, self._port, timeout=_TIMEOUT)
+        kept: _Kept | None = getattr(self._own, "kept", None)
+        answer = None if kept is None else self._exchange(kept.connection, method, path, body)
+        if answer is None:  # the server may have closed a kept connection
+            answer = self._exchange(self._kind(self._host, self._port, timeout=_TIMEOUT), method, path, body)
+        if answer is None or (answer.status < 500 and answer.status != 429):
+            return answer
+        self._own.trouble = _reason(answer).rstrip(".")
+        return None
+
+    def _exchange(self, connection: HTTPConnection, method: str, path: str, body: bytes | None) -> _Answer | None:
+        """Return the answer to one request, and keep the connection; note why if there is none."""
         try:
-            connection.request(method, self._root + path, body)
+            connection.request(method, self._root + path, body, self._headers)
             answer = connection.getresponse()
             content = json.loads(answer.read(_LARGEST_ANSWER))
-        except (OSError, HTTPException, ValueError):
-            return None
-        finally:
+            if not isinstance(content, dict):
+                raise ValueError("the answer is not a JSON object")
+        except (OSError, HTTPException, ValueError) as problem:
+            self._own.trouble = _described(problem)
+            self._own.kept = None
             connection.close()
-        return _Answer(answer.status, content) if isinstance(content, dict) and answer.status < 500 else None
+            return None
+        if answer.will_close:
+            self._own.kept = None
+            connection.close()
+        elif getattr(self._own, "kept", None) is None:
+            self._own.kept = _Kept(connection)
+        return _Answer(answer.status, content)
+
+
+def _signed(turn: dict[str, Any]) -> dict[str, Any]:
+    """Return the ticket and the version of a turn, without which a report would be spent in vain."""
+    ticket = turn.get("ticket")
+    if not isinstance(ticket, str):
+        raise ValueError(f"ticket must be a string, got {type(ticket).__name__}; no report has left the device.")
+    return {"ticket": ticket, "version": checks.integer("version", turn.get("version"), least=0)}
+
+
+def _described(problem: Exception) -> str:
+    """Return why there was no answer, in a few words."""
+    words = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+    return (words or type(problem).__name__)[:1].lower() + (words or type(problem).__name__)[1:200]
 
 
 def _reason(answer: _Answer) -> str:
