@@ -17,15 +17,19 @@ FLAGS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
+    "--disable-background-networking",
     "--remote-debugging-pipe",
 )
 TIMEOUT = 60  # seconds
 
 
 class Browser:
-    """One tab. `errors` collects errors and warnings of the console, `requests` the addresses of all requests."""
+    """One tab at first. `errors` collects errors and warnings of the console, `requests` the addresses of all requests.
 
-    def __init__(self):
+    `profile` is the folder that the browser keeps its data in, by default one that is deleted in the end.
+    """
+
+    def __init__(self, profile=None):
         found = next(filter(None, map(shutil.which, NAMES)), None)
         assert found, f"These tests need a browser: install one of {', '.join(NAMES)}."
         self.errors, self.requests, self._number = [], [], 0
@@ -38,7 +42,7 @@ class Browser:
             os.dup2(ours, 4)
 
         self._process = subprocess.Popen(
-            [found, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"],
+            [found, *FLAGS, f"--user-data-dir={profile or self._profile.name}", "about:blank"],
             preexec_fn=connect,
             pass_fds=(3, 4),
             stdout=subprocess.DEVNULL,
@@ -48,9 +52,7 @@ class Browser:
         os.close(ours)
         self._rest, self._session = b"", None
         target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
+        self.tabs = [self._attach(target["targetId"])]
 
     def __enter__(self):
         return self
@@ -61,6 +63,20 @@ class Browser:
         os.close(self._in)
         os.close(self._out)
         self._profile.cleanup()
+
+    def _attach(self, target):
+        self._session = None
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+        return self._session
+
+    def use(self, number):
+        """Direct all further commands to a tab, which is opened if it is the next one."""
+        self._session = None
+        if number == len(self.tabs):
+            self.tabs.append(self._attach(self.call("Target.createTarget", url="about:blank")["targetId"]))
+        self._session = self.tabs[number]
 
     def call(self, method, **parameters):
         """Send a command of the protocol and return its result."""
@@ -117,10 +133,14 @@ class Browser:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def press(self, key):
-        """Press and release a key."""
+    def press(self, key, **about):
+        """Press and release a key; `about` are further fields of the protocol."""
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **about)
+
+    def type(self, text):
+        """Enter text where the focus is."""
+        self.call("Input.insertText", text=text)
 
     def move(self, x, y):
         """Move the mouse to a point of the window."""
