@@ -5,8 +5,11 @@ import io
 
 import pytest
 
+import clipsilon as cs
 import made_up
 from browser import Browser
+from clipsilon.local.study import make_study
+from clipsilon.report.simulation_page import write_simulation_page
 from clipsilon.reproduce import runner
 from clipsilon.reproduce.laboratory import Laboratory
 
@@ -50,6 +53,20 @@ def test_every_figure_is_drawn_and_nothing_sticks_out(browser, report, width, da
         "[...document.querySelectorAll('figure svg[viewBox]')].map(svg => svg.getBoundingClientRect().right)"
     )
     assert max(widths) <= width
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_about_a_simulated_crowd(browser, tmp_path, width):
+    crowd = cs.local.Crowd(2000, dimension=2)
+    step = cs.schedules.Constant(0.01)
+    study = make_study(crowd, cs.local.Averaging(), [5, 10], lambda batch: step, replicates=2, seed=0)
+    write_simulation_page(tmp_path / "page.html", study)
+    browser.open(tmp_path / "page.html", width)
+    assert browser.errors == []
+    assert browser.requests == [(tmp_path / "page.html").as_uri()]
+    lines = "[...document.querySelectorAll('figure svg[viewBox]')].map(svg => svg.querySelectorAll('.line').length)"
+    assert browser.run(lines) == [4, 2, 2]
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_errors_would_be_seen(browser, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -34,7 +35,7 @@ def bernoulli(records: int, p: float, scale: float = 1.0, seed: int = 0) -> Arra
     return np.where(draws < checks.fraction("p", p), checks.number("scale", scale), 0.0)
 
 
-def linear(records: int, dimension: int, noise: float = 2.0, seed: int = 0) -> tuple[Array, Array]:
+def linear(records: int, dimension: int, noise: float = 2.0, seed: int | Generator = 0) -> tuple[Array, Array]:
     """Draw features x = (1, z) with z ~ N(0, I) and labels ⟨x, 1⟩ + N(0, noise²) (paper 4, section 5.1).
 
     Parameters
@@ -45,8 +46,8 @@ def linear(records: int, dimension: int, noise: float = 2.0, seed: int = 0) -> t
         The length of z.
     noise : float, default 2
         The standard deviation of the labels around ⟨x, 1⟩.
-    seed : int, default 0
-        The seed of the generator.
+    seed : int or Generator, default 0
+        The seed of the generator, or the generator itself.
 
     Returns
     -------
@@ -60,7 +61,7 @@ def linear(records: int, dimension: int, noise: float = 2.0, seed: int = 0) -> t
     return features, features.sum(axis=1) + checks.nonnegative("noise", noise) * rng.standard_normal(len(features))
 
 
-def logistic(records: int, dimension: int, seed: int = 0) -> tuple[Array, Array]:
+def logistic(records: int, dimension: int, seed: int | Generator = 0) -> tuple[Array, Array]:
     """Draw features x = (1, z) with z ~ N(0, I) and labels 1 with probability 1/(1 + exp(−⟨x, 1⟩)).
 
     This is the logistic data of paper 4, section 5.2.
@@ -71,8 +72,8 @@ def logistic(records: int, dimension: int, seed: int = 0) -> tuple[Array, Array]
         The number of records.
     dimension : int
         The length of z.
-    seed : int, default 0
-        The seed of the generator.
+    seed : int or Generator, default 0
+        The seed of the generator, or the generator itself.
 
     Returns
     -------

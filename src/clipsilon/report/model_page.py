@@ -20,11 +20,10 @@ from clipsilon.estimators.noise_spread import RUNS, noise_margins
 from clipsilon.estimators.total import TotalPrivacy, total_privacy
 from clipsilon.privacy.statement import Statement, format_epsilon, neighbours
 from clipsilon.privacy.warning import UNITS, PrivacyWarning
-from clipsilon.report.charts import Array, Cell, Chart, Table
-from clipsilon.report.drawing import draw, render
-from clipsilon.report.files import chart_rows, table_rows, to_csv
+from clipsilon.report.charts import Array, Cell, Table
+from clipsilon.report.embedding import embedded_figure, embedded_sheet
 from clipsilon.report.ownership import check_page
-from clipsilon.report.page import chart_data, chart_figure, element, embedded, frame, table_sheet, wrap
+from clipsilon.report.page import element, frame, wrap
 from clipsilon.report.quality_charts import quality_charts
 from clipsilon.report.sections import contents, footer, header
 from clipsilon.report.text import readable
@@ -152,7 +151,7 @@ def _learnt(about: _Subject) -> list[str]:
     words = "Coefficients are per unit of the scaled column; `per unit` is per unit of the column itself. "
     return [
         element("p", (words if scaled else "") + (_NOISE if margins is not None else _NO_NOISE)),
-        *(_sheet(f"coefficients-{k}", table) for k, table in enumerate(tables, start=1)),
+        *(embedded_sheet(f"coefficients-{k}", table) for k, table in enumerate(tables, start=1)),
     ]
 
 
@@ -220,26 +219,13 @@ def _quality(scores: PrivateScores | None) -> list[str]:
         rows.append([NAMES[name], value, _interval(low, high)])
     title = f"Evaluated privately on {scores.statement.size}"
     table = Table(title, ["", "estimate", "95 % interval"], rows)
-    charts = "".join(_figure(name, chart) for name, chart in quality_charts(scores).items())
+    charts = "".join(embedded_figure(name, chart) for name, chart in quality_charts(scores).items())
     positive = f" The positive class is {scores.positive}." if scores.positive else ""
     return [
         element("p", f"{INTERVALS} A dash: the noise hides the figure.{positive}"),
-        _sheet("quality", table),
+        embedded_sheet("quality", table),
         wrap("div", charts, class_="figures many") if charts else "",
     ]
-
-
-def _figure(name: str, chart: Chart) -> str:
-    """Return a chart with its files inside the page."""
-    files = {
-        "svg": embedded(render(draw(chart), ".svg"), "image/svg+xml"),
-        "csv": embedded(to_csv(chart_rows(chart)).encode(), "text/csv"),
-    }
-    return chart_data(name, chart) + chart_figure(name, chart, element("span", chart.title), files)
-
-
-def _sheet(name: str, table: Table) -> str:
-    return table_sheet(name, table, embedded(to_csv(table_rows(table)).encode(), "text/csv"))
 
 
 # -- privacy --------------------------------------------------------------------------------------------------------
