@@ -74,6 +74,19 @@ def test_evaluate_prints_figures_and_what_both_spend(data):
     assert found["people"] == 4000
 
 
+def test_evaluate_the_auc_alone(data, content):
+    model, page = data.parent / "model.json", data.parent / "page.html"
+    model.write_text(content)
+    done = run("evaluate", model, data, "--epsilon", 0.5, "--figures", "auc", "--report", page)
+    assert done.exit_code == 0
+    assert re.search(r"AUC +│ 0\.\d+ +│ 0\.\d+ to [01]\.?\d*", done.output), done.output
+    assert "accuracy" not in done.output
+    assert "Three sums over triples of people with Laplace noise: ε = 0.5 with δ = 0." in done.output
+    assert "AUC" in page.read_text("utf-8")
+    other = run("evaluate", model, data, "--epsilon", 0.5, "--figures", "roc")
+    assert "'roc' is not one of 'all', 'auc'" in other.stderr
+
+
 def test_evaluate_numbers_and_groups(data):
     frame = pd.read_csv(data).assign(person=[f"p{k // 4}" for k in range(4000)])
     frame.to_csv(data.parent / "people.csv", index=False)

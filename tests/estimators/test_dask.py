@@ -400,7 +400,7 @@ class UnknownToWorkers(NamedTuple):
     """A loss that arrived at a worker without its functions."""
 
 
-NO_GRID = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0)
+NO_GRID = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0, None)
 
 
 def test_parts_that_workers_do_not_know_are_refused():

@@ -32,6 +32,13 @@ if TYPE_CHECKING:  # scikit-learn is slow to import, and the help does not need 
 @click.option("--target", help="Column with the truth; default: the model's target.")
 @click.option("--epsilon", type=float, required=True, help="ε of this evaluation.")
 @click.option("--delta", type=float, default=1e-5, show_default=True, help="δ of this evaluation.")
+@click.option(
+    "--figures",
+    type=click.Choice(["all", "auc"]),
+    default="all",
+    show_default=True,
+    help="What to release; the AUC alone has a narrower interval if one of two classes is rare.",
+)
 @group_option
 @click.option("--held-out", is_flag=True, help="State that nobody in FILE is among those who trained the model.")
 @click.option("--seed", type=int, help="Seed that makes the evaluation repeatable; not for release.")
@@ -86,6 +93,7 @@ def evaluate_file(
     target: str | None,
     epsilon: float,
     delta: float,
+    figures: str,
     group: str | None,
     held_out: bool,
     seed: int | None,
@@ -101,6 +109,8 @@ def evaluate_file(
         Columns with the truth (None for the model's target) and with the person of each row.
     epsilon, delta : float
         The budget.
+    figures : {"all", "auc"}
+        What the budget is spent on.
     held_out : bool
         Whether nobody in the table is among those who trained the model.
     seed : int or None
@@ -130,6 +140,7 @@ def evaluate_file(
             labels,
             epsilon,
             delta,
+            figures=figures,
             groups=people,
             held_out=held_out,
             random_state=seed,

@@ -28,9 +28,11 @@ from clipsilon.estimators.evaluation.people import count_people
 from clipsilon.estimators.evaluation.predictions import Scored, score_rows
 from clipsilon.estimators.evaluation.ratios import Array, Counts, Figure, ratio
 from clipsilon.estimators.evaluation.result import PrivateScores
+from clipsilon.estimators.evaluation.triples import draw_triples, estimate_area
 from clipsilon.estimators.people import hash_people
 from clipsilon.estimators.seen_rows import compute_digests, count_seen, identify_rows
 from clipsilon.privacy.accounting import gaussian, profiles
+from clipsilon.privacy.accounting.profiles import Profile
 from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate
 from clipsilon.privacy.statement import SEEDED, Statement, about_seed
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 _GRID_SHARE = 1 / 8  # of μ², for choosing the bins
 _MOST_NOISE = 2**16  # standard deviation, in units of one person
 _RULE = "private evaluation"
+_FIGURES = dict.fromkeys(("all", "auc"))
+_TWO_CLASSES = "binary", "ranking"  # kinds of models that have an AUC
 
 
 class _Binned(NamedTuple):
@@ -63,6 +67,7 @@ def private_scores(
     epsilon: float,
     delta: float = 1e-5,
     *,
+    figures: str = "all",
     groups: Column | None = None,
     held_out: bool = False,
     adjacency: str | None = None,
@@ -80,6 +85,9 @@ def private_scores(
         The rows to evaluate it on, and their targets.
     epsilon, delta : float
         The budget of this evaluation.
+    figures : {"all", "auc"}, default "all"
+        "auc" spends the whole budget on the AUC of a model with two classes, whose interval is then narrower: far
+        narrower if one class is rare. This needs no δ, but a public number of people: not "add-remove".
     groups : array-like, optional
         The person of each row, who is protected with all their rows. Everybody counts the same: the rows of a person
         share one unit of weight. None if each row is another person.
@@ -121,24 +129,33 @@ def private_scores(
     True
     """
     mu = gaussian.largest_mu(checks.positive("epsilon", epsilon), checks.open_fraction("delta", delta))
+    checks.choice("figures", figures, _FIGURES)
     checks.flag("held_out", held_out)
     adjacency = _stated_adjacency(model) if adjacency is None else adjacency
     checks.choice("adjacency", adjacency, ADJACENCIES)
     noise = spawn(seed_from(random_state), 1)[0].noise
     if held_out:
         _check_training_rows(model, X, groups)
-    scored = score_rows(model, X, y, target_range)
+    alone = figures == "auc"
+    amount = _epsilon_each(epsilon, adjacency) if alone else _noise_std(mu, adjacency)
+    scored = score_rows(model, X, y, target_range, grids.FINE if alone else grids.COARSE)
+    if alone and scored.kind not in _TWO_CLASSES:
+        raise ValueError("figures must be 'all' unless the model has two classes, got 'auc'.")
     people, rows_of = count_people(groups, len(scored.cells))
-    std, hidden = _noise_std(mu, adjacency), adjacency == "add-remove"
-    statement = _state(mu, 0 if hidden else people, delta, adjacency, groups is not None)
+    hidden = adjacency == "add-remove"
+    spent = _spend_laplace(epsilon) if alone else _spend_gaussian(mu)
+    statement = _state(spent, 0 if hidden else people, delta, adjacency, groups is not None)
     statement = about_seed(statement, random_state is not None)
     charge_to(budget, statement, lambda key: _identify(X, key))
-    binned = _count(scored, rows_of, None if hidden else people, std, noise)
+    if random_state is not None:
+        warnings.warn(f"{SEEDED} Nothing is certified of this evaluation.", PrivacyWarning, stacklevel=2)
+    if alone:
+        area_alone = estimate_area(draw_triples(scored, rows_of, people, amount, noise))
+        return PrivateScores({"roc_auc": area_alone}, None, None, scored.positive, people, held_out, statement)
+    binned = _count(scored, rows_of, None if hidden else people, amount, noise)
     if hidden:
         people = max(1, round(float(binned.noisy.counts.sum())))
         statement = replace(statement, records=people)
-    if random_state is not None:
-        warnings.warn(f"{SEEDED} Nothing is certified of this evaluation.", PrivacyWarning, stacklevel=2)
     warn_about_delta(delta, people, unit=statement.unit)
     return _summarize(scored, binned, people, held_out, statement)
 
@@ -170,6 +187,19 @@ def _noise_std(mu: float, adjacency: str) -> float:
     return std
 
 
+def _epsilon_each(epsilon: float, adjacency: str) -> float:
+    """Return the ε of the noise on sums over triples: replacing a person is zeroing out one and adding another."""
+    if adjacency == "add-remove":
+        raise ValueError(
+            "adjacency must be 'zero-out' or 'replace-one' for figures 'auc', whose noise depends on the number of "
+            "people, got 'add-remove'."
+        )
+    each = epsilon / 2 if adjacency == "replace-one" else epsilon
+    if each * _MOST_NOISE < 1:
+        raise ValueError(f"epsilon must be large enough for noise of at most {_MOST_NOISE} people, got {1 / each:.3g}.")
+    return each
+
+
 def _count(scored: Scored, rows_of: Integers, people: int | None, std: float, rng: Generator) -> _Binned:
     """Count each outcome in cells by a first histogram, and by a second one in bins that the first has chosen."""
     classes = 1 if scored.kind == "numbers" else 2
@@ -191,7 +221,7 @@ def _count(scored: Scored, rows_of: Integers, people: int | None, std: float, rn
 def _summarize(scored: Scored, binned: _Binned, people: int, held_out: bool, statement: Statement) -> PrivateScores:
     """Compute everything else from the noisy counts."""
     noisy, edges = binned.noisy, binned.edges
-    two = scored.kind in ("binary", "ranking")
+    two = scored.kind in _TWO_CLASSES
     calibrated = None
     if scored.kind == "binary":
         calibrated = calibration_curve(noisy, expit(grids.score_at(grids.spread(edges))).mean(axis=1))
@@ -253,22 +283,41 @@ def _number_figures(binned: _Binned, width: float) -> dict[str, Figure]:
     }
 
 
-def _state(mu: float, people: int, delta: float, adjacency: str, grouped: bool) -> Statement:
+class _Spent(NamedTuple):
+    """What an evaluation spends, on how many histograms or sums, the reason, and what it covers."""
+
+    profile: Profile
+    steps: int
+    reason: str
+    covers: str
+
+
+def _spend_gaussian(mu: float) -> _Spent:
+    reason = f"Two noisy histograms of the scores: Gaussian differential privacy with μ = {mu:.4g}."
+    return _Spent(profiles.gaussian(mu), 2, reason, "The figures and curves are")
+
+
+def _spend_laplace(epsilon: float) -> _Spent:
+    reason = f"Three sums over triples of people with Laplace noise: ε = {epsilon:.4g} with δ = 0."
+    return _Spent(profiles.add(profiles.gaussian(0.0), epsilon), 3, reason, "The AUC and its interval are")
+
+
+def _state(spent: _Spent, people: int, delta: float, adjacency: str, grouped: bool) -> Statement:
     whose = (
         "Each person has one unit of weight, which their rows share: all rows of a person are protected together."
         if grouped
         else "Each row is one person's: whoever has several rows is not covered without groups."
     )
     reasons = (
-        f"Two noisy histograms of the scores: Gaussian differential privacy with μ = {mu:.4g}.",
+        spent.reason,
         whose,
         _ABOUT_SIZE[adjacency],
-        "The figures and curves are covered, and anything computed from them. The model has a statement of its own.",
+        f"{spent.covers} covered, and anything computed from them. The model has a statement of its own.",
         "One evaluation is covered: each further one on the same people is a release of its own.",
     )
-    certificate = Certificate(profiles.gaussian(mu), reasons)
-    certified, unit = certificate.epsilon(delta), "person" if grouped else "record"
-    return Statement(_RULE, people, 2, delta, adjacency, certified, None, None, reasons, certificate, unit=unit)
+    certificate = Certificate(spent.profile, reasons)
+    about = people, spent.steps, delta, adjacency, certificate.epsilon(delta)
+    return Statement(_RULE, *about, None, None, reasons, certificate, unit="person" if grouped else "record")
 
 
 _ABOUT_SIZE = {

@@ -1,11 +1,14 @@
 """Public cells for scores and errors, and bins of cells that follow noisy counts.
 
 Cells are fixed before anything is seen: 256 steps of 1/16 in the log-odds from −8 to 8, or of the square root of an
-error's share of the range. Half of the bins have equal numbers of people, as far as the noise lets this be known, and
-half have equal width, so that neither many people nor a long distance are in one bin.
+error's share of the range. The AUC alone needs no noise per cell, so there 2^16 steps of 1/256 are used. Half of the
+bins have equal numbers of people, as far as the noise lets this be known, and half have equal width, so that neither
+many people nor a long distance are in one bin.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +28,28 @@ _LEAST_LEVELS, _MOST_LEVELS = 3, 7
 _FINENESS = 7.0  # of bins: 4^levels, for one person
 
 
-def locate_scores(scores: Array) -> Array:
-    """Return the position of each log-odds, between 0 and `CELLS`; those beyond ±8 count as ±8."""
-    return np.asarray(np.clip(scores * _STEPS + ZERO, 0.0, CELLS))
+class Grid(NamedTuple):
+    """Cells of equal size around log-odds of 0; scores beyond them count as in the first or the last.
+
+    Parameters
+    ----------
+    cells : int
+        The number of cells.
+    steps : int
+        Cells per unit of log-odds.
+    """
+
+    cells: int
+    steps: int
+
+
+COARSE = Grid(CELLS, _STEPS)
+FINE = Grid(2**16, 2**8)
+
+
+def locate_scores(scores: Array, grid: Grid = COARSE) -> Array:
+    """Return the position of each log-odds, between 0 and the number of cells."""
+    return np.asarray(np.clip(scores * grid.steps + grid.cells / 2, 0.0, grid.cells))
 
 
 def locate_errors(errors: Array) -> Array:
@@ -35,14 +57,28 @@ def locate_errors(errors: Array) -> Array:
     return np.asarray(np.sqrt(np.clip(errors, 0.0, 1.0)) * CELLS)
 
 
-def to_cells(positions: Array) -> Integers:
+def to_cells(positions: Array, cells: int = CELLS) -> Integers:
     """Return the cell of each position; a cell includes its upper end, as the negative class includes 0."""
-    return np.asarray(np.clip(np.ceil(positions) - 1, 0, CELLS - 1), dtype=np.int64)
+    return np.asarray(np.clip(np.ceil(positions) - 1, 0, cells - 1), dtype=np.int64)
 
 
-def are_at_edges(positions: Array, distance: float) -> NDArray[np.bool_]:
-    """Return which positions are within a distance of an edge between two cells."""
-    edges = np.clip(np.rint(positions), 1, CELLS - 1)
+def are_at_edges(positions: Array, distance: float, cells: int = CELLS) -> NDArray[np.bool_]:
+    """Return which positions are close to an edge between two cells.
+
+    Parameters
+    ----------
+    positions : array
+        Between 0 and `cells`.
+    distance : float
+        What is close, in cells.
+    cells : int
+        The number of cells.
+
+    Returns
+    -------
+    array of bool
+    """
+    edges = np.clip(np.rint(positions), 1, cells - 1)
     return np.asarray(np.abs(positions - edges) < distance)
 
 

@@ -18,7 +18,15 @@ from sklearn.utils.validation import _num_samples
 
 from clipsilon._core import checks
 from clipsilon._core.checks import short_repr
-from clipsilon.estimators.evaluation.grids import are_at_edges, locate_errors, locate_scores, to_cells
+from clipsilon.estimators.evaluation.grids import (
+    CELLS,
+    COARSE,
+    Grid,
+    are_at_edges,
+    locate_errors,
+    locate_scores,
+    to_cells,
+)
 
 if TYPE_CHECKING:
     from clipsilon.estimators.inputs import Column, Table
@@ -66,7 +74,9 @@ class Scored(NamedTuple):
     width: float = 1.0
 
 
-def score_rows(model: BaseEstimator, X: Table, y: Column, target_range: Sequence[float] | None) -> Scored:
+def score_rows(
+    model: BaseEstimator, X: Table, y: Column, target_range: Sequence[float] | None, grid: Grid = COARSE
+) -> Scored:
     """Let the model predict, and reduce each row to a cell and an outcome.
 
     Parameters
@@ -77,6 +87,8 @@ def score_rows(model: BaseEstimator, X: Table, y: Column, target_range: Sequence
         The rows and their targets.
     target_range : pair of numbers, optional
         For numbers: the public range of the targets; by default the model's `target_range_`.
+    grid : Grid
+        The cells of scores, for classes.
 
     Returns
     -------
@@ -85,7 +97,7 @@ def score_rows(model: BaseEstimator, X: Table, y: Column, target_range: Sequence
     if is_classifier(model):
         if target_range is not None:
             raise ValueError(f"target_range must be left out for a classifier, got {short_repr(target_range)}.")
-        return _score_classes(model, X, y)
+        return _score_classes(model, X, y, grid)
     if not hasattr(model, "predict"):
         raise ValueError(f"model must be a fitted classifier or regressor, got {type(model).__name__}.")
     width = _range_width(model, target_range)
@@ -95,10 +107,10 @@ def score_rows(model: BaseEstimator, X: Table, y: Column, target_range: Sequence
         return _Located(locate_errors(errors), np.zeros(len(errors), dtype=np.int64), np.zeros(len(errors), dtype=bool))
 
     targets = checks.labels("y", np.asarray(y), _num_samples(X), None)
-    return Scored("numbers", *_locate_alone(locate, X, targets), width=width)
+    return Scored("numbers", *_locate_alone(locate, X, targets, CELLS), width=width)
 
 
-def _score_classes(model: BaseEstimator, X: Table, y: Column) -> Scored:
+def _score_classes(model: BaseEstimator, X: Table, y: Column, grid: Grid) -> Scored:
     classes, has_probabilities = model.classes_, hasattr(model, "predict_proba")
     if not has_probabilities and len(classes) > 2:
         raise ValueError("model must have predict_proba for more than two classes, got one without.")
@@ -110,7 +122,7 @@ def _score_classes(model: BaseEstimator, X: Table, y: Column) -> Scored:
             odds = _log_odds(scores[:, 1], scores[:, 0])
         else:
             odds = _finite(model.decision_function(X))
-        return _Located(locate_scores(odds), codes, np.zeros(len(codes), dtype=bool))
+        return _Located(locate_scores(odds, grid), codes, np.zeros(len(codes), dtype=bool))
 
     def locate_true(X: Table, codes: Any) -> _Located:
         scores, rows = _finite(model.predict_proba(X)), np.arange(len(codes))
@@ -118,15 +130,15 @@ def _score_classes(model: BaseEstimator, X: Table, y: Column) -> Scored:
         others[rows, codes] = -np.inf
         right = (scores.argmax(axis=1) == codes).astype(np.int64)
         is_close = np.abs(true - others.max(axis=1)) < _CLOSE
-        return _Located(locate_scores(_log_odds(true, 1.0 - true)), right, is_close)
+        return _Located(locate_scores(_log_odds(true, 1.0 - true), grid), right, is_close)
 
     if len(classes) == 2:
         kind = "binary" if has_probabilities else "ranking"
-        return Scored(kind, *_locate_alone(locate_two, X, codes), positive=str(classes[1]))
-    return Scored("classes", *_locate_alone(locate_true, X, codes))
+        return Scored(kind, *_locate_alone(locate_two, X, codes, grid.cells), positive=str(classes[1]))
+    return Scored("classes", *_locate_alone(locate_true, X, codes, grid.cells))
 
 
-def _locate_alone(locate: _Locate, X: Table, targets: NDArray[Any]) -> tuple[Integers, Integers]:
+def _locate_alone(locate: _Locate, X: Table, targets: NDArray[Any], cells: int) -> tuple[Integers, Integers]:
     """Return the cell and the outcome of each row as if it were predicted alone.
 
     Raises
@@ -138,12 +150,12 @@ def _locate_alone(locate: _Locate, X: Table, targets: NDArray[Any]) -> tuple[Int
     outcomes = outcomes.copy()
     tried = np.zeros(len(positions), dtype=bool)
     tried[np.linspace(0, len(positions) - 1, min(len(positions), _TRIED)).astype(int)] = True
-    for row in np.flatnonzero(tried | is_close | are_at_edges(positions, _ROUNDING)).tolist():
+    for row in np.flatnonzero(tried | is_close | are_at_edges(positions, _ROUNDING, cells)).tolist():
         alone = locate(_safe_indexing(X, [row]), targets[[row]])
         if not np.abs(alone.positions[0] - positions[row]) < _ROUNDING:
             raise ValueError("model must predict each row by itself, got predictions that depend on other rows.")
         positions[row], outcomes[row] = alone.positions[0], alone.outcomes[0]
-    return to_cells(positions), outcomes
+    return to_cells(positions, cells), outcomes
 
 
 def _log_odds(one: Array, other: Array) -> Array:
