@@ -1,9 +1,10 @@
 """Search for the settings of the frontier, and store them for `clipsilon reproduce ours-frontier`.
 
-    python tools/tune_frontier.py [PROBLEM …] [--rules RULE …] [--passes PASSES …]
+    python tools/tune_frontier.py [PROBLEM …] [--rules RULE …] [--passes PASSES …] [--trials N]
 
-By default all problems (quadratic, credit, imbalanced, skewed), all rules, and "one pass", "no noise" and "any epochs".
-The search begins with the settings that are stored, if there are any; it takes some ten minutes per problem.
+By default all problems (quadratic, credit, imbalanced, skewed), all rules, and "one pass", "no noise" and "any epochs",
+with 60 settings tried per ε. The search begins with the settings that are stored, if there are any; it takes some ten
+minutes per problem.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 from clipsilon.reproduce.ours import frontier_problems
 from clipsilon.reproduce.ours.frontier import EPSILONS, MOST_EPOCHS, SETTINGS, stored_settings
 from clipsilon.reproduce.ours.frontier_findings import ONE_PASS, SEVERAL
-from clipsilon.reproduce.ours.frontier_search import Setting, search
+from clipsilon.reproduce.ours.frontier_search import TRIALS, Setting, search
 
 PROBLEMS = ("quadratic", "credit", "imbalanced", "skewed")
 PLANS = [
@@ -24,26 +25,30 @@ PLANS = [
 ]
 
 
-# Where to begin with any number of epochs: also where the rule, or one with the same threshold, ends in one pass.
-RELATED = {"AdaptiveDPSGD": "PCSGD"}
+# Where to begin with any number of epochs: also where the rule ends in one pass, and where PCSGD ends, with so many
+# times its threshold, and with this restraint of the noise.
+RELATED = {"AdaptiveDPSGD": (1.0, None), "TrackedSGD": (0.1, None), "CorrelatedSGD": (1.0, 0.1)}
 
 
-def main(problems: list[str], rules: list[str], passes: list[str]) -> None:
+def main(problems: list[str], rules: list[str], passes: list[str], trials: int) -> None:
     """Search on each problem, and write what was found after every rule."""
     for problem in problems:
         case = getattr(frontier_problems, f"{problem}_case")()
         chosen = [plan for plan in PLANS if plan[0] in rules and plan[1] in passes]
         for rule, kind, most, epsilons in sorted(chosen, key=lambda plan: rules.index(plan[0])):
-            best = search(case, rule, epsilons, most, _known(problem, rule, kind))
+            best = search(case, rule, epsilons, most, _known(problem, rule, kind), trials)
             _store(problem, kind, rule, dict(zip(epsilons, best, strict=True)))
 
 
 def _known(problem: str, rule: str, kind: str) -> list[Setting]:
     """Return the settings from which to begin."""
-    stored = [stored_settings(problem, other).get(rule, {}) for other in dict.fromkeys((kind, "one pass"))]
-    if rule in RELATED:
-        stored.append(stored_settings(problem, kind).get(RELATED[rule], {}))
-    return list(dict.fromkeys(setting for found in stored for setting in found.values()))
+    kinds = dict.fromkeys((kind, "one pass"))
+    known = [setting for other in kinds for setting in stored_settings(problem, other).get(rule, {}).values()]
+    if rule in RELATED and kind == "any epochs":
+        share, restraint = RELATED[rule]
+        plain = stored_settings(problem, kind).get("PCSGD", {}).values()
+        known += [setting._replace(clip=share * setting.clip, restraint=restraint) for setting in plain]
+    return list(dict.fromkeys(known))
 
 
 def _store(problem: str, kind: str, rule: str, best: dict[float, Setting]) -> None:
@@ -60,5 +65,6 @@ if __name__ == "__main__":
     parser.add_argument("problems", nargs="*", default=list(PROBLEMS), metavar="PROBLEM")
     parser.add_argument("--rules", nargs="+", default=list(dict.fromkeys(rule for rule, *_ in PLANS)))
     parser.add_argument("--passes", nargs="+", default=list(dict.fromkeys(kind for _, kind, *_ in PLANS)))
+    parser.add_argument("--trials", type=int, default=TRIALS)
     arguments = parser.parse_args()
-    main(arguments.problems, arguments.rules, arguments.passes)
+    main(arguments.problems, arguments.rules, arguments.passes, arguments.trials)

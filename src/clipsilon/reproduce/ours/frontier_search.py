@@ -50,7 +50,7 @@ _RESTRAINTS = (0.3, 0.1, None, 0.03, 0.01, 0.0)
 _WORTH = 0.97  # a move must bring the gap below this multiple of what it was
 _WORK, _REPLICATES = 8e5, (2, 24)  # gradients of one trial, and runs
 _FINAL = 3  # times as many runs compare what the searches for all ε found
-_TRIALS = 60  # per ε
+TRIALS = 60  # settings per ε
 _ROUGH = 1.05  # what the central limit theorem's noise is multiplied by
 _SEED = 1  # of the search; another seed measures what it found
 
@@ -246,7 +246,12 @@ def gaps(
 
 
 def search(
-    case: Case, name: str, epsilons: tuple[float, ...], most: int, known: Sequence[Setting] = ()
+    case: Case,
+    name: str,
+    epsilons: tuple[float, ...],
+    most: int,
+    known: Sequence[Setting] = (),
+    trials: int = TRIALS,
 ) -> list[Setting]:
     """Return the setting with the smallest mean gap for each ε.
 
@@ -262,6 +267,8 @@ def search(
         The largest number of epochs.
     known : sequence of Setting, default ()
         Settings from which to begin, besides the usual ones.
+    trials : int, default 60
+        How many settings to try for each ε.
 
     Returns
     -------
@@ -274,7 +281,7 @@ def search(
     for epsilon in epsilons:
         score = partial(_mean_gap, case, name, epsilon)
         scores = {setting: score(setting) for setting in dict.fromkeys([*begin, *found])}
-        found.append(descend(scores, score, moves, trials=_TRIALS, worth=_WORTH))
+        found.append(descend(scores, score, moves, trials=trials, worth=_WORTH))
     # One search may end where another should have.
     final = [partial(_mean_gap, case, name, epsilon, times=_FINAL) for epsilon in epsilons]
     return [min(dict.fromkeys(found), key=score) for score in final]
