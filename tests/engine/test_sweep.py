@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from typing import NamedTuple
 
 import dask
@@ -193,10 +194,23 @@ def test_ctrl_c_ends_it_at_once_and_keeps_what_is_complete(tmp_path, n_jobs):
     with pytest.raises(KeyboardInterrupt):
         cs.sweep(runs, store=tmp_path, n_jobs=n_jobs)
     thread.join()
-    while threading.active_count() > running and time.monotonic() < began + 30:
+    while threading.active_count() > running and time.monotonic() < began + 120:
         time.sleep(0.01)
     assert threading.active_count() <= running, "runs continue in threads after the sweep has ended"
     assert len(contents(tmp_path)) == 1
+
+
+def test_ctrl_c_while_a_trace_is_stored_shows_no_warning(tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Trace, "save", interrupted)
+    runs = [*grid(0), *grid(1, 2, 3, steps=10**9, replicates=1)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            cs.sweep(runs, store=tmp_path, n_jobs=2)
+    assert [str(warning.message) for warning in caught if "Seeded" not in str(warning.message)] == []
 
 
 def test_on_dask_and_in_processes_the_files_are_the_same(tmp_path):

@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -119,9 +121,9 @@ def sweep(
     missing = {key: point for key, point in zip(keys, runs, strict=True) if key not in traces}
     work = {key: point.steps * point.replicates for key, point in missing.items()}
     done = 0
-    with Progress(progress, "sweep", sum(work.values())) as bar:
+    with Progress(progress, "sweep", sum(work.values())) as bar, closing(_computed(missing, n_jobs)) as computed:
         bar.show(done)
-        for key, trace in _computed(missing, n_jobs):
+        for key, trace in computed:
             if _is_kept(missing[key]):
                 trace.save(folder / f"{key}.npz")
             traces[key] = trace
@@ -147,17 +149,23 @@ def store_folder(store: str | PathLike[str] | None) -> Path:
     return folder
 
 
-def _computed(points: dict[str, Run], n_jobs: int | None) -> Iterator[tuple[str, Trace]]:
+def _computed(points: dict[str, Run], n_jobs: int | None) -> Generator[tuple[str, Trace], None, None]:
     """Yield the keys and traces of all points as they complete."""
     sweep_id = uuid.uuid4().hex
     jobs = _jobs(n_jobs)
     # Up to twice as many threads as jobs, so that the last points do not leave half of the processors idle.
     each = max(1, -(-2 * joblib.effective_n_jobs(jobs) // max(1, len(points))))
     tasks = (joblib.delayed(_run)(sweep_id, key, point, each) for key, point in points.items())
+    results = joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered", batch_size=1)(tasks)
     try:
-        yield from joblib.Parallel(n_jobs=jobs, prefer="threads", return_as="generator_unordered", batch_size=1)(tasks)
+        for result in results:  # noqa: UP028 - "yield from" would close the results before the runs are stopped
+            yield result
     finally:
         _STOPPED.add(sweep_id)
+        with warnings.catch_warnings():
+            # joblib warns about runs that it cancels; after Ctrl-C or an error that is what is wanted.
+            warnings.simplefilter("ignore", UserWarning)
+            results.close()
 
 
 def _run(sweep_id: str, key: str, point: Run, threads: int) -> tuple[str, Trace]:
