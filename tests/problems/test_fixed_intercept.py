@@ -21,7 +21,7 @@ FixedIntercept = cs.responses.FixedIntercept
 X, Y = reference.data()
 WITH_ONES = np.column_stack([X, np.ones(len(X))])
 MOVING = cs.responses.LinearShift(0.3, [0, 1, 2, 3])  # moves every column but that of ones
-NO_GRID = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0)
+NO_GRID = Grid(1.0, 0.0, np.inf, np.inf, 0.0, 0, np.inf, 0.0, None)
 FIXED = FixedIntercept(cs.responses.LocationShift(0.3))  # the same in other words
 
 
