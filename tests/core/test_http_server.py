@@ -225,6 +225,7 @@ def test_a_client_that_rests_and_does_not_read_stays_blocked(monkeypatch):
 def test_open_files_bound_the_connections(monkeypatch):
     """Where the system allows few, connections are closed before nobody can connect any more."""
     monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (http_server._OTHER_FILES + 5, 10**6))
+    assert 8 * http_server._ACCEPTED_TOGETHER < http_server._OTHER_FILES  # asyncio takes some turns to register them
     with running(echo) as place:
         sources = [(f"127.0.0.{2 + k}", 0) for k in range(8)]
         opened = [socket.create_connection(place, timeout=60, source_address=source) for source in sources]

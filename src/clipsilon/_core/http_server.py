@@ -30,7 +30,9 @@ _MOST_ADDRESSES = 50_000  # whose rates are remembered
 _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _FAREWELL = 5.0  # seconds to finish open requests
 _REST = 1.0  # seconds that a connection rests after too many requests
-_OTHER_FILES = 64  # that the process may open besides connections
+_OTHER_FILES = 160  # that the process may open besides connections, and connections that are not registered yet
+_ACCEPTED_TOGETHER = 16  # connections; more, before any is registered, could use up all files
+_BACKLOG = 1024  # connections that wait to be accepted
 _LOG = logging.getLogger("clipsilon")
 
 
@@ -128,7 +130,8 @@ class HTTPServer:
         loop = asyncio.get_running_loop()
         self.tls, self._most_connections = tls, _within_open_files(self.limits.connections)
         # Connections start TLS themselves: asyncio does not tell of those that never finish their handshake.
-        self._listening = await loop.create_server(lambda: _Connection(self), sock=listener, backlog=1024)
+        self._listening = await loop.create_server(lambda: _Connection(self), sock=listener, backlog=_ACCEPTED_TOGETHER)
+        listener.listen(_BACKLOG)  # asyncio has used its backlog for both
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -411,7 +414,7 @@ def allow_open_files(connections: int) -> None:
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that accepts connections; port 0 picks a free one."""
-    listener = socket.create_server((host, port), backlog=1024)
+    listener = socket.create_server((host, port), backlog=_BACKLOG)
     # Connections inherit it. asyncio sets it only for sockets that name their protocol, which this one does not.
     # Without it, each answer over a kept connection waits 40 ms for the acknowledgement of its first packet.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
