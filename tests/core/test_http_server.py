@@ -184,6 +184,73 @@ def test_an_address_that_asks_too_often_is_refused_and_rests():
             assert read(other)[0][0] == 200
 
 
+class Unread:
+    """A transport whose client does not read: it is full from the first answer on, and says so once."""
+
+    def __init__(self):
+        self.written, self.connection = 0, None
+
+    def get_extra_info(self, name):
+        return ("127.0.0.1", 1)
+
+    def write(self, data):
+        self.written += 1
+        if self.written == 1:
+            self.connection.pause_writing()
+
+
+def test_a_client_that_rests_and_does_not_read_stays_blocked(monkeypatch):
+    """After the rest, answers to all that it sends would pile up in memory."""
+    monkeypatch.setattr(http_server, "_REST", 0.0)
+
+    async def work():
+        server = HTTPServer(echo, refuse, Limits(100, rate=1e-9))
+        transport, connection = Unread(), http_server._Connection(server)
+        transport.connection = connection
+        assert server.allows("127.0.0.1")  # the only one for long
+        connection.connection_made(transport)
+        connection.data_received(3 * b"GET / HTTP/1.1\r\n\r\n")
+        before = connection.deadline
+        monkeypatch.setattr(server, "allows", lambda address: True)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert transport.written == 1
+        assert connection.deadline == before  # and is cut off in time
+        connection.resume_writing()  # it has read
+        assert transport.written == 3
+
+    asyncio.run(work())
+
+
+def test_open_files_bound_the_connections(monkeypatch):
+    """Where the system allows few, connections are closed before nobody can connect any more."""
+    monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (http_server._OTHER_FILES + 5, 10**6))
+    assert 8 * http_server._ACCEPTED_TOGETHER < http_server._OTHER_FILES  # asyncio takes some turns to register them
+    with running(echo) as place:
+        sources = [(f"127.0.0.{2 + k}", 0) for k in range(8)]
+        opened = [socket.create_connection(place, timeout=60, source_address=source) for source in sources]
+        assert exchange(place, b"GET / HTTP/1.1\r\n\r\n")[0][0] == 200
+        gone = 0
+        for connection in opened[:4]:
+            try:
+                gone += connection.recv(1) == b""
+            except ConnectionResetError:
+                gone += 1
+        assert gone == 4
+        for connection in opened:
+            connection.close()
+
+
+def test_files_are_allowed_as_far_as_the_system_permits(monkeypatch):
+    others, asked = http_server._OTHER_FILES, []
+    monkeypatch.setattr(http_server.resource, "setrlimit", lambda kind, limits: asked.append(limits))
+    for limits in [(1024, 10**6), (1024, 2048), (1024, -1), (-1, -1), (10**5, 10**6)]:
+        monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind, limits=limits: limits)
+        http_server.allow_open_files(4096)
+    assert http_server.resource.RLIM_INFINITY == -1
+    assert asked == [(4096 + others, 10**6), (2048, 2048), (4096 + others, -1)]
+
+
 def test_rates_are_remembered_for_a_bounded_number_of_addresses(monkeypatch):
     monkeypatch.setattr(http_server, "_MOST_ADDRESSES", 10)
     server = HTTPServer(echo, refuse, Limits(100, rate=1.0))

@@ -1,12 +1,15 @@
 """Who may use the service: enrolment tokens, TLS, limits, and what strangers can ask for."""
 
 import json
+import socket
 import ssl
 import subprocess
+from urllib.parse import urlsplit
 
 import pytest
 
 import clipsilon as cs
+from clipsilon._core.http_server import Limits
 from clipsilon.local import Client, service
 from clipsilon.local.enrolment import enrolment_token, is_enrolled, read_secret
 from clipsilon.local.service import Access
@@ -107,9 +110,40 @@ def certificate(tmp_path):
     return certificate, key
 
 
-def test_encrypted(server, certificate, monkeypatch):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
+@pytest.fixture
+def context(certificate):
+    """Return the settings of TLS for the server."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(*certificate)
+    return made
+
+
+def test_connections_without_a_handshake_count(server, context, certificate, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with service.running(server, access=Access(per_address=2), tls=context) as url:
+        place = urlsplit(url)
+        silent = [socket.create_connection((place.hostname, place.port), timeout=60) for _ in range(2)]
+        with pytest.raises(cs.local.NoAnswerError):
+            Client(url, patience=0.01).model()
+        for connection in silent:
+            connection.close()
+        assert Client(url).model().reports == 0
+
+
+def test_connections_without_a_handshake_are_cut_off(server, context, monkeypatch):
+    monkeypatch.setattr(service, "Limits", lambda *limits: Limits(*limits, seconds=0.2))
+    with service.running(server, tls=context) as url:
+        place = urlsplit(url)
+        for content in (b"", b"\x16\x03\x01"):
+            with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
+                connection.sendall(content)
+                assert connection.recv(1) == b""
+        with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
+            connection.sendall(b"GET /model HTTP/1.1\r\n\r\n")
+            assert not connection.recv(1000).startswith(b"HTTP")  # nothing is answered unless it is encrypted
+
+
+def test_encrypted(server, context, certificate, monkeypatch):
     with service.running(server, tls=context) as url:
         assert url.startswith("https://127.0.0.1:")
         with pytest.raises(cs.local.NoAnswerError, match="certificate verify failed|CERTIFICATE_VERIFY_FAILED"):

@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -231,6 +232,39 @@ def test_an_answer_without_a_number_clears_nothing():
     with pytest.raises(cs.local.BudgetSpentError):
         client.take_part("ann", RECORD, LOSS, 1.0, again=True)
     assert client.take_part("ann", RECORD, LOSS, 1.0, again=True) == (1, pytest.approx(math.sqrt(3)))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 408, 411, 431])
+def test_an_answer_that_does_not_concern_the_report_costs_nothing(status):
+    """A proxy that was misconfigured for a moment, or a wrong enrolment token: the same bytes are sent again."""
+    turn = 200, {"seconds": 60, "version": 0, "theta": [0.0, 0.0], "ticket": "t"}
+    client = Scripted(turn, (status, {"error": "Not here."}), (200, {"sequence": 1}))
+    with pytest.raises(cs.local.NoAnswerError, match="was sent, and is kept: Not here. Call take_part again to send"):
+        client.take_part("ann", RECORD, LOSS, 1.0)
+    assert client.take_part("ann", RECORD, LOSS, 1.0) == (1, 1.0)
+    assert client.spent("ann") == 1.0
+
+
+def test_an_answer_that_cannot_be_read_is_none():
+    """Brackets beyond the depth of recursion are as good as no JSON."""
+    with http_server.listen("127.0.0.1", 0) as listener:
+        client = Client(http_server.address(listener), patience=0.01)
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000
+
+        def talk():
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    if b"/end" in connection.recv(65536):
+                        return
+                    connection.sendall(answer)
+
+        with ThreadPoolExecutor(1) as threads:
+            talking = threads.submit(talk)
+            with pytest.raises(cs.local.NoAnswerError, match="recursion"):
+                client.take_part("ann", RECORD, LOSS, 1.0)
+            assert client._request("GET", "/end") is None
+            talking.result()
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://", 7])

@@ -7,6 +7,7 @@ import pytest
 
 import clipsilon as cs
 import postgres_server
+from clipsilon._core import postgres
 from clipsilon._core.database import StorageError
 from clipsilon._core.databases import open_database
 from clipsilon.local import Client, service
@@ -100,6 +101,17 @@ def test_devices_at_two_front_ends(address):
         assert clients[0].model().version == clients[1].model().version == 4
         entries = [event for event in one._ledger.events() if isinstance(event, Entry)]
         assert [entry.user for entry in entries] == [f"u{k}" for k in range(20)]
+
+
+def test_a_front_end_that_stops_within_a_transaction_does_not_stop_the_others(address, monkeypatch):
+    monkeypatch.setattr(postgres, "_LONGEST_PAUSE", 100)
+    with cs.local.Server(address, **ABOUT) as one, cs.local.Server(address, **ABOUT) as other:
+        one._ledger._database.run(one._ledger._database._begin)  # and is heard of no more
+        assert other.apply("ann", 1.0, 0, [0.1, 0.2]) == 1
+        with pytest.raises(cs.local.LedgerError):
+            one.apply("bob", 1.0, 0, [0.1, 0.2])
+        one.reopen()
+        assert one.apply("bob", 1.0, 0, [0.1, 0.2]) == 2
 
 
 def test_a_database_that_is_killed_is_found_again():

@@ -1,5 +1,6 @@
 """What leaves a device: the gradient of one record, and noise for the user's own budget."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -95,6 +96,30 @@ def test_whether_a_report_is_made_does_not_depend_on_the_record(record):
     sent = cs.local.report([1000.0, 0.0], record, Unbounded(), 1.0, rng=np.random.default_rng(1))
     noise = exact_noise.draw(np.random.default_rng(1), 2) / 2**32
     np.testing.assert_allclose(sent, 0.5 + noise, atol=2 / 2**32)
+
+
+class Raising(NamedTuple):
+    """A loss with functions that raise where those of NumPy return infinity or no number."""
+
+    def sensitivity(self):
+        return 1.0
+
+
+implements(value, Raising)(lambda loss, theta, features, label: 0.0)
+
+
+@implements(gradient, Raising)
+def _(loss, theta, features, label, out):
+    out[0] = math.exp(features[0] * theta[0])
+    out[1] = math.log(features[1] + theta[1]) + 1.0 / label
+
+
+@pytest.mark.parametrize("record", [([1.0, 1.0], 1), ([0.0, 1.0], 1), ([0.0, 9.0], 0)], ids=["exp", "log", "1/0"])
+def test_an_error_in_a_gradient_counts_as_the_centre(record):
+    """Otherwise the server would learn from a missing report which side of its θ a record is on."""
+    sent = cs.local.report([1000.0, -5.0], record, Raising(), 1.0, rng=np.random.default_rng(1))
+    noise = exact_noise.draw(np.random.default_rng(1), 2) / 2**32
+    np.testing.assert_allclose(sent, noise, atol=2 / 2**32)
 
 
 @pytest.mark.parametrize("c", [0.3, 1.345, 6.0])

@@ -11,6 +11,7 @@ from clipsilon.local.ledger import Closing
 from clipsilon.local.plausible import plausible
 from clipsilon.local.rounds import Averaging, average_reports, trimming_cost
 from clipsilon.local.server import Submission
+from clipsilon.local.tickets import Place, Places
 
 STEP, LOSS, START = cs.schedules.Power(0.2, 0.5), cs.losses.MallowsLogistic(), [0.0, 0.5]
 RNG = np.random.default_rng(0)
@@ -220,6 +221,24 @@ def test_tickets_that_are_not_used_hold_no_places_for_long(opened, monkeypatch):
     assert server.apply(f"idle{k}", 1.0, held[k].version, [0.1, 0.1], "t", held[k].ticket)
 
 
+def test_asking_again_for_a_late_ticket_does_not_count_twice():
+    """One name could otherwise make it look as if most tickets were not used, so that far too many are handed out."""
+    places = Places(overbooks=True)
+    for k in range(100):
+        places.add(f"u{k}", Place("t", "", 0, 0.0, 10.0))
+        places.use(f"u{k}", 0.05)
+    places.add("mallory", Place("t", "", 0, 0.0, 10.0))
+    for k in range(200):
+        now = 1.0 + 0.01 * k
+        assert places.expected(now) == 0.0
+        places.add("mallory", Place("t", "", 0, 0.0, 10.0))
+        assert places.of("mallory") is not None
+    places.add("ann", Place("t", "", 0, 3.0, 13.0))
+    assert places.expected(3.0) > 0.9
+    places.use("mallory", 3.0)
+    assert places.of("mallory") is None
+
+
 def test_a_restart_begins_with_a_snapshot(opened, monkeypatch):
     monkeypatch.setattr(server_module, "_SNAPSHOT_EVERY", 10)
     server = opened()
@@ -305,6 +324,17 @@ def test_most_budget(opened):
     assert server.statement(1e-5).of("ann")["mu"] == pytest.approx(math.hypot(1.5, 1.0))
     server.apply("bob", 1.0, 0, [0.1, 0.3], lost=1.0)
     assert server.statement(1e-5).of("bob")["mu"] == pytest.approx(math.sqrt(2))
+
+
+def test_what_a_user_has_sent_is_known_after_a_restart(opened, monkeypatch):
+    monkeypatch.setattr(server_module, "_SNAPSHOT_EVERY", 3)
+    server = opened(repeats="compose", most_budget=2.0)
+    for k in range(4):
+        server.apply("ann", 0.9, server.version, [0.1, k], lost=0.1)
+    again = opened(repeats="compose", most_budget=2.0)
+    for version in (0, again.version):
+        with pytest.raises(ValueError, match=r"mu must be at most 2 in total for each user, got 2\.02"):
+            again.apply("ann", 0.9, version, [0.1, 0.3])
 
 
 def test_a_failed_ledger_is_opened_again(opened):

@@ -194,7 +194,21 @@ def test_no_report_is_free():
     rng = random.Random(3)
     for a, b in [(rng.uniform(0.0, 3.0), rng.uniform(0.0, 3.0)) for _ in range(200)]:
         assert Fraction(compose(a, b)) ** 2 >= Fraction(a) ** 2 + Fraction(b) ** 2
-    assert (compose(2.0, 1.5), compose(0.0, 0.1)) == (2.5, 0.1)
+    assert (compose(2.0, 1.5), compose(0.0, 0.1), compose()) == (2.5, 0.1, 0.0)
+
+
+def test_statements_are_not_below_what_was_spent(server):
+    """To the nearest float, √(100² + 10⁻¹²) is 100; so is the sum of a lost budget and a report."""
+    server.apply("ann", 100.0, 0, [0.1, 0.2])
+    server.apply("ann", 1e-6, 1, [0.1, 0.2])
+    server.apply("bob", 1e-6, 2, [0.1, 0.2], lost=100.0)
+    rng = random.Random(4)
+    budgets = [rng.uniform(0.5, 2.0) for _ in range(20)]
+    for mu in budgets:
+        server.apply("eve", mu, server.version, [0.1, 0.2])
+    stated = server.statement(1e-5)
+    assert stated.of("ann")["mu"] == stated.of("bob")["mu"] == math.nextafter(100.0, math.inf)
+    assert Fraction(stated.of("eve")["mu"]) ** 2 >= sum(Fraction(mu) ** 2 for mu in budgets)
 
 
 def test_a_name_in_two_forms_is_one_account():

@@ -20,10 +20,19 @@ from http import HTTPStatus
 from threading import Event, Thread
 from typing import Any, NamedTuple
 
+try:
+    import resource
+except ImportError:  # on Windows, where sockets are no files
+    resource = None  # type: ignore[assignment]
+
 _LONGEST_HEAD = 16_384
 _MOST_ADDRESSES = 50_000  # whose rates are remembered
 _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _FAREWELL = 5.0  # seconds to finish open requests
+_REST = 1.0  # seconds that a connection rests after too many requests
+_OTHER_FILES = 160  # that the process may open besides connections, and connections that are not registered yet
+_ACCEPTED_TOGETHER = 16  # connections; more, before any is registered, could use up all files
+_BACKLOG = 1024  # connections that wait to be accepted
 _LOG = logging.getLogger("clipsilon")
 
 
@@ -35,7 +44,8 @@ class Limits(NamedTuple):
     body : int
         Most bytes of a body.
     connections, per_address : int
-        Most open connections, in total and from one address. At the total, the one that is idle longest is closed.
+        Most open connections, in total and from one address. At the total, the one that is idle longest is closed. The
+        system's limit on open files bounds the total, too.
     rate : float
         Most requests per second from one address; infinity for no limit. After that a connection rests for a second.
     seconds : float
@@ -107,6 +117,8 @@ class HTTPServer:
 
     def __init__(self, handler: Handler, refuse: Refuse, limits: Limits):
         self.handler, self.refuse, self.limits = handler, refuse, limits
+        self.tls: ssl.SSLContext | None = None
+        self._most_connections = limits.connections
         self._connections: dict[_Connection, None] = {}
         self._per_address: dict[str, int] = {}
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -116,7 +128,10 @@ class HTTPServer:
     async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Begin to accept connections."""
         loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(lambda: _Connection(self), sock=listener, ssl=tls, backlog=1024)
+        self.tls, self._most_connections = tls, _within_open_files(self.limits.connections)
+        # Connections start TLS themselves: asyncio does not tell of those that never finish their handshake.
+        self._listening = await loop.create_server(lambda: _Connection(self), sock=listener, backlog=_ACCEPTED_TOGETHER)
+        listener.listen(_BACKLOG)  # asyncio has used its backlog for both
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -144,7 +159,7 @@ class HTTPServer:
         count = self._per_address.get(address, 0)
         if count >= self.limits.per_address:
             return False
-        if len(self._connections) >= self.limits.connections:
+        if len(self._connections) >= self._most_connections:
             idle = [one for one in self._connections if not one.is_busy]
             if not idle:
                 return False
@@ -188,6 +203,7 @@ class _Connection(asyncio.Protocol):
         self._address = ""
         self._transport: Any = None
         self._is_blocked = False  # the client does not read
+        self._is_resting = False  # before TLS, and after too many requests
         self._is_refused = False  # what still comes is not read
         self.is_busy = False
         self.deadline = math.inf
@@ -200,6 +216,22 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self.deadline = time.monotonic() + self._limits.seconds
+        if self._server.tls is not None:
+            self._is_resting = True
+            self._encrypting = asyncio.ensure_future(self._encrypt(self._server.tls))
+
+    async def _encrypt(self, tls: ssl.SSLContext) -> None:
+        """Start TLS, within the time of one request."""
+        if self._transport is None:
+            return
+        try:
+            encrypted = await asyncio.get_running_loop().start_tls(self._transport, self, tls, server_side=True)
+        except OSError:
+            self.abort()
+            return
+        if self._transport is not None:  # the deadline has not passed
+            self._transport = encrypted
+            self._end_rest()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -222,18 +254,23 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._is_refused:
             return
-        if not self._buffer and not self.is_busy and not self._is_blocked:
+        if not self._buffer and not self._is_waiting:
             self.deadline = time.monotonic() + self._limits.seconds  # a request begins; its time is not extended
         self._buffer += data
-        if self.is_busy or self._is_blocked:
+        if self._is_waiting:
             if len(self._buffer) > _LONGEST_HEAD + self._limits.body:
                 self.abort()
             return
         self._proceed()
 
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the next request is to be answered later."""
+        return self.is_busy or self._is_blocked or self._is_resting
+
     def _proceed(self) -> None:
         """Answer the next request if all of it is there."""
-        while self._buffer and not (self.is_busy or self._is_blocked or self._is_refused or self._transport is None):
+        while self._buffer and not (self._is_waiting or self._is_refused or self._transport is None):
             try:
                 request, keeps = self._next_request()
             except _MalformedError as problem:
@@ -256,10 +293,16 @@ class _Connection(asyncio.Protocol):
         self._buffer.clear()
 
     def _throttle(self, keeps: bool) -> None:
-        """Refuse, and do not read on for a second."""
+        """Refuse, and do not read on for a second; a client that does not read its answers stays blocked."""
+        self._is_resting = True
         self._send(self._server.refuse(429, "too many requests; try again later.", {"Retry-After": "1"}), keeps)
-        self._is_blocked = True
-        asyncio.get_running_loop().call_later(1.0, self.resume_writing)
+        asyncio.get_running_loop().call_later(_REST, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_resting = False
+        if not self._is_waiting:
+            self.deadline = time.monotonic() + self._limits.seconds
+        self._proceed()
 
     def _next_request(self) -> tuple[Request | None, bool]:
         if self._head is None:
@@ -352,9 +395,26 @@ def _parse_head(head: bytes, limit: int) -> _Head:
 _SINGLE = {"content-length", "host", "authorization", "transfer-encoding"}
 
 
+def _within_open_files(connections: int) -> int:
+    """Return how many connections can be open at once: when no file can be opened, nobody can connect."""
+    if resource is None:
+        return connections
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return connections if files == resource.RLIM_INFINITY else max(1, min(connections, files - _OTHER_FILES))
+
+
+def allow_open_files(connections: int) -> None:
+    """Let this process keep so many connections open, as far as the system permits."""
+    if resource is None or _within_open_files(connections) == connections:
+        return
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = connections + _OTHER_FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that accepts connections; port 0 picks a free one."""
-    listener = socket.create_server((host, port), backlog=1024)
+    listener = socket.create_server((host, port), backlog=_BACKLOG)
     # Connections inherit it. asyncio sets it only for sockets that name their protocol, which this one does not.
     # Without it, each answer over a kept connection waits 40 ms for the acknowledgement of its first packet.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -13,6 +13,7 @@ from clipsilon._core.extras import needs_package
 _LOCK = 0x636C6970  # "clip"; held by the process that has opened a schema
 _TOGETHER = 500  # rows per query
 _TURN = _LOCK + 1  # held during a transaction of those who share it
+_LONGEST_PAUSE = 30_000  # milliseconds between two queries of a transaction
 
 
 class PostgresDatabase:
@@ -40,6 +41,8 @@ class PostgresDatabase:
             if not self.run(f"SELECT {lock}(?, hashtext(current_schema()))", (_LOCK,))[0][0]:
                 raise StorageError(f"{self._name} is in use: only one process at a time can open it.")
             self.run("SET synchronous_commit = on")
+            if shared:  # a process that is stopped within a transaction must not keep the others waiting
+                self.run(f"SET idle_in_transaction_session_timeout = {_LONGEST_PAUSE}")
         except BaseException:
             self._connection.close()
             raise

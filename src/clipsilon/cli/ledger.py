@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
 
 import click
@@ -10,6 +9,7 @@ import click
 from clipsilon.cli.errors import plain_errors
 from clipsilon.cli.options import format_option
 from clipsilon.local.ledger import Entry, open_ledger
+from clipsilon.local.spending import compose
 from clipsilon.local.statement import compose_reports
 
 
@@ -24,5 +24,5 @@ def command(path: str, delta: float, form: str) -> None:
     """
     with plain_errors(), closing(open_ledger(path)) as opened:
         events = (event for event in opened.news() if isinstance(event, Entry))
-        statement = compose_reports(((one.user, math.hypot(one.mu, one.lost)) for one in events), delta)
+        statement = compose_reports(((one.user, compose(one.mu, one.lost)) for one in events), delta)
     click.echo(statement.to_json() if form == "json" else statement)

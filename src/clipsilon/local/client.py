@@ -34,6 +34,7 @@ Array = NDArray[np.float64]
 _PAUSE, _LONGEST_PAUSE = 0.1, 2.0  # seconds between attempts, at first and at last
 _TIMEOUT = 15.0  # seconds for one answer; a request for a turn waits up to 2 seconds on the server
 _LARGEST_ANSWER = 2**26
+_FINAL = {400, 409, 413, 422}  # refusals of a report that no repetition changes
 
 
 class TurnError(ValueError):
@@ -45,7 +46,7 @@ class BudgetSpentError(RuntimeError):
 
 
 class NoAnswerError(ConnectionError):
-    """No answer in time. If a report was sent, `take_part` sends the same one again."""
+    """No answer in time, or none that settles a report. If one was sent, `take_part` sends the same one again."""
 
 
 class Model(NamedTuple):
@@ -187,7 +188,8 @@ class Client:
         BudgetSpentError
             If the report was refused: its budget is spent.
         NoAnswerError
-            If there was no answer in time. If a report was sent, the next call sends the same one again.
+            If there was no answer in time, or one that neither accepts nor refuses the report, such as 401. If a report
+            was sent, the next call sends the same one again.
         """
         checks.instance("user", user, str)
         with self._spending.account(user) as account:
@@ -254,6 +256,11 @@ class Client:
                 with self._spending.account(user) as account:
                     account.settle(body, used=True)
                 return Receipt(sequence, mu)
+            if answer.status not in _FINAL:  # as of a proxy, or for a wrong enrolment token
+                raise NoAnswerError(
+                    f"The report of user {user!r} was sent, and is kept: {_reason(answer)} Call take_part again to "
+                    "send the same one."
+                )
             with self._spending.account(user) as account:
                 account.settle(body, used=False)
             raise BudgetSpentError(
@@ -306,7 +313,7 @@ class Client:
             content = json.loads(answer.read(_LARGEST_ANSWER))
             if not isinstance(content, dict):
                 raise ValueError("the answer is not a JSON object")
-        except (OSError, HTTPException, ValueError) as problem:
+        except (OSError, HTTPException, ValueError, RecursionError) as problem:
             self._own.trouble = _described(problem)
             self._own.kept = None
             connection.close()

@@ -113,7 +113,7 @@ def gradient_of(problem: Problem, theta: ArrayLike, rng: Generator | None = None
     Returns
     -------
     array
-        The gradient without noise.
+        The gradient without noise; NaN where arithmetic fails.
     """
     columns = problem.features.shape[1]
     if np.ndim(theta) == 1 and np.size(theta) != problem.dimension:
@@ -123,9 +123,12 @@ def gradient_of(problem: Problem, theta: ArrayLike, rng: Generator | None = None
         )
     model = _check_magnitude("theta", checks.vector("theta", theta, problem.dimension))
     moved, out = np.empty(columns), np.empty(problem.dimension)
-    with np.errstate(all="ignore"):  # exp() underflows at distant records
-        label = respond(problem.response, model, problem.features[0], float(problem.labels[0]), moved, rng)
-        gradient(problem.loss, model, moved, label, out)
+    try:
+        with np.errstate(all="ignore"):  # exp() underflows at distant records
+            label = respond(problem.response, model, problem.features[0], float(problem.labels[0]), moved, rng)
+            gradient(problem.loss, model, moved, label, out)
+    except (ArithmeticError, LookupError, ValueError):  # such as OverflowError by math.exp
+        out[:] = np.nan
     return out
 
 

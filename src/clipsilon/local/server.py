@@ -26,6 +26,7 @@ from clipsilon.local.ledger import Closing, Entry, Event, Ledger, LedgerError, o
 from clipsilon.local.plausible import plausible
 from clipsilon.local.report import check_budget
 from clipsilon.local.rounds import Averaging, Process, State, advance, check_reach, finish_round, initial_state, replay
+from clipsilon.local.spending import compose
 from clipsilon.local.statement import LocalStatement, compose_reports
 from clipsilon.local.tickets import Place, Places, Ticket
 from clipsilon.problems.losses.base import Loss, sensitivity_of
@@ -257,6 +258,7 @@ class Server:
         """Begin with the last snapshot of a ledger, and take up what follows it."""
         snapshot = ledger.resume()
         self._state, self._entries, self._reported = self._origin, list[Entry](), dict[int, int]()
+        self._spent = dict[int, float]()
         self._last_snapshot, self._sequence = 0, 0
         self._round_began = time.monotonic()
         if snapshot is not None:
@@ -279,9 +281,11 @@ class Server:
                 self._last_snapshot = event.sequence
 
     def _note(self, entry: Entry) -> None:
-        """Remember that a user has reported, and the last version that they reported at."""
+        """Remember that a user has reported, the last version that they reported at, and if need be what they spent."""
         key = hash(entry.user)
         self._reported[key] = max(entry.version, self._reported.get(key, 0))
+        if self.most_budget is not None:
+            self._spent[key] = compose(self._spent.get(key, 0.0), entry.mu, entry.lost)
 
     @property
     def step(self) -> Schedule:
@@ -499,8 +503,8 @@ class Server:
         if has_ticket and before:  # a ticket is for one version, so this is one report per ticket, at any server
             raise RefusalError("stale", f"user {entry.user!r} has already reported at version {entry.version}.")
         if self.most_budget is not None:
-            new = [math.hypot(other.mu, other.lost) for _, other in draft.added.get(entry.user, [])]
-            total = math.hypot(entry.mu, entry.lost, self._ledger.spent(entry.user), *new)
+            new = [budget for _, other in draft.added.get(entry.user, []) for budget in (other.mu, other.lost)]
+            total = compose(entry.mu, entry.lost, self._spent.get(hash(entry.user), 0.0), *new)
             if total > self.most_budget:
                 raise ValueError(f"mu must be at most {self.most_budget:g} in total for each user, got {total:g}.")
 
@@ -595,7 +599,7 @@ class Server:
                 page = self._ledger.budgets(len(reports))
             if not page:
                 return compose_reports(reports, delta)
-            reports += [(user, math.hypot(mu, lost)) for user, mu, lost in page]
+            reports += [(user, compose(mu, lost)) for user, mu, lost in page]
 
     def replay(self) -> State:
         """Return θ and the average as computed from the ledger alone, from its first report."""

@@ -111,7 +111,7 @@ class Service:
         }
         self._waiting: deque[_Waiting] = deque()
         self._pending: list[tuple[Submission, asyncio.Future[Answer]]] = []
-        self._theta: tuple[State | None, str] = (None, "")
+        self._texts: dict[str, tuple[State, str]] = {}
         self._statements: dict[float, tuple[float, dict[str, float]]] = {}  # by δ: until when, and what
         self._stated_until = 0.0
         self._writer = ThreadPoolExecutor(1, "clipsilon-ledger")
@@ -147,17 +147,15 @@ class Service:
 
     def _model(self, request: Request) -> Answer:
         now, reports = self.server.state, self.server.reports
-        average = json.dumps(now.average.tolist())
-        text = (
-            f'{{"version": {now.version}, "theta": {self._theta_of(now)}, "average": {average}, "reports": {reports}}}'
-        )
+        theta, average = self._text_of(now, "theta"), self._text_of(now, "average")
+        text = f'{{"version": {now.version}, "theta": {theta}, "average": {average}, "reports": {reports}}}'
         return Answer(200, text.encode())
 
-    def _theta_of(self, state: State) -> str:
-        """Return θ as JSON, which many requests ask for."""
-        if self._theta[0] is not state:
-            self._theta = (state, json.dumps(state.theta.tolist()))
-        return self._theta[1]
+    def _text_of(self, state: State, name: str) -> str:
+        """Return θ or the average as JSON, which many requests ask for."""
+        if name not in self._texts or self._texts[name][0] is not state:
+            self._texts[name] = (state, json.dumps(getattr(state, name).tolist()))
+        return self._texts[name][1]
 
     def _task(self, request: Request) -> Answer:
         server = self.server
@@ -222,9 +220,8 @@ class Service:
         return answer
 
     def _turn_answer(self, turn: Turn) -> Answer:
-        theta = (
-            self._theta_of(self.server.state) if turn.theta is self.server.theta else json.dumps(turn.theta.tolist())
-        )
+        state = self.server.state
+        theta = self._text_of(state, "theta") if turn.theta is state.theta else json.dumps(turn.theta.tolist())
         text = (
             f'{{"theta": {theta}, "version": {turn.version}, "seconds": {turn.seconds!r}, "ticket": "{turn.ticket}"}}'
         )
@@ -333,6 +330,7 @@ def serve(
     tls : SSLContext, optional
         Encrypts; by default nothing is encrypted.
     """
+    http_server.allow_open_files(access.connections)
     # The server is closed before the process ends by the signal.
     http_server.run_until_signal(_starter(server, listener, access, tls, closes=True))
 

@@ -12,10 +12,9 @@ import json
 import math
 import os
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,12 +30,23 @@ except ImportError:  # on Windows
 _FORMAT = "clipsilon-device-2"
 
 
-def compose(a: float, b: float) -> float:
-    """Return √(a² + b²), not below the real number: however small, no report is free."""
-    root, square = math.hypot(a, b), Fraction(a) ** 2 + Fraction(b) ** 2
-    while Fraction(root) ** 2 < square:
+def compose(*budgets: float) -> float:
+    """Return √(Σμ²), not below the real number: however small, no report is free."""
+    spent = [float(mu) for mu in budgets if mu]
+    if len(spent) < 2:
+        return sum(spent)
+    root = math.hypot(*spent)
+    while not _covers(root, spent):
         root = math.nextafter(root, math.inf)
     return root
+
+
+def _covers(root: float, budgets: Iterable[float]) -> bool:
+    """Return whether root² ≥ Σμ², as real numbers."""
+    ratios = [number.as_integer_ratio() for number in (root, *budgets)]
+    most = max(below for _, below in ratios)  # all are powers of two
+    square, *squares = ((above * (most // below)) ** 2 for above, below in ratios)
+    return square >= sum(squares)
 
 
 @dataclass

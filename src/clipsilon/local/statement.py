@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clipsilon._core import checks
+from clipsilon.local.spending import compose
 from clipsilon.privacy.users import UserStatements, account_users
 from clipsilon.privacy.warning import warn_about_delta
 
@@ -78,6 +78,6 @@ def compose_reports(reports: Iterable[tuple[str, float]], delta: float) -> Local
     if not budgets:
         raise ValueError("ledger must hold at least one report, got none.")
     sent = np.array([len(mus) for mus in budgets.values()])
-    composed = [math.hypot(*mus) for mus in budgets.values()]  # √(Σμ²), and μ itself for one report
+    composed = [compose(*mus) for mus in budgets.values()]
     warn_about_delta(checks.open_fraction("delta", delta), len(budgets))
     return LocalStatement(tuple(budgets), sent, account_users(composed, delta))

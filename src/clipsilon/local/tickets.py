@@ -131,8 +131,8 @@ class Places:
         return self._resting.get(user, 0.0) > now
 
     def add(self, user: str, place: Place) -> None:
-        """Remember a ticket."""
-        self._places[user] = place
+        """Remember a ticket; asking again for one that is late does not make it expected again."""
+        (self._late if user in self._late else self._places)[user] = place
 
     def use(self, user: str, now: float) -> None:
         """Forget the ticket of a user who has reported."""

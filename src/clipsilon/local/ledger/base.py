@@ -135,10 +135,6 @@ class Ledger(Protocol):
         """Return the numbers and the reports of a user that were computed at a version."""
         ...
 
-    def spent(self, user: str) -> float:
-        """Return √(Σμ²) of a user's reports, with what they lost."""
-        ...
-
     def require(self, known: Head) -> None:
         """Raise LedgerError unless the ledger goes on from a head that was seen before."""
         ...

@@ -42,7 +42,8 @@ def link(chain: bytes, sequence: int, event: Event) -> bytes:
     """
     if isinstance(event, Entry):
         user = event.user.encode("utf-8", "surrogatepass")
-        numbers = struct.pack("<cqqqddq", b"r", sequence, event.version, event.round, event.mu, event.lost, len(user))
+        budgets = event.mu + 0.0, event.lost + 0.0  # not −0.0, which SQLite returns as 0.0
+        numbers = struct.pack("<cqqqddq", b"r", sequence, event.version, event.round, *budgets, len(user))
         return hashlib.sha256(b"".join((chain, numbers, user, as_bytes(event.report)))).digest()
     numbers = struct.pack("<cqqq", b"c", sequence, event.round, event.theta.size)
     return hashlib.sha256(b"".join((chain, numbers, as_bytes(event.theta), as_bytes(event.average)))).digest()

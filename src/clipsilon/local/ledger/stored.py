@@ -6,7 +6,6 @@ is open in one process at a time. In PostgreSQL, transactions take turns; each b
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ _TABLES = (
     "CREATE TABLE report (sequence BIGINT PRIMARY KEY, round BIGINT NOT NULL, sender TEXT NOT NULL, "
     "mu DOUBLE PRECISION NOT NULL, lost DOUBLE PRECISION NOT NULL, version BIGINT NOT NULL, content BYTEA NOT NULL, "
     "chain BYTEA NOT NULL)",
-    "CREATE INDEX report_sender ON report (sender)",
+    "CREATE INDEX report_sender ON report (sender, version)",
     "CREATE TABLE closing (round BIGINT PRIMARY KEY, sequence BIGINT NOT NULL, theta BYTEA NOT NULL, "
     "average BYTEA NOT NULL, chain BYTEA NOT NULL)",
     "CREATE TABLE head (name TEXT PRIMARY KEY, sequence BIGINT NOT NULL, version BIGINT NOT NULL, "
@@ -252,12 +251,6 @@ class StoredLedger:
         with _plain_errors():
             rows = self._database.run(f"SELECT {_REPORT} FROM report WHERE sender = ? AND version = ?", (user, version))
         return [(row[0], self._entry(row)) for row in rows]
-
-    def spent(self, user: str) -> float:
-        """Return √(Σμ²) of a user's reports, with what they lost."""
-        with _plain_errors():
-            rows = self._database.run("SELECT mu, lost FROM report WHERE sender = ?", (user,))
-        return math.hypot(*(number for row in rows for number in row))
 
     def budgets(self, after: int = 0) -> list[tuple[str, float, float]]:
         """Return user, μ and lost budget of a number of reports after number `after`; an empty list at the end."""
