@@ -129,3 +129,15 @@ def test_many_budgets_at_once(delta):
     together, alone = gaussian.epsilons(mus, delta), np.array([gaussian.epsilon(mu, delta) for mu in mus])
     np.testing.assert_allclose(together, alone, rtol=1e-12)
     assert np.all(gaussian.log_delta(mus, np.minimum(together, 1e300))[:-2] <= np.log(delta))
+
+
+def test_an_epsilon_of_zero_is_not_decided_by_rounding():
+    """At a δ that is δ_μ(0) to the last bits, the ε that is returned must be enough by fifty digits, too."""
+    for mu in np.geomspace(1e-3, 8.0, 25):
+        near = gaussian.delta(mu, 0.0)
+        for delta in (np.nextafter(near, 0.0), near, np.nextafter(near, 1.0)):
+            for found in (gaussian.epsilon(mu, delta), float(gaussian.epsilons(np.array([mu]), delta)[0])):
+                with mpmath.workdps(60):
+                    half, loss = mpmath.mpf(mu) / 2, mpmath.mpf(found)
+                    upper, lower = (mpmath.ncdf(-loss / mpmath.mpf(mu) + sign * half) for sign in (1, -1))
+                    assert upper - mpmath.exp(loss) * lower <= mpmath.mpf(delta)

@@ -24,6 +24,7 @@ _SMALL = 0.5  # from this μ on, the difference of two Mills' ratios loses no di
 _HUGE = 1e7  # from this μ on, ε = μ²/2 + O(μ) is exact enough, and rounding of t is not
 _MOST_NEWTON = 60  # iterations; a dozen are usual
 _NUDGE = 1e-12  # relative margin by which root searches end on the safe side
+_DOUBT = 1e-13  # in log δ: closer to the goal than this at ε = 0, rounding could decide that no ε is needed
 
 
 @overload
@@ -54,12 +55,15 @@ def epsilon(mu: float, delta: float) -> float:
     goal = _log_of_fraction(delta)
     if mu == math.inf:
         return math.inf
-    if log_delta(mu, 0.0) <= goal:
+    at_zero = log_delta(mu, 0.0) - goal
+    if at_zero <= -_DOUBT:
         return 0.0
     # Φ(−t) < δ already holds at t = √(2·log(1/δ)).
     upper = mu * (mu / 2 + math.sqrt(-2 * goal))
     if mu > _HUGE:
         return upper
+    if at_zero <= _DOUBT:
+        return min(upper, float(_least_epsilon(mu, goal)))
     root = brentq(lambda loss: float(log_delta(mu, loss)) - goal, 0.0, upper, xtol=1e-15 * upper, rtol=1e-14)
     return float(root) * (1 + _NUDGE) + 2e-15 * upper
 
@@ -72,7 +76,8 @@ def epsilons(mus: Array, delta: float) -> Array:
     """
     goal = _log_of_fraction(delta)
     found = np.where(np.asarray(mus) == np.inf, np.inf, 0.0)
-    open_ = np.isfinite(mus) & (log_delta(mus, 0.0) > goal)
+    at_zero = log_delta(mus, 0.0) - goal
+    open_ = np.isfinite(mus) & (at_zero > -_DOUBT)
     shift = mus[open_]
     upper = shift * (shift / 2 + math.sqrt(-2 * goal))
     root = upper.copy()
@@ -86,11 +91,21 @@ def epsilons(mus: Array, delta: float) -> Array:
         if not np.any(step > 1e-14 * root):
             break
     root = root * (1 + _NUDGE) + 2e-15 * upper
+    root = np.where(at_zero[open_] <= _DOUBT, np.minimum(upper, _least_epsilon(shift, goal)), root)
     root = np.where(shift > _HUGE, upper, root)
     for k in np.flatnonzero(log_delta(shift, root) > goal):  # only by rounding
         root[k] = epsilon(float(shift[k]), delta)
     found[open_] = root
     return found
+
+
+def _least_epsilon(mu: ArrayLike, goal: float) -> Array:
+    """Return an ε that is enough where log δ_μ(0) is the goal up to rounding: log δ falls by Φ(−μ/2)/δ per ε at least.
+
+    That is its slope at 0, and it is concave.
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(4 * _DOUBT * np.exp(goal - log_ndtr(-np.asarray(mu) / 2)))
 
 
 def largest_mu(epsilon: float, delta: float) -> float:
