@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from opacus.optimizers import DPOptimizer
+from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
@@ -155,6 +156,16 @@ def check_model(module: nn.Module, mode: str) -> None:
     refuse_layers(module, mode)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("module must have parameters to train, got none.")
+
+
+def replace_layers(module: nn.Module) -> nn.Module:
+    """Return a copy of a model in which Opacus has replaced layers, in the precision of the model."""
+    checks.instance("module", module, nn.Module)
+    types = {p.dtype for p in module.parameters()}
+    fixed: nn.Module = ModuleValidator.fix(module)
+    fixed = fixed.to(types.pop()) if len(types) == 1 else fixed  # the layers of Opacus are made in float32
+    check_model(fixed, "hooks")
+    return fixed
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
