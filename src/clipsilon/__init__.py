@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from clipsilon.privacy.budget import Budget
     from clipsilon.privacy.budget_file import BudgetError
     from clipsilon.privacy.calibration import calibrate, longest_run
+    from clipsilon.privacy.opacus import account_opacus
     from clipsilon.privacy.papers import claims
     from clipsilon.privacy.statement import Statement, account
     from clipsilon.privacy.users import account_users
@@ -103,6 +104,7 @@ __all__ = [
     "TrainingAudit",
     "TrainingError",
     "account",
+    "account_opacus",
     "account_users",
     "audit",
     "audit_one_run",

@@ -128,6 +128,31 @@ def attention(rng, n):
     return part, torch.randn(n, rng.choice([3, n]), 4), lambda part, x: part(x, x, x)
 
 
+class GroupedAttention(nn.Module):
+    """Grouped-query attention as in Llama: heads share keys and values, behind an RMS norm; linear layers only."""
+
+    def __init__(self, groups, shared, bias):
+        super().__init__()
+        self.groups, self.shared = groups, shared
+        self.norm = nn.RMSNorm(4)
+        self.queries = nn.Linear(4, 2 * groups * shared, bias=bias)
+        self.keys, self.values = nn.Linear(4, 2 * groups, bias=bias), nn.Linear(4, 2 * groups, bias=bias)
+        self.out = nn.Linear(2 * groups * shared, 4, bias=bias)
+
+    def forward(self, x):
+        normed = self.norm(x)
+        q, k, v = (
+            layer(normed).unflatten(2, (-1, 2)).transpose(1, 2) for layer in (self.queries, self.keys, self.values)
+        )
+        k, v = (t.repeat_interleave(self.shared, 1) for t in (k, v))
+        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(found.transpose(1, 2).flatten(2))
+
+
+def grouped(rng, n):
+    return GroupedAttention(rng.randint(1, 2), rng.randint(1, 2), rng.random() < 0.3), torch.randn(n, 3, 4)
+
+
 def recurrent(rng, n):
     part = rng.choice([DPRNN, DPLSTM, DPGRU])(
         3,
@@ -178,9 +203,35 @@ def prelu(rng, n):
 
 
 def repeated(rng, n):
-    part = rng.choice([nn.Linear(3, 3), nn.LayerNorm(3), Shift(3), nn.Conv1d(3, 3, 1)])
+    part = rng.choice(
+        [nn.Linear(3, 3), nn.Linear(3, 3), nn.LayerNorm(3), Shift(3), nn.Conv1d(3, 3, 1), nn.Embedding(4, 3)]
+    )
+    if isinstance(part, nn.Embedding):
+        return part, torch.randint(0, 4, (n, 3)), lambda part, x: part(x) + torch.tanh(part(x.flip(1)))
     shape = (3, 2) if isinstance(part, nn.Conv1d) else (3,)
     return part, torch.randn(n, *shape), lambda part, x: part(torch.tanh(part(x)))
+
+
+class TiedWords(nn.Module):
+    """Embeddings whose table is the weight of the output layer as well, as in language models, and of a second table."""
+
+    def __init__(self, words, bias, padding, twice):
+        super().__init__()
+        self.words, self.scores = nn.Embedding(words, 3, padding_idx=padding), nn.Linear(3, words, bias=bias)
+        self.scores.weight = self.words.weight
+        self.more = nn.Embedding(words, 3) if twice else None
+        if twice:
+            self.more.weight = self.words.weight
+
+    def forward(self, x):
+        found = self.words(x) if self.more is None else self.words(x) + self.more(x.flip(1))
+        return self.scores(torch.tanh(found))
+
+
+def tied_words(rng, n):
+    words, padding = rng.choice([2, 5, 40]), rng.choice([None, None, 1])
+    part = TiedWords(words, rng.random() < 0.5, padding, rng.random() < 0.3)
+    return part, torch.randint(0, words, (n, rng.randint(1, 5)))
 
 
 def tied(rng, n):
@@ -261,23 +312,23 @@ def dropped(rng, n):
 
 # The families whose modules a private training accepts, at least some, and those that it must always refuse.
 SOUND = (
-    *(linear, convolution, transposed, normalisation, embedding, attention, recurrent),
-    *(own, prelu, repeated, tied, dropped),
+    *(linear, convolution, transposed, normalisation, embedding, attention, grouped, recurrent),
+    *(own, prelu, repeated, tied, tied_words, dropped),
 )
 UNSOUND = (bag, bilinear, outside, mixing, writing, reparametrised, rows)
 
 
-def draw_module(seed):
-    """Return a module with its inputs, the same for the same seed."""
+def draw_module(seed, family=None, dtype=torch.float64):
+    """Return a module with its inputs, of any family unless given, the same for the same seed."""
     rng = random.Random(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        draw = rng.choice(SOUND if rng.random() < 0.75 else UNSOUND)
+        draw = family or rng.choice(SOUND if rng.random() < 0.75 else UNSOUND)
         part, x, *call = draw(rng, rng.randint(2, 5))
-        part = part.double()
-        x = x.double() if x.is_floating_point() else x
+        part = part.to(dtype)
+        x = x.to(dtype) if x.is_floating_point() else x
         between = () if draw is dropped else rng.choice(BETWEEN)
-        module = Body(part, x, between, rng.randint(1, 3), *call).double()
+        module = Body(part, x, between, rng.randint(1, 3), *call).to(dtype)
         for p in module.parameters():
             if draw in SOUND and rng.random() < 0.1 and p is not module.head.weight:
                 p.requires_grad_(False)

@@ -72,7 +72,11 @@ BACKWARD_FIRST = "A backward pass of the private criterion's loss must precede"
 WITHIN = "between steps only, not within a batch"
 TRANSITIONS = {
     "begin_pass": (Phase.BETWEEN_STEPS, "A pass was left within a batch", "A pass was left within a batch"),
-    "draw": (Phase.BETWEEN_STEPS, "every piece of a batch must come before", "every piece of a batch must come before"),
+    "draw": (
+        Phase.BETWEEN_STEPS,
+        r"step\(\) must follow every backward pass",
+        "every piece of a batch must come before",
+    ),
     "require_backward_allowed": (Phase.BETWEEN_STEPS, r"step\(\) must follow every backward pass", Phase.PARTIAL),
     "require_zero_grad_allowed": (Phase.BETWEEN_STEPS, r"must come before optimizer.zero_grad\(\)", Phase.PARTIAL),
     "adding": (Phase.SUMMED, r"step\(\) must follow every backward pass", Phase.SUMMED),

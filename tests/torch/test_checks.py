@@ -191,9 +191,10 @@ def test_a_state_that_is_written_later_is_found_in_any_batch():
 
 @pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
 def test_embeddings_that_change_or_mix_are_refused(layer):
-    for option, match in (({"max_norm": 1.0}, r"\(0\) with max_norm"), ({"scale_grad_by_freq": True}, "scale_grad_by")):
+    for option in ({"max_norm": 1.0}, {"scale_grad_by_freq": True}):
+        match = rf"{layer.__name__} \(0\), which .*: leave {next(iter(option))} out"
         model = nn.Sequential(layer(5, 2, **option))
-        with pytest.raises(ValueError, match=f"^module must .*{layer.__name__} .*{match}"):
+        with pytest.raises(ValueError, match=f"^module must .*{match}"):
             PrivacyEngine().make_private(
                 module=model,
                 optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -205,9 +206,7 @@ def test_embeddings_that_change_or_mix_are_refused(layer):
 def test_an_embedding_bag_is_refused():
     """The rule of Opacus counts an index that occurs twice in a record once; frozen, it needs no rule."""
     model = nn.Sequential(nn.EmbeddingBag(5, 2, mode="sum"), nn.Linear(2, 1), nn.Flatten(0)).double()
-    with pytest.raises(
-        ValueError, match=r"^module must have layers .* EmbeddingBag \(0\), .* use nn.Embedding and add"
-    ):
+    with pytest.raises(ValueError, match=r"^module must .* EmbeddingBag \(0\), .*: use nn.Embedding and add up\.$"):
         trained(model, torch.randint(0, 5, (12, 3)), "hooks")
     model[0].requires_grad_(False)
     assert trained(model, torch.randint(0, 5, (12, 3)), "hooks", batch=4).run(1).engine.steps == 3

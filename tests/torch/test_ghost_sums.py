@@ -17,7 +17,7 @@ from clipsilon.rules.clipping import Norm, Normalise
 from clipsilon.torch import ghost_sums
 from clipsilon.torch.clipping import clip_factor, lower
 from clipsilon.torch.exact_sums import GHOST_NOISE, REACH, SUM_TERMS, charge, charged_rule, plan_grid
-from clipsilon.torch.ghost_sums import LayerRows, joint_norms
+from clipsilon.torch.ghost_sums import LayerRows, join_calls, joint_norms, sizes_of, sums_of
 from clipsilon.torch.rules import UpdateSettings, build_rule
 from private_training import Training, flat, records
 
@@ -118,6 +118,81 @@ def test_clipped_sums_are_those_of_clipped_records_up_to_the_charge(data, name, 
         off += square(FRACTION(sums[p].numpy()) - total)
     assert all(share <= bound**2 for share in shares)
     assert off <= (SUM_TERMS * Fraction(2) ** -52 * len(weights) * int(REACH) * bound) ** 2 + Fraction(2) ** -900
+
+
+def shared_rows(data, kinds, dtype):
+    """Return calls of layers that share a weight, and a bias if they have one."""
+    layers = {"linear": nn.Linear(2, 3), "embedding": nn.Embedding(3, 2), "transposed": Transposed(3, 2)}
+    calls = []
+    for name in kinds:
+        layer, rows = layers[name], data.draw(st.sampled_from([1, 2, 4]))
+        g = adversarial_rows(data, (3, rows, 3 if name == "linear" else 2), dtype)
+        indices = data.draw(st.lists(st.integers(0, 2), min_size=3 * rows, max_size=3 * rows))
+        x = torch.tensor(indices).view(3, rows)
+        x = x if name == "embedding" else adversarial_rows(data, (3, rows, 5 - g.shape[2]), dtype)
+        calls.append(LayerRows.of(layer, x, g))
+    weight = calls[0].layer.weight
+    for call in calls:
+        call.layer.weight = weight
+    if calls[0].x.is_floating_point() and data.draw(st.booleans()):  # parts that cancel, nearly
+        calls[1:2] = [calls[0]._replace(g=-calls[0].g * (1 + 2.0**-20))] if kinds[0] == kinds[1] else calls[1:2]
+    return weight, calls
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(
+        [
+            ("linear", "embedding"),
+            ("embedding", "transposed"),
+            ("linear", "transposed"),
+            ("linear", "linear"),
+            ("embedding", "embedding"),
+            ("embedding", "linear", "embedding"),
+        ]
+    ),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_norms_of_shared_weights_are_bounds_and_their_sums_exact(data, kinds, dtype):
+    """In exact arithmetic: the gradient of a weight is the sum of those of all layers that use it."""
+    weight, calls = shared_rows(data, kinds, dtype)
+    by_layer = [join_calls([c for c in calls if c.layer is layer]) for layer in dict.fromkeys(c.layer for c in calls)]
+    size = sizes_of({weight: by_layer})[weight]
+    parts = [exact_gradients(call) for call in calls]
+    exact, absolute = (sum(part[number][0] for part in parts) for number in (0, 1))
+    factors = clip_factor(lower(Norm(0.7)), joint_norms([size], None))
+    for i, (norm_, reach) in enumerate(zip(size.norms.tolist(), size.reach.tolist(), strict=True)):
+        assert square(exact[i]) <= Fraction(norm_) ** 2
+        assert square(absolute[i]) <= Fraction(reach) ** 2 * (1 + Fraction(2) ** -40)
+    weights = [Fraction(f) for f in factors.tolist()]
+    by_parameter = {p: factors for call in calls for p in call.trained}
+    (total,) = [found for p, found in sums_of(by_layer, by_parameter) if p is weight]
+    off = square(FRACTION(total.numpy()) - sum(f * x for f, x in zip(weights, exact, strict=True)))
+    assert off <= (SUM_TERMS * Fraction(2) ** -52 * 3 * int(REACH) * Fraction(0.7)) ** 2 + Fraction(2) ** -900
+
+
+def test_norms_of_tied_weights_are_not_much_too_large():
+    """Not only bounds: the inner product is a part of them, so that ‖a‖ + ‖b‖ would be larger."""
+    torch.manual_seed(0)
+    words, scores = nn.Embedding(6, 3), nn.Linear(3, 6, bias=False)
+    scores.weight = words.weight
+    x, g = torch.randint(6, (4, 5)), torch.randn(4, 5, 3, dtype=torch.float64)
+    one = LayerRows.of(words, x, g)
+    other = LayerRows.of(scores, torch.randn(4, 5, 3, dtype=torch.float64), torch.randn(4, 5, 6, dtype=torch.float64))
+    exact = exact_gradients(one)[0][0] + exact_gradients(other)[0][0]
+    expected = torch.tensor([math.sqrt(square(found)) for found in exact], dtype=torch.float64)
+    size = sizes_of({words.weight: [one, other]})[words.weight]
+    torch.testing.assert_close(size.norms, expected, rtol=1e-12, atol=0)
+    alone = [call.sizes()[words.weight].norms for call in (one, other)]
+    assert not torch.allclose(sum(alone), expected, rtol=1e-2)
+
+
+def test_calls_of_different_batches_are_not_joined():
+    layer = nn.Linear(2, 1)
+    calls = [LayerRows.of(layer, torch.ones(n, 2), torch.ones(n, 1)) for n in (3, 1)]
+    with pytest.raises(ValueError, match="a parameter was used with batches of 1 and 3 rows"):
+        join_calls(calls)
 
 
 def test_sums_of_many_rows_are_made_in_chunks():

@@ -4,7 +4,9 @@ import copy
 
 import pytest
 import torch
+from opacus.layers import DPGRU, DPLSTM, DPRNN
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
 from private_training import Training
@@ -100,21 +102,127 @@ def test_modes_agree(name, settings):
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
 
 
+class Twice(nn.Module):
+    """A layer that is called twice."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(self.layer(x + torch.tanh(self.layer(x)))).flatten()
+
+
 @pytest.mark.parametrize("cap", [None, 2.0])
-def test_a_layer_may_be_used_twice(cap):
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 1)
-
-        def forward(self, x):
-            return self.head(self.norm(x + self.norm(x))).flatten()
-
+@pytest.mark.parametrize("layer", [nn.LayerNorm, nn.Linear])
+def test_a_layer_may_be_used_twice(layer, cap):
     torch.manual_seed(0)
-    model = Twice().double()
+    model = Twice(nn.LayerNorm(4) if layer is nn.LayerNorm else nn.Linear(4, 4)).double()
     trainings = [Training(mode, model=copy.deepcopy(model), residual_cap=cap).run(1) for mode in MODES]
     torch.testing.assert_close(*[training.theta() for training in trainings])
     torch.testing.assert_close(*[training.error() for training in trainings])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_layer_in_two_places_is_hooked_once(mode):
+    """Its gradients would otherwise count twice."""
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    places = nn.Sequential(
+        nn.Sequential(shared, nn.Tanh()), nn.Sequential(shared, nn.Tanh()), nn.Linear(4, 1), nn.Flatten(0)
+    )
+    apart = nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
+    apart[4].load_state_dict(places[2].state_dict())
+    models = [copy.deepcopy(model).double() for model in (places, apart)]
+    ends = [Training(mode, model=model, algorithm="dpsgd").run(1).theta() for model in models]
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+class Language(nn.Module):
+    """A small GPT-2, whose output layer has the weight of its embedding; scores of the last word."""
+
+    def __init__(self):
+        super().__init__()
+        transformers = pytest.importorskip("transformers")
+        sizes = {"vocab_size": 11, "n_positions": 6, "n_embd": 8, "n_layer": 1, "n_head": 2, "use_cache": False}
+        config = transformers.GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        self.inner = transformers.GPT2LMHeadModel(config)
+
+    def forward(self, ids):
+        places = torch.arange(ids.shape[1]).expand(len(ids), -1)
+        return self.inner(input_ids=ids, position_ids=places).logits[:, -1]
+
+
+def test_a_language_model_with_tied_weights():
+    torch.manual_seed(0)
+    model = Language().double()
+    assert model.inner.lm_head.weight is model.inner.transformer.wte.weight
+    data = TensorDataset(torch.randint(11, (20, 5)), torch.randint(11, (20,)))
+    options = {"algorithm": "dpsgd", "clip": 0.3, "criterion": nn.CrossEntropyLoss()}
+    ends = [Training(mode, data, copy.deepcopy(model), **options).run(1).theta() for mode in MODES]
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-9)
+
+
+class Sequences(nn.Module):
+    """A recurrent layer on sequences of several lengths, which stand at the end of the input."""
+
+    def __init__(self, kind, is_sorted, **settings):
+        super().__init__()
+        self.cells, self.head = kind(2, 3, batch_first=True, **settings), nn.LazyLinear(1)
+        self.is_sorted = is_sorted
+
+    def forward(self, x):
+        packed = pack_padded_sequence(x[..., :2], x[:, 0, 2].long(), batch_first=True, enforce_sorted=self.is_sorted)
+        found, _ = pad_packed_sequence(self.cells(packed)[0], batch_first=True, total_length=x.shape[1])
+        return self.head(found.flatten(1)).flatten()
+
+
+def sequences(kind, is_sorted=True, **settings):
+    torch.manual_seed(0)
+    model = Sequences(kind, is_sorted, **settings).double()
+    x = torch.randn(5, 4, 3, dtype=torch.float64)
+    x[:, 0, 2] = torch.tensor([4.0, 3, 3, 2, 1])
+    model(x)
+    return model, TensorDataset(x, torch.arange(5).double() % 2)
+
+
+def true_norms(model, batch):
+    """Return the norm of each record's gradient, computed by autograd for the record alone."""
+    found = []
+    for x, y in zip(*batch, strict=True):
+        loss = nn.functional.binary_cross_entropy_with_logits(model(x[None]), y[None])
+        found.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]).norm())
+    return torch.stack(found)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("settings", [{}, {"bidirectional": True, "num_layers": 2}], ids=str)
+@pytest.mark.parametrize("kind", [DPRNN, DPLSTM, DPGRU])
+def test_packed_sequences(kind, settings, mode, monkeypatch):
+    """At later times, recurrent layers see the longer sequences only."""
+    model, data = sequences(kind, **settings)
+    expected = true_norms(copy.deepcopy(model), data[:])
+    training, norms = Training(mode, data, model, algorithm="dpsgd"), []
+    checked = training.optimizer.finite_norms
+    monkeypatch.setattr(training.optimizer, "finite_norms", lambda found: norms.extend(found) or checked(found))
+    training.step(data[:])
+    torch.testing.assert_close(norms[0], expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize("mode", MODES)
+def test_packed_sequences_in_another_order_are_refused(mode):
+    """The rows of a record would be those of another one in the layers behind."""
+    model, data = sequences(DPLSTM, is_sorted=False)
+    training = Training(mode, data, model, algorithm="dpsgd")
+    with pytest.raises(RuntimeError, match="DPLSTM must be called with packed sequences in the order of the records"):
+        training.step([part.flip(0) for part in data[:]])
+    training.private.eval()
+    with torch.no_grad():
+        training.private(data[:][0].flip(0))
+    sorted_training = Training(mode, data, sequences(DPLSTM, is_sorted=False)[0], algorithm="dpsgd")
+    sorted_training.step(data[:])
 
 
 class Outside(nn.Module):

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
@@ -508,3 +509,28 @@ def test_statements_mention_coarse_parameters():
     for training, mentioned in ((coarse, True), (Training(noise_multiplier=1.0), False)):
         reasons = training.engine.statement(steps=1).reasons
         assert any("fewer than 32 bits" in reason for reason in reasons) is mentioned
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_accumulated_gradients_are_refused_with_code_that_runs(mode):
+    """Several Poisson batches are no Poisson batch: a record may be in more than one of them."""
+    training = Training(mode, noise_multiplier=1.0)
+
+    def accumulate():
+        for number, batch in enumerate(training.loader):
+            training.loss(batch).backward()
+            if number % 2:
+                training.optimizer.step()
+                training.optimizer.zero_grad()
+
+    with pytest.raises(RuntimeError, match=r"optimizer.step\(\) must follow every backward pass") as refusal:
+        accumulate()
+    assert training.engine.steps == 0
+    instead, k, b = Training(mode, batch=2 * 5, noise_multiplier=1.0), 2, 5
+    assert instead.loader.batch_sampler.sampling.batch == k * b
+    first, second = re.findall("`(.*?)`", str(refusal.value))
+    names = {"loader": instead.loader, "optimizer": instead.optimizer, "b": b, "step": instead.step}
+    exec(f"{first}\n{second}\n    for batch in loader:\n        step(batch)", names)
+    whole = Training(mode, batch=2 * 5, noise_multiplier=1.0).run(1)
+    assert instead.engine.steps == whole.engine.steps == 4
+    torch.testing.assert_close(instead.theta(), whole.theta(), rtol=0, atol=1e-9)

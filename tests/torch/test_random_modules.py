@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from clipsilon.torch import PrivacyEngine
@@ -14,6 +16,8 @@ from random_modules import SOUND, UNSOUND, draw_module
 
 MODES = ("hooks", "ghost")
 CLIP = 1.0
+# How far measured norms may be off, relatively: gradients are computed by PyTorch in this precision.
+BOUNDS = {torch.float64: 1e-6, torch.float32: 2e-4}
 
 
 def record_losses(scores, weights):
@@ -21,8 +25,13 @@ def record_losses(scores, weights):
 
 
 def true_gradients(drawn, x, weights, seed):
-    """Return each record's gradient, of the record alone, or with the same dropout among all."""
+    """Return each record's gradient, of the record alone, or with the same dropout among all.
+
+    In float64, except where another precision would draw other numbers.
+    """
     module = copy.deepcopy(drawn.module)
+    if not drawn.is_random:
+        module, weights, x = module.double(), weights.double(), x.double() if x.is_floating_point() else x
     trained = [p for p in module.parameters() if p.requires_grad]
     found = []
     for row in range(len(x)):
@@ -39,7 +48,7 @@ def true_gradients(drawn, x, weights, seed):
 
 
 def private_update(drawn, weights, mode, seed):
-    """Return the sum of one private step without noise, and the batch that it was made of; the model is trained."""
+    """Return the sum of one private step without noise, the norms that it measured, and its batch."""
     module, data = drawn.module, TensorDataset(drawn.x, weights)
     trained = [p for p in module.parameters() if p.requires_grad]
     made = PrivacyEngine().make_private(
@@ -53,29 +62,31 @@ def private_update(drawn, weights, mode, seed):
         poisson_sampling=False,
     )
     model, optimizer, (x, y) = made[0], made[1], next(iter(made[-1]))
+    norms, finite_norms = [], optimizer.finite_norms
+    optimizer.finite_norms = lambda found: norms.extend(found) or finite_norms(found)
     torch.manual_seed(seed)
     loss = made[2](model(x), y) if mode == "ghost" else record_losses(model(x), y).mean()
     loss.backward()
     optimizer.step()
-    return flat(p.grad.to_dense() for p in trained) * len(data), x, y
+    return flat(p.grad.to_dense() for p in trained) * len(data), norms[0], x, y
 
 
-def outcome(seed, mode):
+def outcome(seed, mode, family=None, dtype=torch.float64):
     """Compare one module; return its family, and the refusal if it was refused."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PyTorch, about sizes and settings
-        drawn = draw_module(seed)
+        drawn = draw_module(seed, family, dtype)
     weights = torch.randn(len(drawn.x), drawn.module.head.out_features, generator=torch.Generator().manual_seed(seed))
-    weights = weights.double() * 3
+    weights = weights.to(dtype) * 3
     plain, before = drawn._replace(module=copy.deepcopy(drawn.module)), flat(drawn.module.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            update, x, y = private_update(drawn, weights, mode, seed)
+            update, norms, x, y = private_update(drawn, weights, mode, seed)
         except (ValueError, RuntimeError, NotImplementedError) as error:
             refusal = str(error)
         else:
-            compare(update, plain, x, y, seed)
+            compare(update, norms, true_gradients(plain, x, y, seed), f"{seed} {plain}")
             return drawn.family, None
     writes_itself = getattr(drawn.module.part, "way", None) == "data"
     assert writes_itself or torch.equal(flat(drawn.module.parameters()), before)  # nothing was released
@@ -83,11 +94,13 @@ def outcome(seed, mode):
     return drawn.family, refusal
 
 
-def compare(update, plain, x, y, seed):
-    gradients = true_gradients(plain, x, y, seed)
-    norms = gradients.norm(dim=1, keepdim=True)
-    expected = (gradients * (CLIP / norms.clamp(min=CLIP))).sum(0)
-    torch.testing.assert_close(update, expected, rtol=1e-6, atol=1e-6, msg=lambda text: f"{seed} {plain}: {text}")
+def compare(update, norms, gradients, about):
+    """Compare the norms of records, and the sum of their clipped gradients."""
+    bound = BOUNDS[update.dtype]
+    lengths = gradients.norm(dim=1, keepdim=True).double()
+    expected = (gradients * (CLIP / lengths.clamp(min=CLIP))).sum(0)
+    for found, true in ((norms, lengths.flatten()), (update.double(), expected.double())):
+        torch.testing.assert_close(found, true, rtol=bound, atol=bound, msg=lambda text: f"{about}: {text}")
 
 
 def survey(seeds, mode):
@@ -102,6 +115,32 @@ def test_some_modules_are_measured_or_refused(mode):
     accepted, refused = survey(range(36), mode)
     assert accepted.total() >= 12
     assert refused.total() >= 6
+
+
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", SOUND, ids=lambda family: family.__name__)
+@settings(max_examples=3, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_measured_norms_are_those_of_single_records(family, mode, dtype, seed):
+    outcome(seed, mode, family, dtype)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", SOUND, ids=lambda family: family.__name__)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_many_measured_norms_are_those_of_single_records(family, mode, dtype, seed):
+    outcome(seed, mode, family, dtype)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("family", SOUND, ids=lambda family: family.__name__)
+def test_each_family_is_accepted(family, mode):
+    """Where all modules of a family were refused, the tests of its norms would show nothing."""
+    assert any(outcome(seed, mode, family)[1] is None for seed in range(8))
 
 
 @pytest.mark.verify

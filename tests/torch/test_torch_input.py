@@ -1,8 +1,11 @@
 """Invalid input to clipsilon.torch raises one clear sentence, before anything changes."""
 
+import inspect
+import re
 import subprocess
 import sys
 
+import opacus
 import pytest
 import torch
 from torch import nn
@@ -65,19 +68,25 @@ def frozen_normalisation():
 
 
 MODELS = {
-    r"module must treat records one by one, got BatchNorm1d \(0\)": lambda: nn.Sequential(nn.BatchNorm1d(4)),
-    r"module must treat records one by one, got BatchNorm1d": frozen_normalisation,
-    r"module must treat records one by one, got InstanceNorm1d": lambda: nn.InstanceNorm1d(4, track_running_stats=True),
-    "module must be one that Opacus supports, got: .*training mode": lambda: network().eval(),
-    "module must be one that Opacus supports, got: .*LSTM": lambda: nn.LSTM(4, 1),
+    r"module must treat records one by one, .* got BatchNorm1d \(0\), .*: use nn.GroupNorm;": lambda: nn.Sequential(
+        nn.BatchNorm1d(4)
+    ),
+    r"module must treat records one by one, .* got BatchNorm1d \(0\), .*: use nn.GroupNorm\.$": frozen_normalisation,
+    "module must treat records one by one, .* got InstanceNorm1d .*: leave track_running_stats out": lambda: (
+        nn.InstanceNorm1d(4, track_running_stats=True)
+    ),
+    r"module must be in training mode, got one in evaluation mode; call module.train\(\)": lambda: network().eval(),
     "module must have parameters to train, got none": lambda: nn.ReLU(),
 }
 
 
 def test_shared_parameters():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    model[1].weight = model[0].weight
-    with pytest.raises(ValueError, match=r"must not share parameters .* got 1.weight, which is 0.weight; hooks mode"):
+    """Ghost mode measures the gradient of a layer as rows or per record, and adds up parts of one kind only."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Conv1d(4, 4, 1))
+    model[1].bias = model[0].bias
+    with pytest.raises(
+        ValueError, match=r"got Linear \(0\), which shares parameters with Conv1d \(1\): use hooks mode"
+    ):
         private(model, criterion=nn.MSELoss(), grad_sample_mode="ghost")
     private(model)
 
@@ -233,11 +242,50 @@ def test_add_remove_neighbours_are_refused_at_once():
         PrivacyEngine(adjacency="add-remove")
 
 
-def test_names_of_opacus_are_refused_with_what_to_write():
-    with pytest.raises(TypeError, match="^PrivacyEngine has no argument accountant: leave it out"):
-        PrivacyEngine(accountant="rdp")
-    with pytest.raises(TypeError, match="make_private has no argument max_grad_norm: it is called clip here"):
-        private(max_grad_norm=1.0)
+def arguments_of(function):
+    """Return the names of a function's arguments, without those that it takes as they come."""
+    found = inspect.signature(function).parameters.values()
+    return {p.name for p in found if p.kind is not p.VAR_KEYWORD} - {"self"}
+
+
+# Arguments that Opacus's methods pass on to its accountants and optimisers, or had in other versions.
+PASSED_ON = {
+    "get_epsilon": {"alphas"},
+    "make_private": {"strict", "normalize_clipping", "target_unclipped_quantile", "min_clipbound", "max_clipbound"},
+    "make_private_with_epsilon": {"total_steps", "clipbound_learning_rate", "unclipped_num_std"},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__init__", "make_private", "make_private_with_epsilon", "get_epsilon", "save_checkpoint", "load_checkpoint"],
+)
+def test_names_of_opacus_are_understood_or_answered(name):
+    """Each argument of Opacus's engine exists here, or is refused with a sentence that says what to write."""
+    own = arguments_of(getattr(PrivacyEngine, name))
+    if name == "make_private_with_epsilon":
+        own |= arguments_of(PrivacyEngine.make_private)
+    others = (arguments_of(getattr(opacus.PrivacyEngine, name)) | PASSED_ON.get(name, set())) - own
+    assert others
+    for other in others:
+        call = PrivacyEngine if name == "__init__" else getattr(PrivacyEngine(), name)
+        given = {"target_epsilon": 1.0, "target_delta": 1e-5, "epochs": 1} if name.endswith("epsilon") else {}
+        with pytest.raises(TypeError, match=f"has no argument {other}: (it is called|leave it out:|write) "):
+            call(**{other: 1.0}, **({} if name == "get_epsilon" else given))
+
+
+def test_a_model_is_made_compatible_as_with_opacus():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1), nn.Flatten(0)).double()
+    parts = {"optimizer": None, "data_loader": DataLoader(records(), batch_size=5)}
+    assert not PrivacyEngine().is_compatible(module=model, **parts)
+    with pytest.raises(ValueError, match="BatchNorm1d"):
+        PrivacyEngine().validate(module=model, **parts)
+    fixed = PrivacyEngine.get_compatible_module(model)
+    assert isinstance(fixed[0], nn.GroupNorm)
+    assert {p.dtype for p in fixed.parameters()} == {torch.float64}
+    assert PrivacyEngine().is_compatible(module=fixed, **parts)
+    private(fixed)
 
 
 def test_class_weights_with_a_mean_mix_records():
@@ -286,3 +334,27 @@ def test_the_private_loader_is_not_foreign():
     training = Training()
     training.run(2)
     assert training.engine.statement().notes == ()
+
+
+SHARDED = """
+import sys, torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from clipsilon.torch import PrivacyEngine
+
+torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/meet", rank=0, world_size=1)
+model = fully_shard(torch.nn.Linear(4, 1), mesh=init_device_mesh("cpu", (1,)))
+try:
+    PrivacyEngine.validate(module=model)
+except ValueError as error:
+    print(error)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_sharded_models_are_refused(tmp_path):
+    message = "module must have whole parameters in every process, .*; wrap it in DistributedDataParallel."
+    shown = subprocess.run([sys.executable, "-c", SHARDED, tmp_path], capture_output=True, text=True, check=True)
+    assert re.fullmatch(message, shown.stdout.strip())
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        private(nn.DataParallel(network()))

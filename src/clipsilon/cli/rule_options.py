@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from math import ceil
 from typing import Any
 
 import click
 
 from clipsilon._core import checks
 from clipsilon.cli.options import Decorator, adjacency_option
+from clipsilon.privacy.opacus import batch_of, steps_in
 from clipsilon.rules.presets import PRESETS, SAMPLERS
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import sampling_rate
 from clipsilon.rules.schedules import Constant
 
 _NAMES = [name for name in PRESETS if name != "SGD"]  # SGD is not private
@@ -142,13 +141,11 @@ def count_steps(rule: Rule, records: int, steps: int | None, epochs: float | Non
     int
         The number of steps; a fraction of a step counts as one.
     """
-    if (steps is None) == (epochs is None):
-        raise click.UsageError("Either --steps or --epochs must be given.")
-    if steps is not None:
+    if steps is not None and epochs is None:
         return steps
-    passes = checks.positive("epochs", epochs)
-    rate = sampling_rate(rule.sampling, checks.count("records", records))
-    return max(1, ceil(passes / rate * (1 - 1e-12)))  # 10 epochs of rate 1/3 are 30 steps, whatever rounding says
+    if epochs is not None and steps is None:
+        return steps_in(rule, records, epochs)
+    raise click.UsageError("Either --steps or --epochs must be given.")
 
 
 def _take_rate(arguments: dict[str, Any], records: int) -> None:
@@ -156,7 +153,7 @@ def _take_rate(arguments: dict[str, Any], records: int) -> None:
     if arguments.setdefault("sampling", "poisson") != "poisson":
         raise click.UsageError(f"--sampling must be poisson with --sample-rate, got {arguments['sampling']}.")
     arguments["rate"] = checks.rate("sample rate", arguments.pop("sample_rate"))
-    arguments.setdefault("batch", max(1, round(arguments["rate"] * records)))
+    arguments.setdefault("batch", batch_of(arguments["rate"], records))
 
 
 def _take_multiplier(arguments: dict[str, Any], records: int) -> None:

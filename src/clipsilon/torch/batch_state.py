@@ -29,7 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 STEP_FIRST = (
-    "optimizer.step() must follow every backward pass; to split large batches, use BatchMemoryManager of Opacus."
+    "optimizer.step() must follow every backward pass: a record may be in several of the batches that would be added "
+    "up, so that together they are no batch whose privacy is known. To accumulate gradients over k batches of b "
+    "records, give the DataLoader batch_size=k*b and let Opacus split its batches: "
+    "`from opacus.utils.batch_memory_manager import BatchMemoryManager` and "
+    "`with BatchMemoryManager(data_loader=loader, max_physical_batch_size=b, optimizer=optimizer) as loader:`, with "
+    "optimizer.step() and optimizer.zero_grad() after every backward pass."
 )
 _BACKWARD_FIRST = "A backward pass of the private criterion's loss must precede optimizer.step()."
 _STEP_BEFORE_ZERO_GRAD = "optimizer.step() must come before optimizer.zero_grad(): the error has kept the batch."
@@ -167,7 +172,8 @@ class BatchState:
         """
         self.rows_per_person = rows_per_person
         if not self.fetches_ahead:
-            self._require((Phase.BETWEEN_STEPS,) if not self._pieces else (), _PIECES)
+            is_accumulated = self.phase is Phase.SUMMED and not self._pieces
+            self._require((Phase.BETWEEN_STEPS,) if not self._pieces else (), STEP_FIRST if is_accumulated else _PIECES)
             self._sizes.clear()  # of batches that were left out
         self.current.drawn += 1
         self._sizes.append(records)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from clipsilon._core import checks
 from clipsilon._core.grouping import Grouping
-from clipsilon._core.other_names import explain_other_names
+from clipsilon._core.other_names import explain_other_names, refuse_other_names
 from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import require_public_size
@@ -214,6 +214,46 @@ class PrivacyEngine:
         """The number of steps taken so far, with those of trainings that this one was resumed from."""
         return 0 if self._training is None else self._training.lineage.steps
 
+    @staticmethod
+    def get_compatible_module(module: nn.Module) -> nn.Module:
+        """Return a copy of a model in which layers that are refused are replaced, as far as Opacus can do so."""
+        return inputs.replace_layers(module)
+
+    @staticmethod
+    def validate(
+        *,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        data_loader: DataLoader[Any] | None = None,
+    ) -> None:
+        """Raise ValueError if `make_private` would refuse a model, its optimiser or its loader.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The model.
+        optimizer : torch.optim.Optimizer, optional
+            Its optimiser.
+        data_loader : DataLoader, optional
+            The loader of the records.
+        """
+        inner, _ = unwrap_parallel(module)
+        inputs.check_model(inner, "hooks")
+        if optimizer is not None:
+            inputs.check_optimizer(optimizer, inner)
+        if data_loader is not None:
+            inputs.records_and_batch(data_loader)
+            inputs.check_collate(data_loader)
+
+    @classmethod
+    def is_compatible(cls, **parts: Any) -> bool:
+        """Return whether `validate` raises no error; it takes the same arguments."""
+        try:
+            cls.validate(**parts)
+        except ValueError:
+            return False
+        return True
+
     @explain_other_names
     def make_private(
         self,
@@ -354,6 +394,7 @@ class PrivacyEngine:
         """
         if "noise_multiplier" in settings:
             raise ValueError("noise_multiplier must be left out where target_epsilon is given.")
+        refuse_other_names("PrivacyEngine.make_private_with_epsilon", settings)
         epsilon = checks.positive("target_epsilon", target_epsilon)
         delta = checks.open_fraction("target_delta", target_delta)
         chosen = {name: settings[name] for name in UpdateSettings._fields if name in settings}
@@ -436,6 +477,7 @@ class PrivacyEngine:
         besides = [_LOW_BITS, *training.untested()]
         return replace(stated, reasons=(*stated.reasons, *besides))
 
+    @explain_other_names
     def get_epsilon(self, delta: float) -> float:
         """Return the certified ε of the steps taken so far; 0 before the first one."""
         self._used()
@@ -447,6 +489,7 @@ class PrivacyEngine:
             raise ValueError("make_private must be called first: there is nothing to state.")
         return self._training
 
+    @explain_other_names
     def save_checkpoint(
         self,
         *,
@@ -488,6 +531,7 @@ class PrivacyEngine:
         if optimizer.processes.is_first:  # the others never draw noise, and their generators must not be saved
             checkpoint.save(path, content)
 
+    @explain_other_names
     def load_checkpoint(
         self, *, path: str | PathLike[str], module: nn.Module, optimizer: PrivateOptimizer
     ) -> dict[str, Any]:

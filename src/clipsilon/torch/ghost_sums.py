@@ -2,16 +2,20 @@
 
 A record's gradient of a layer y = x·W + b is Σ_p g_p ⊗ x_p over its rows p, and that of an embedding a sum of the g_p
 of each index. Neither is formed for each record: norms are bounded from above, and sums over records are contracted, in
-float64. The proof is in docs/proofs.md, "Ghost clipping in PyTorch".
+float64. A layer that is called several times has the rows of all calls. A weight that several layers share has the
+gradients of all of them, whose inner products are a part of the norm. The proof is in docs/proofs.md, "Ghost clipping
+in PyTorch".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+from opacus.layers.dp_rnn import RNNLinear
 from torch import Tensor, nn
 
 from clipsilon.torch.exact_sums import REACH, SUM_TERMS
@@ -77,30 +81,50 @@ class LayerRows(NamedTuple):
         return cls(layer, x.detach(), g, (x._version, g._version))
 
     @property
+    def is_embedding(self) -> bool:
+        """Whether the inputs are indices."""
+        return isinstance(self.layer, nn.Embedding)
+
+    @property
     def bias(self) -> Tensor | None:
         """The layer's bias, if it has one that is trained."""
         bias = getattr(self.layer, "bias", None)
         return bias if bias is not None and bias.requires_grad else None
 
-    def sizes(self) -> dict[Tensor, Size]:
-        """Return bounds on each record's gradient, for each parameter that is trained."""
-        g, found = self.g.double(), {}
+    @property
+    def trained(self) -> list[Tensor]:
+        """The layer's parameters that are trained."""
+        weight = [self.layer.weight] if self.layer.weight.requires_grad else []
+        return weight if self.bias is None else [*weight, self.bias]
+
+    def sizes(self, wanted: Sequence[Tensor] | None = None) -> dict[Tensor, Size]:
+        """Return bounds on each record's gradient, for all parameters that are trained or for some of them."""
+        g = self.g.double()
         lengths = _lengths(g)
-        if self.layer.weight.requires_grad:
-            is_embedding = isinstance(self.layer, nn.Embedding)
-            found[self.layer.weight] = (
-                _embedding_size(self._keys(), g, lengths) if is_embedding else _matrix_size(self.x.double(), g, lengths)
-            )
-        if self.bias is not None:
-            reach = lengths.sum(1)
-            found[self.bias] = Size(_enlarge(g.sum(1).norm(dim=1), reach, g.shape[1], g.shape[2]), reach)
-        return found
+        return {p: self._size(p, g, lengths) for p in (self.trained if wanted is None else wanted)}
+
+    def _size(self, p: Tensor, g: Tensor, lengths: Tensor) -> Size:
+        if p is not self.layer.weight:
+            return _vector_size(g, lengths)
+        if self.is_embedding:
+            return _table_size(_keys(self.x, len(p)), g, lengths)
+        return _matrix_size(self.x.double(), g, lengths)
+
+    def outer_factors(self) -> tuple[Tensor, Tensor]:
+        """Return rows (left, right) of which the gradient of the weight is Σ_p left_p ⊗ right_p; not of embeddings."""
+        x, g = self.x.double(), self.g.double()
+        return (g, x) if isinstance(self.layer, nn.Linear) else (x, g)  # the W of nn.Linear has one row per output
 
     @property
     def terms(self) -> int:
         """The most numbers that are added up, one after the other, for an entry of a sum, with a few to spare."""
         rows = self.g.shape[0] * self.g.shape[1]
         return _chunk(rows) + len(list(_chunks(rows))) + 4
+
+    def require_unchanged(self) -> None:
+        """Refuse rows that were changed in place since they were taken."""
+        if self.versions != (self.x._version, self.g._version):
+            raise RuntimeError(_CHANGED.format(type(self.layer).__name__))
 
     def sums(self, factors: Tensor) -> dict[Tensor, Tensor]:
         """Return the sum of all records' gradients, each times its factor, for each parameter that is trained.
@@ -110,27 +134,16 @@ class LayerRows(NamedTuple):
         factors : Tensor
             One factor per record, in float64.
         """
-        if self.versions != (self.x._version, self.g._version):
-            raise RuntimeError(_CHANGED.format(type(self.layer).__name__))
+        self.require_unchanged()
         found = {p: torch.zeros(p.shape, dtype=torch.float64, device=self.g.device) for p in self.trained}
         weights = factors.to(self.g.device).repeat_interleave(self.g.shape[1]).unsqueeze(1)
         g, x = self.g.flatten(0, 1), self.x.flatten(0, 1)
-        if isinstance(self.layer, nn.Embedding):
+        if self.is_embedding:
             _add_by_index(found[self.layer.weight], x, g.double() * weights)
             return found
         for rows in _chunks(len(g)):
             self._add_rows(found, x[rows], g[rows].double() * weights[rows])
         return found
-
-    def _keys(self) -> Tensor:
-        """Return numbers that identify both record and index."""
-        return _owners(self.x).view_as(self.x) * self.layer.num_embeddings + self.x
-
-    @property
-    def trained(self) -> list[Tensor]:
-        """The layer's parameters that are trained."""
-        weight = [self.layer.weight] if self.layer.weight.requires_grad else []
-        return weight if self.bias is None else [*weight, self.bias]
 
     def _add_rows(self, totals: dict[Tensor, Tensor], x: Tensor, g: Tensor) -> None:
         if self.layer.weight in totals:
@@ -139,6 +152,56 @@ class LayerRows(NamedTuple):
             totals[self.layer.weight] += one.T @ other  # not `addmm_`, which may add each term to the total
         if self.bias is not None:
             totals[self.bias] += g.sum(0)
+
+
+def join_calls(calls: Sequence[LayerRows]) -> LayerRows:
+    """Return the rows of all calls of a layer as those of one call.
+
+    A call of a recurrent layer may have fewer records than others, at later times of packed sequences: the first ones.
+    """
+    if len(calls) == 1:
+        return calls[0]
+    for call in calls:
+        call.require_unchanged()
+    records = max(len(call.g) for call in calls)
+    if type(calls[0].layer) is not RNNLinear:
+        _require_equal_batches(calls)
+    x = torch.cat([_pad(call.x, records) for call in calls], 1)
+    g = torch.cat([_pad(call.g, records) for call in calls], 1)
+    return LayerRows(calls[0].layer, x, g, (x._version, g._version))
+
+
+def sizes_of(users: Mapping[Tensor, Sequence[LayerRows]]) -> dict[Tensor, Size]:
+    """Return bounds on each record's gradient of the parameters of one layer.
+
+    Parameters
+    ----------
+    users : mapping
+        The layers that use each parameter: this one, and others that share the parameter with it.
+    """
+    found = {p: _shared_size(p, layers) for p, layers in users.items() if len(layers) > 1}
+    alone = [p for p, layers in users.items() if len(layers) == 1]
+    return {**found, **users[alone[0]][0].sizes(alone)} if alone else found
+
+
+def sums_of(layers: Sequence[LayerRows], factors: Mapping[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each parameter with the sum of all records' gradients, each times its factor, over the layers that use it.
+
+    Parameters
+    ----------
+    layers : sequence of LayerRows
+        The rows of each layer.
+    factors : mapping
+        One factor per record, in float64, for each parameter; those of a layer have the same factors.
+    """
+    waiting = _count_users(layers)
+    begun: dict[Tensor, Tensor] = {}
+    for rows in layers:
+        for p, total in rows.sums(factors[rows.trained[0]]).items():
+            waiting[p] -= 1
+            begun[p] = begun.pop(p) + total if p in begun else total
+            if not waiting[p]:
+                yield p, begun.pop(p)
 
 
 def joint_norms(sizes: Sequence[Size], sampled: Tensor | None) -> Tensor:
@@ -164,9 +227,28 @@ def joint_norms(sizes: Sequence[Size], sampled: Tensor | None) -> Tensor:
     return torch.maximum(norms, reach / REACH)
 
 
-def has_too_many_terms(rows: LayerRows) -> bool:
-    """Return whether more numbers are added up than the charge for rounding allows for."""
-    return rows.terms > SUM_TERMS
+def has_too_many_terms(layers: Sequence[LayerRows]) -> bool:
+    """Return whether more numbers are added up for an entry than the charge for rounding allows for."""
+    users = _count_users(layers)
+    return any(rows.terms + max(users[p] for p in rows.trained) - 1 > SUM_TERMS for rows in layers)
+
+
+def _count_users(layers: Sequence[LayerRows]) -> Counter[Tensor]:
+    """Return how many layers use each parameter."""
+    return Counter(p for rows in layers for p in rows.trained)
+
+
+def _require_equal_batches(calls: Sequence[LayerRows]) -> None:
+    """Raise ValueError if rows of one number do not belong to one record in all calls."""
+    found = sorted({len(call.g) for call in calls})
+    if len(found) > 1:
+        raise ValueError(f"a parameter was used with batches of {' and '.join(map(str, found))} rows")
+
+
+def _pad(rows: Tensor, records: int) -> Tensor:
+    """Return rows with zeros for the records that are missing at the end."""
+    missing = records - len(rows)
+    return torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))]) if missing else rows
 
 
 def _lengths(rows: Tensor) -> Tensor:
@@ -188,6 +270,12 @@ def _enlarge(norms: Tensor, reach: Tensor, terms: int, entries: int) -> Tensor:
     return norms * (1 + (entries + 8) * _ROUNDING) + reach * ((terms + 8) * _ROUNDING)
 
 
+def _vector_size(g: Tensor, lengths: Tensor) -> Size:
+    """Return bounds on Σ_p g_p, the gradient of a bias."""
+    reach = lengths.sum(1)
+    return Size(_enlarge(g.sum(1).norm(dim=1), reach, g.shape[1], g.shape[2]), reach)
+
+
 def _matrix_size(x: Tensor, g: Tensor, lengths: Tensor) -> Size:
     """Return bounds on Σ_p g_p ⊗ x_p: by lengths for one row, else by the smaller of two kinds of products."""
     (_, rows, inputs), outputs = x.shape, g.shape[2]
@@ -201,7 +289,7 @@ def _matrix_size(x: Tensor, g: Tensor, lengths: Tensor) -> Size:
     return Size((squares + hidden * reach.square()).sqrt() * (1 + 8 * _ROUNDING), reach)
 
 
-def _embedding_size(keys: Tensor, g: Tensor, lengths: Tensor) -> Size:
+def _table_size(keys: Tensor, g: Tensor, lengths: Tensor) -> Size:
     """Return bounds on the gradients of an embedding, which are the sums of rows of the same record and index."""
     records, rows, entries = g.shape
     found, places = keys.unique(return_inverse=True)
@@ -211,6 +299,63 @@ def _embedding_size(keys: Tensor, g: Tensor, lengths: Tensor) -> Size:
     reaches = g.new_zeros(len(found)).index_add_(0, places, lengths.flatten()).square()
     squares, reach = (g.new_zeros(records).index_add_(0, owners, part) for part in (totals, reaches))
     return Size(_enlarge(squares.sqrt(), reach.sqrt(), rows, rows + entries), reach.sqrt())
+
+
+def _shared_size(p: Tensor, layers: Sequence[LayerRows]) -> Size:
+    """Return bounds on each record's gradient of a parameter that several layers use: rows of all layers, as one's."""
+    _require_equal_batches(layers)
+    if p.dim() == 1:
+        g = torch.cat([rows.g.double() for rows in layers], 1)
+        return _vector_size(g, _lengths(g))
+    tables = [rows for rows in layers if rows.is_embedding]
+    matrices = [rows.outer_factors() for rows in layers if not rows.is_embedding]
+    if not tables:
+        left, right = (torch.cat(parts, 1) for parts in zip(*matrices, strict=True))
+        return _matrix_size(right, left, _lengths(left))
+    indices, g = torch.cat([rows.x for rows in tables], 1), torch.cat([rows.g.double() for rows in tables], 1)
+    table = _table_size(_keys(indices, len(p)), g, _lengths(g))
+    if not matrices:
+        return table
+    left, right = (torch.cat(parts, 1) for parts in zip(*matrices, strict=True))
+    inner = _inner_product(indices, g, left, right)
+    return _tied_size(table, _matrix_size(right, left, _lengths(left)), inner, g.shape[2] + g.shape[1] + left.shape[1])
+
+
+def _inner_product(indices: Tensor, g: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return ⟨E, D⟩ for each record, where E has in row k the sum of the g_q of index k, and D = Σ_p left_p ⊗ right_p.
+
+    Parameters
+    ----------
+    indices, g : Tensor
+        What E is made of.
+    left, right : Tensor
+        What D is made of.
+    """
+    picked = left.gather(2, indices.unsqueeze(1).expand(-1, left.shape[1], -1))
+    return (picked * (right @ g.mT)).sum(2).sum(1)
+
+
+def _tied_size(table: Size, matrix: Size, inner: Tensor, terms: int) -> Size:
+    """Return bounds on the sum of two gradients of one weight, from bounds on both and their inner product.
+
+    Parameters
+    ----------
+    table, matrix : Size
+        Bounds on the two gradients.
+    inner : Tensor
+        Their inner products, as computed.
+    terms : int
+        How many numbers were added up for an inner product.
+    """
+    reach = table.reach + matrix.reach
+    squares = (table.norms.square() + matrix.norms.square() + 2 * inner).clamp(min=0)
+    hidden = (terms + 16) * _ROUNDING  # of 2·inner relative to 2·(reach of both), and of the sum of squares
+    return Size((squares + hidden * reach.square()).sqrt() * (1 + 8 * _ROUNDING), reach * (1 + 2 * _ROUNDING))
+
+
+def _keys(indices: Tensor, entries: int) -> Tensor:
+    """Return numbers that identify both record and index, of a table with so many entries."""
+    return _owners(indices).view_as(indices) * entries + indices
 
 
 def _owners(keys: Tensor) -> Tensor:

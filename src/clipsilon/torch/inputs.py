@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from opacus.grad_sample import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -27,9 +25,11 @@ from torch.utils.data import (
 
 from clipsilon._core import checks
 from clipsilon._core.grouping import Grouping, group_rows
+from clipsilon.torch.layers import register_conv1d
 from clipsilon.torch.loss_check import leaves_of
 from clipsilon.torch.probe import kept_generators
 from clipsilon.torch.processes import Processes
+from clipsilon.torch.refused_layers import refuse_layers
 
 
 def records_and_batch(data_loader: DataLoader[Any]) -> tuple[int, int]:
@@ -150,64 +150,22 @@ def check_model(module: nn.Module, mode: str) -> None:
     checks.instance("module", module, nn.Module)
     if hasattr(module, "autograd_grad_sample_hooks"):
         raise ValueError("module must not be private already, got one that is.")
-    for name, layer in module.named_modules():
-        if isinstance(layer, _NormBase) and (isinstance(layer, _BatchNorm) or layer.track_running_stats):
-            raise ValueError(
-                f"module must treat records one by one, got {type(layer).__name__} ({name or 'the module itself'}), "
-                "which takes statistics of many records; GroupNorm does not."
-            )
-        _refuse_embedding(f"{type(layer).__name__} ({name or 'the module itself'})", layer, mode)
-    problems = [*ModuleValidator.validate(module), *GradSampleModule.validate(module)]
-    if problems:
-        raise ValueError(f"module must be one that Opacus supports, got: {problems[0]}")
-    if mode == "ghost":
-        _refuse_shared(module)
+    if not module.training:
+        raise ValueError("module must be in training mode, got one in evaluation mode; call module.train() first.")
+    register_conv1d(module)
+    refuse_layers(module, mode)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("module must have parameters to train, got none.")
 
 
-def _refuse_embedding(name: str, layer: nn.Module, mode: str) -> None:
-    """Refuse embeddings that write to their weights, or whose gradients mix records, are measured wrongly or sparse.
-
-    Parameters
-    ----------
-    name : str
-        The layer, as in the message.
-    layer : nn.Module
-        The layer.
-    mode : str
-        The `grad_sample_mode`; sparse sums are refused in ghost mode only.
-    """
-    if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-        return
-    if layer.max_norm is not None:
-        raise ValueError(
-            f"module must not change its parameters when it is called, got {name} with max_norm, which shortens the "
-            "rows that records use, without noise; leave max_norm out."
-        )
-    if layer.scale_grad_by_freq:
-        raise ValueError(
-            f"module must treat records one by one, got {name} with scale_grad_by_freq, which divides by counts over "
-            "the batch; leave it out."
-        )
-    if isinstance(layer, nn.EmbeddingBag) and layer.weight.requires_grad:
-        raise ValueError(
-            f"module must have layers whose gradients per record are measured, got {name}, where an index that occurs "
-            "twice in a record would count once; use nn.Embedding and add up its rows."
-        )
-    if layer.sparse and mode == "ghost":
-        raise ValueError(f"module must have dense gradients in ghost mode, got {name} with sparse; leave it out.")
-
-
-def _refuse_shared(module: nn.Module) -> None:
-    """Refuse parameters with two names: the norm of their gradient does not follow from their layers' norms."""
-    names: dict[nn.Parameter, str] = {}
-    for name, p in module.named_parameters(remove_duplicate=False):
-        if p.requires_grad and names.setdefault(p, name) != name:
-            raise ValueError(
-                f"module must not share parameters between layers in ghost mode, got {name}, which is {names[p]}; "
-                "hooks mode can take it."
-            )
+def replace_layers(module: nn.Module) -> nn.Module:
+    """Return a copy of a model in which Opacus has replaced layers, in the precision of the model."""
+    checks.instance("module", module, nn.Module)
+    types = {p.dtype for p in module.parameters()}
+    fixed: nn.Module = ModuleValidator.fix(module)
+    fixed = fixed.to(types.pop()) if len(types) == 1 else fixed  # the layers of Opacus are made in float32
+    check_model(fixed, "hooks")
+    return fixed
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:

@@ -37,12 +37,15 @@ class LayerCheck:
         This finds uses whose gradient happens to be zero. Layers without a formula of ours may use their parameters as
         often as they like; `check_sums` covers those.
         """
-        uses = _count_uses(losses)
-        for layer in filter(has_formula, layers):
-            calls = len(getattr(layer, "ghost_inputs", ()))
-            for p in layer.parameters(recurse=False):
-                if calls and uses[p] > calls:
-                    raise RuntimeError(self._used_outside(p))
+        uses, calls, others = _count_uses(losses), Counter[Tensor](), set[Tensor]()
+        for layer in layers:
+            if has_formula(layer):
+                calls.update(dict.fromkeys(layer.parameters(), len(getattr(layer, "ghost_inputs", ()))))
+            else:
+                others.update(layer.parameters())
+        for p, most in calls.items():
+            if most and p not in others and uses[p] > most:
+                raise RuntimeError(self._used_outside(p))
 
     def add(self, layer: nn.Module, x: Tensor, gradient: Tensor) -> None:
         """Add a call of a layer to the layers' sums.

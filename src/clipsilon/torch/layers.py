@@ -1,12 +1,15 @@
-"""Formulas of layers: gradients per record, gradient sums, and rules for GPT-2's Conv1D."""
+"""Which layers of a model are measured, and formulas: gradients per record, sums, and rules for GPT-2's Conv1D."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule, register_grad_sampler
 from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
+from opacus.layers.dp_rnn import DPRNNBase, RNNLinear
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -100,6 +103,7 @@ def _convolution(module: nn.Module, x: Tensor, gradient: Tensor) -> Sums:
 
 _CONTRACTIONS: dict[type, Callable[[nn.Module, Tensor, Tensor], Sums]] = {
     nn.Linear: _linear,
+    RNNLinear: _linear,
     nn.Embedding: _embedding,
     nn.LayerNorm: _layer_norm,
     nn.Conv1d: _convolution,
@@ -110,16 +114,18 @@ _CONTRACTIONS: dict[type, Callable[[nn.Module, Tensor, Tensor], Sums]] = {
 
 def register_conv1d(module: nn.Module) -> None:
     """Register rules for the Conv1D of `transformers`, y = x·W + b, with Opacus, if the model has such layers."""
-    for layer in module.modules():
-        kind = type(layer)
-        if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and kind not in _CONTRACTIONS:
-            _CONTRACTIONS[kind] = _conv1d
-            register_grad_sampler(kind)(_conv1d_gradients)
+    for kind in {type(layer) for layer in module.modules() if _is_conv1d(layer)} - _CONTRACTIONS.keys():
+        _CONTRACTIONS[kind] = _conv1d
+        register_grad_sampler(kind)(_conv1d_gradients)
+
+
+def _is_conv1d(layer: nn.Module) -> bool:
+    return type(layer).__name__ == "Conv1D" and type(layer).__module__.startswith("transformers.")
 
 
 def is_contracted(layer: nn.Module) -> bool:
     """Return whether ghost mode contracts a layer's sums, y = x·W + b or an embedding, without gradients per record."""
-    return type(layer) in (nn.Linear, nn.Embedding) or _CONTRACTIONS.get(type(layer)) is _conv1d
+    return type(layer) in (nn.Linear, RNNLinear, nn.Embedding) or _is_conv1d(layer)
 
 
 def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -175,6 +181,25 @@ GRADIENT_RULES: dict[type, Callable[[nn.Module, list[Tensor], Tensor], Sums]] = 
     nn.Conv3d: _convolution_gradients,
     nn.LayerNorm: _layer_norm_gradients,
 }
+
+
+# The rules of all layers that have one; other layers are run again for each record, by functorch.
+SAMPLERS: ChainMap[type, Any] = ChainMap(GRADIENT_RULES, GradSampleModule.GRAD_SAMPLERS)
+
+
+def measured_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the layers whose gradients are measured: those with a rule, and others with parameters, as a whole."""
+    return list(dict.fromkeys(_measured_layers(module)))  # a layer may be in several places
+
+
+def _measured_layers(module: nn.Module) -> Iterator[nn.Module]:
+    is_recurrent = isinstance(module, DPRNNBase)  # which has the parameters of its cells under other names
+    is_layer = not is_recurrent and any(p.requires_grad for p in module.parameters(recurse=False))
+    if is_layer:
+        yield module
+    if not is_layer or type(module) in SAMPLERS:
+        for child in module.children():
+            yield from _measured_layers(child)
 
 
 def _conv1d_gradients(layer: nn.Module, activations: list[Tensor], gradient: Tensor) -> Sums:

@@ -6,35 +6,40 @@ run after the layer's own backward step. A hook on the layer's output receives t
 
 from __future__ import annotations
 
-from collections import ChainMap
 from typing import Any, ClassVar
 
 import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import prepare_layer
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
-from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
+from opacus.layers.dp_rnn import DPRNNBase
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clipsilon.torch.exact_sums import measure
-from clipsilon.torch.ghost_sums import LayerRows, Size, joint_norms
+from clipsilon.torch.ghost_sums import LayerRows, Size, join_calls, joint_norms, sizes_of
 from clipsilon.torch.guard import Guard
 from clipsilon.torch.layer_check import LayerCheck
-from clipsilon.torch.layers import GRADIENT_RULES, is_contracted, is_measured_by_functorch, mask_padding
+from clipsilon.torch.layers import SAMPLERS, is_contracted, is_measured_by_functorch, mask_padding, measured_layers
 from clipsilon.torch.leftovers import Unsaved, UnsavedFunction, leave_unsaved
 from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
 from clipsilon.torch.probe import LayerCall
 
 _ONE_CALL = "The private model must be called once, and only once, before each backward pass."
+_UNSORTED = (
+    "{} must be called with packed sequences in the order of the records, since a record must have the same place in "
+    "all layers, got sequences that were sorted by length; sort the records of a batch by length first, and pack them "
+    "with enforce_sorted=True."
+)
 
 
 class _Hooked:
     """What both kinds of models share: hooks on outputs, and batches without records."""
 
     NOT_COPIED: ClassVar[tuple[str, ...]] = ("guard",)  # attributes that belong to the training, and not to its model
-    GRAD_SAMPLERS: ClassVar[Any] = ChainMap(GRADIENT_RULES, GradSampleModule.GRAD_SAMPLERS)
+    GRAD_SAMPLERS: ClassVar[Any] = SAMPLERS
     is_ghost: ClassVar[bool]
     guard: Guard | None = None  # None in copies, which are not trained
     layer_calls: list[LayerCall] | None = None  # where a probe wants to know them
@@ -52,17 +57,41 @@ class _Hooked:
         force_functorch : bool
             Not used: a layer is run by functorch where Opacus has no rule for it.
         """
-        self._module.autograd_grad_sample_hooks = self.autograd_grad_sample_hooks = []
+        hooks: list[Any] = []
+        self._module.autograd_grad_sample_hooks = self.autograd_grad_sample_hooks = hooks
+        for module in self._module.modules():
+            if isinstance(module, DPRNNBase):  # whose linear parts are layers
+                hooks.append(module.register_forward_pre_hook(self.refuse_unsorted, with_kwargs=True))
         for module in self.iterate_submodules(self._module):
-            if type(module) in (DPRNN, DPLSTM, DPGRU):
-                continue  # their linear parts have hooks
             module.activations = Unsaved()
             if type(module) not in self.GRAD_SAMPLERS or is_measured_by_functorch(module):
                 prepare_layer(module, batch_first=batch_first)
                 module.ft_compute_sample_grad = UnsavedFunction(module.ft_compute_sample_grad)
-            self.autograd_grad_sample_hooks.append(module.register_forward_hook(self.capture_activations_hook))
+            hooks.append(module.register_forward_hook(self.capture_activations_hook))
         leave_unsaved(self._module)
         self.enable_hooks()
+
+    def iterate_submodules(self: Any, module: nn.Module) -> list[nn.Module]:
+        """Return the layers to hook, each once; Opacus calls this."""
+        return measured_layers(module)
+
+    def refuse_unsorted(self: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse packed sequences in another order than that of the records, which other layers see.
+
+        Parameters
+        ----------
+        module : nn.Module
+            A recurrent layer that is called.
+        args, kwargs : tuple, dict
+            Its arguments.
+        """
+        packed = [x for x in (*args, *kwargs.values()) if isinstance(x, PackedSequence)]
+        orders = [x.sorted_indices.tolist() for x in packed if x.sorted_indices is not None]
+        is_trained = (
+            self.hooks_enabled and torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        )
+        if is_trained and any(order != sorted(order) for order in orders):
+            raise RuntimeError(_UNSORTED.format(type(module).__name__))
 
     def capture_activations_hook(
         self: Any, module: nn.Module, forward_input: tuple[Tensor, ...], forward_output: Tensor | tuple[Tensor, ...]
@@ -195,9 +224,9 @@ class HooksModel(_Hooked, GradSampleModule):
 class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     """A model whose backward pass leaves bounds on each record's gradient, and what the clipped sums are made of.
 
-    For layers y = x·W + b and embeddings these are the layer's input and the gradient of its output, and the bounds are
-    in `p._norm_sample`. For other layers it is the gradient of each record, in `p.grad_sample`. In the first batch that
-    has records, `LayerCheck` sees to it that all of a parameter's gradient comes from its layer.
+    For layers y = x·W + b and embeddings these are the inputs of all calls and the gradients of their outputs, and the
+    bounds are in `p._norm_sample`. For other layers it is the gradient of each record, in `p.grad_sample`. In the first
+    batch that has records, `LayerCheck` sees to it that all of a parameter's gradient comes from its layers.
 
     Parameters
     ----------
@@ -208,15 +237,19 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     """
 
     is_ghost = True
-    NOT_COPIED = ("guard", "optimizer", "layer_check", "_ends", "_calls", "_sizes")
+    NOT_COPIED = ("guard", "optimizer", "layer_check", "_ends", "_calls", "_sizes", "_users")
 
     def __init__(self, module: nn.Module, optimizer: GhostOptimizer):
-        super().__init__(module, loss_reduction="sum")
+        super().__init__(module, loss_reduction="sum", use_ghost_clipping=False)  # of Opacus, which measures otherwise
         self.optimizer = optimizer
         self.layer_check: LayerCheck | None = LayerCheck(module)  # None once the first batch has passed
         self._ends: list[GradientEdge] = []  # outputs of the layers beyond which no gradient is needed
-        self._calls: list[LayerRows] = []  # of layers whose sums are contracted
+        self._calls: dict[nn.Module, list[LayerRows]] = {}  # of layers whose sums are contracted
         self._sizes: list[tuple[Tensor, Size]] = []  # of the parameters of these layers
+        self._users: dict[Tensor, list[nn.Module]] = {}  # of each of these parameters
+        for layer in filter(is_contracted, measured_layers(module)):
+            for p in layer.parameters():
+                self._users.setdefault(p, []).append(layer)
 
     def on_layer_call(self, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
         """Keep a layer's input where the check of layers needs it, and note the layers where the pass can end.
@@ -241,7 +274,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def _clear_activations(self) -> None:
         super()._clear_activations()
-        self._ends, self._calls, self._sizes = [], [], []
+        self._ends, self._calls, self._sizes = [], {}, []
         for module in self.iterate_submodules(self._module):
             module.__dict__.pop("ghost_inputs", None)
 
@@ -330,18 +363,28 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self._add_call(LayerRows.of(module, x, gradient))
 
     def _add_call(self, call: LayerRows) -> None:
-        if any(call.layer is other.layer for other in self._calls):
-            raise NotImplementedError("ghost mode needs layers that are called once")  # norms of calls do not add up
-        self._calls.append(call)
-        for p, size in call.sizes().items():
+        """Keep a call, and measure the parameters of which it is the last one."""
+        self._calls.setdefault(call.layer, []).append(call)
+        for p in call.trained:
+            p._forward_counter -= 1
+            if p._forward_counter < 0 or p.grad_sample is not None:
+                raise RuntimeError(_ONE_CALL)  # the call would be a part of sums, but not of norms
+        complete = [p for p in call.trained if p._forward_counter == 0]
+        users = {p: [self._rows(layer) for layer in self._users[p] if layer in self._calls] for p in complete}
+        for p, size in sizes_of(users).items():
             self._sizes.append((p, size))
             p._norm_sample = size.norms
-            p._forward_counter -= 1
+
+    def _rows(self, layer: nn.Module) -> LayerRows:
+        """Return the rows of all calls of a layer, which are kept as one call from now on."""
+        self._calls[layer] = [join_calls(self._calls[layer])]
+        return self._calls[layer][0]
 
     def norms(self, records: int) -> list[Tensor]:
         """Return the lengths by which records are clipped, which bound the norms of their gradients, by groups."""
+        contracted = {p for calls in self._calls.values() for call in calls for p in call.trained}
         for p in self.optimizer.trained:
-            measured = _measured(p)
+            measured = p._norm_sample if p in contracted else p.grad_sample
             if measured is None or len(measured) != max(records, 1):
                 raise RuntimeError(self._norm_complaint(p, measured, records))
             p._norm_sample = None  # they are the records', and may not stay with the model
@@ -361,11 +404,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         return f"{name} saw a batch of {len(measured)} where there are {records} records: {ONE_ROW}"
 
     def take_calls(self) -> list[LayerRows]:
-        """Return what the layers' sums are made of, and forget it."""
-        calls, self._calls, self._sizes = self._calls, [], []
-        return calls
-
-
-def _measured(p: Tensor) -> Tensor | None:
-    """Return a tensor with one row per record that was measured for a parameter, if there is one."""
-    return p._norm_sample if p.grad_sample is None else p.grad_sample
+        """Return what the layers' sums are made of, once per layer, and forget it."""
+        found = [self._rows(layer) for layer in self._calls]
+        self._calls, self._sizes = {}, []
+        return found

@@ -39,7 +39,7 @@ from clipsilon.torch.exact_sums import (
     measure,
     to_whole,
 )
-from clipsilon.torch.ghost_sums import LayerRows, has_too_many_terms
+from clipsilon.torch.ghost_sums import LayerRows, has_too_many_terms, sums_of
 from clipsilon.torch.lineage import Lineage, take_spent, write_spent
 from clipsilon.torch.processes import Processes
 from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
@@ -385,7 +385,7 @@ class GhostOptimizer(PrivateOptimizer):
         norms : list of Tensor
             The lengths by which records are clipped, for each group.
         """
-        if any(map(has_too_many_terms, calls)):
+        if has_too_many_terms(calls):
             self.batch_state.add_fault(_TOO_LONG)
         sums = [self.sum_of(number) for number in range(len(self.trained))]
         self._add_clipped(calls, self.factors(self.rule.clip, norms), sums)
@@ -396,9 +396,8 @@ class GhostOptimizer(PrivateOptimizer):
 
     def _add_clipped(self, calls: list[LayerRows], factors: list[Tensor], totals: list[Tensor]) -> None:
         numbers = {p: number for number, p in enumerate(self.trained)}
-        for call in calls:
-            for p, total in call.sums(factors[numbers[call.trained[0]]]).items():  # a layer is in one group
-                totals[numbers[p]].add_(total.cpu().round_())
+        for p, total in sums_of(calls, dict(zip(self.trained, factors, strict=True))):  # a layer is in one group
+            totals[numbers[p]].add_(total.cpu().round_())
         for p, its, whole in zip(self.trained, factors, totals, strict=True):
             if p.grad_sample is not None:
                 add_whole(p.grad_sample, its, whole)

@@ -310,11 +310,12 @@ class Probe:
     def _term_sizes(self, p: Tensor, calls: list[LayerCall], truths: dict[int, _Truth]) -> dict[int, _Sizes]:
         """Return for each row how large the terms are that a gradient is the sum of, and what ghost norms may add."""
         sizes = dict.fromkeys(truths, _Sizes(0.0, 0.0))
-        for number, call in enumerate(calls):
-            if any(p is q for q in call.module.parameters()):
-                for row, truth in truths.items():
-                    sizes[row] = sizes[row].plus(call, truth.layers[number], row)
-        return sizes
+        used = [number for number, call in enumerate(calls) if any(p is q for q in call.module.parameters())]
+        for number in used:
+            for row, truth in truths.items():
+                sizes[row] = sizes[row].plus(calls[number], truth.layers[number], row)
+        more = len(used) ** 0.5  # rows of all calls are added up
+        return {row: _Sizes(size.terms, more * size.allowance) for row, size in sizes.items()}
 
     def _compare_gradient(self, p: Tensor, row: int, truth: Tensor | None, size: _Sizes) -> None:
         """Compare a measured gradient or norm with the true one, up to rounding; what is not finite is left to `step`.

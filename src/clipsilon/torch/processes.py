@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+
+from clipsilon._core import checks
 
 
 class Processes(NamedTuple):
@@ -49,6 +53,18 @@ def unwrap_parallel(module: nn.Module) -> tuple[nn.Module, Processes]:
 
     Gradients are summed over processes at the step and not during the backward pass: they must be clipped first.
     """
+    _refuse_shards(module)
     if isinstance(module, DistributedDataParallel | DifferentiallyPrivateDistributedDataParallel):
         return module.module, Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
     return module, Processes()
+
+
+def _refuse_shards(module: nn.Module) -> None:
+    """Refuse a model whose parameters are split among processes or devices, or copied to several devices."""
+    checks.instance("module", module, nn.Module)
+    is_split = any(isinstance(p, DTensor) for p in module.parameters())
+    if is_split or any(isinstance(part, FullyShardedDataParallel | nn.DataParallel) for part in module.modules()):
+        raise ValueError(
+            "module must have whole parameters in every process, since sums and noise are exact for whole gradients, "
+            "got one that is sharded (FSDP, tensor parallelism) or in DataParallel; wrap it in DistributedDataParallel."
+        )
