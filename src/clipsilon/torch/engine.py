@@ -214,7 +214,7 @@ class _Training:
 
 
 class PrivacyEngine:
-    """Train PyTorch models by DP-SGD or DiceSGD; used as Opacus's engine of the same name, for one training.
+    """Train PyTorch models by DP-SGD and its relatives; used as Opacus's engine of the same name, for one training.
 
     Parameters
     ----------
