@@ -508,3 +508,17 @@ def test_statements_mention_coarse_parameters():
     for training, mentioned in ((coarse, True), (Training(noise_multiplier=1.0), False)):
         reasons = training.engine.statement(steps=1).reasons
         assert any("fewer than 32 bits" in reason for reason in reasons) is mentioned
+
+
+def test_a_closure_cannot_step_with_plain_gradients():
+    training = Training(algorithm="dpsgd", noise_multiplier=1.0)
+    before = training.theta()
+
+    def closure():
+        training.loss(batch).backward()
+        training.optimizer.original_optimizer.step()
+
+    batch = next(iter(training.loader))
+    with pytest.raises(RuntimeError, match="must not step by itself"):
+        training.optimizer.step(closure)
+    assert torch.equal(training.theta(), before)
