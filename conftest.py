@@ -8,6 +8,7 @@ NEEDING = {
     "tests/helpers/random_modules.py": ("torch", "opacus"),
     "src/clipsilon/torch": ("torch", "opacus"),
     "src/clipsilon/torch/trainers/huggingface.py": ("transformers", "accelerate"),
+    "src/clipsilon/torch/trainers/lightning.py": ("lightning",),
 }
 MISSING = sorted({name for names in NEEDING.values() for name in names if find_spec(name) is None})
 collect_ignore = [path for path, names in NEEDING.items() if set(names) & set(MISSING)]

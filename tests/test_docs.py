@@ -21,6 +21,7 @@ NEEDED = {
     "import torch": "opacus",
     "clipsilon.torch": "opacus",
     "trainers.huggingface": "accelerate",
+    "trainers.lightning": "lightning",
 }
 
 
