@@ -232,7 +232,7 @@ class PrivateTrainer(Trainer):
         Tensor or RecordLosses
             The loss, with the outputs if they are wanted.
         """
-        if model is not self._private:
+        if self._private is None or model is not self._private:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         labels = inputs.get("labels")
         has_tokens = self.compute_loss_func is None and _is_tokens(labels)
