@@ -22,6 +22,8 @@ NEEDED = {
     "clipsilon.torch": "opacus",
     "trainers.huggingface": "accelerate",
     "trainers.lightning": "lightning",
+    "peft": "peft",
+    "examples.adapters": "peft",
 }
 
 
