@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV := .venv
-EXTRAS := test,language
+EXTRAS := test,language,trainers
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 DOCS_READY := $(VENV)/docs-ready

@@ -1,10 +1,17 @@
-"""What pytest collects: everything, except the PyTorch part where PyTorch or Opacus is not installed."""
+"""What pytest collects: everything, except what needs PyTorch, Opacus or a trainer that is not installed."""
 
 from importlib.util import find_spec
 
-MISSING = [name for name in ("torch", "opacus") if find_spec(name) is None]
-NEEDING = ["tests/torch", "tests/helpers/private_training.py", "tests/helpers/random_modules.py", "src/clipsilon/torch"]
-collect_ignore = NEEDING if MISSING else []
+NEEDING = {
+    "tests/torch": ("torch", "opacus"),
+    "tests/helpers/private_training.py": ("torch", "opacus"),
+    "tests/helpers/random_modules.py": ("torch", "opacus"),
+    "src/clipsilon/torch": ("torch", "opacus"),
+    "src/clipsilon/torch/trainers/huggingface.py": ("transformers", "accelerate"),
+    "src/clipsilon/torch/trainers/lightning.py": ("lightning",),
+}
+MISSING = sorted({name for names in NEEDING.values() for name in names if find_spec(name) is None})
+collect_ignore = [path for path, names in NEEDING.items() if set(names) & set(MISSING)]
 
 
 def pytest_report_header() -> str | None:

@@ -17,7 +17,10 @@ import clipsilon as cs
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 OPTIONAL = ["torch"] if find_spec("torch") and find_spec("opacus") else []
-PAGES = [page for page in sorted((DOCS / "api").glob("*.md")) if page.stem != "torch" or OPTIONAL]
+if OPTIONAL and find_spec("accelerate") and find_spec("lightning"):
+    OPTIONAL += ["torch.trainers.huggingface", "torch.trainers.lightning"]
+LEFT_OUT = {"torch", "trainers"} if not OPTIONAL else {"trainers"} if len(OPTIONAL) == 1 else set()
+PAGES = [page for page in sorted((DOCS / "api").glob("*.md")) if page.stem not in LEFT_OUT]
 # Modules that are public without `import clipsilon` loading them, or without being listed there.
 BESIDE = ["_core.parts", "estimators", "report.charts", "reproduce", *OPTIONAL]
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -16,6 +16,15 @@ ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z+.-]*:|#")  # a scheme such as https:, o
 
 FILE = re.compile(r"`((?:benchmarks|src|tests)/[\w./-]+\.(?:json|py))`")
 BOLD_NUMBER = re.compile(r"\*\*([\d.]+)\*\*")
+# Packages that blocks with these words need besides; Opacus needs torch.
+NEEDED = {
+    "import torch": "opacus",
+    "clipsilon.torch": "opacus",
+    "trainers.huggingface": "accelerate",
+    "trainers.lightning": "lightning",
+    "peft": "peft",
+    "examples.adapters": "peft",
+}
 
 
 def name(page):
@@ -48,8 +57,9 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     text = page.read_text("utf-8")
     found = blocks(text)
     assert len(found) == text.count("```python"), "a block is not closed, or not at the start of a line"
-    if any("import torch" in block for block in found):
-        pytest.importorskip("opacus")  # which needs torch
+    for word, package in NEEDED.items():
+        if any(word in block for block in found):
+            pytest.importorskip(package)
     namespace = {"__name__": f"documentation_{page.stem}"}
     for block, output in zip(found, shown(text), strict=True):
         exec(compile(block, str(page), "exec", dont_inherit=True), namespace)

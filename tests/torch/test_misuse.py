@@ -534,3 +534,17 @@ def test_accumulated_gradients_are_refused_with_code_that_runs(mode):
     whole = Training(mode, batch=2 * 5, noise_multiplier=1.0).run(1)
     assert instead.engine.steps == whole.engine.steps == 4
     torch.testing.assert_close(instead.theta(), whole.theta(), rtol=0, atol=1e-9)
+
+
+def test_a_closure_cannot_step_with_plain_gradients():
+    training = Training(algorithm="dpsgd", noise_multiplier=1.0)
+    before = training.theta()
+
+    def closure():
+        training.loss(batch).backward()
+        training.optimizer.original_optimizer.step()
+
+    batch = next(iter(training.loader))
+    with pytest.raises(RuntimeError, match="must not step by itself"):
+        training.optimizer.step(closure)
+    assert torch.equal(training.theta(), before)

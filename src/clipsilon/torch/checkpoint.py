@@ -18,7 +18,7 @@ from clipsilon.engine.checkpoint import CheckpointError
 from clipsilon.rules.noise import Correlated
 from clipsilon.rules.rule import Rule
 
-_FORMAT = "clipsilon-torch-4"
+FORMAT = "clipsilon-torch-4"
 
 
 def identity(rule: Rule, records: int, *, has_people: bool) -> dict[str, Any]:
@@ -41,37 +41,50 @@ def identity(rule: Rule, records: int, *, has_people: bool) -> dict[str, Any]:
 
 def save(path: str | PathLike[str], content: dict[str, Any]) -> None:
     """Write a checkpoint atomically."""
-    write_atomically(Path(path), lambda file: torch.save({"format": _FORMAT, **content}, file))
+    write_atomically(Path(path), lambda file: torch.save(content, file))
 
 
-def load(path: str | PathLike[str], expected: dict[str, Any]) -> dict[str, Any]:
-    """Read a checkpoint; raise CheckpointError if its `identity` is not the expected one."""
+def load(path: str | PathLike[str]) -> Any:
+    """Read a checkpoint, which `check` must be called with; raise CheckpointError if the file cannot be read."""
     try:
-        content = torch.load(Path(path), weights_only=True)
+        return torch.load(Path(path), weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint, is damaged, or holds more than tensors and plain values."
         ) from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise CheckpointError(f"{path} is not a checkpoint of clipsilon.torch.")
+
+
+def check(source: str, content: Any, expected: dict[str, Any]) -> None:
+    """Raise CheckpointError unless the content is that of a checkpoint with the expected `identity`.
+
+    Parameters
+    ----------
+    source : str
+        Where it comes from, for the message.
+    content : dict
+        What was read.
+    expected : dict
+        The identity.
+    """
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError(f"{source} is not a checkpoint of clipsilon.torch.")
     for name, value in expected.items():
         saved = content["identity"].get(name)
         if saved != value:
-            raise CheckpointError(f"{path} has another {name}: {saved}, and not {value}.")
-    return dict(content)
+            raise CheckpointError(f"{source} has another {name}: {saved}, and not {value}.")
 
 
-def check_shapes(path: str | PathLike[str], saved: dict[str, Tensor], module: nn.Module) -> None:
+def check_shapes(source: str, saved: dict[str, Tensor], module: nn.Module) -> None:
     """Raise CheckpointError if the parameters are those of another model.
 
     Parameters
     ----------
-    path : path-like
-        The checkpoint's file, for the message.
+    source : str
+        Where the checkpoint comes from, for the message.
     saved : dict
         The parameters in the checkpoint, by name.
     module : nn.Module
         The model that is to load them.
     """
     if {name: t.shape for name, t in saved.items()} != {name: t.shape for name, t in module.state_dict().items()}:
-        raise CheckpointError(f"{path} is of a model with other parameters.")
+        raise CheckpointError(f"{source} is of a model with other parameters.")

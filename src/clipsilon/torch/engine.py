@@ -562,8 +562,15 @@ class PrivacyEngine:
         checkpoint_dict : dict, optional
             More to keep, such as a scheduler's state: tensors and plain values.
         """
+        content = self._content(module, optimizer, checkpoint_dict or {})
+        if optimizer.processes.is_first:  # the others never draw noise, and their generators must not be saved
+            checkpoint.save(path, content)
+
+    def _content(self, module: nn.Module, optimizer: PrivateOptimizer, more: dict[str, Any]) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
         training = self._used()
-        content = {
+        return {
+            "format": checkpoint.FORMAT,
             "identity": training.identity,
             "module": module.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -576,10 +583,8 @@ class PrivacyEngine:
             "guessable": training.is_guessable,
             "unchecked": training.unchecked(),
             "charged": _charged(training),
-            "more": checkpoint_dict or {},
+            "more": more,
         }
-        if optimizer.processes.is_first:  # the others never draw noise, and their generators must not be saved
-            checkpoint.save(path, content)
 
     @explain_other_names
     def load_checkpoint(
@@ -610,9 +615,16 @@ class PrivacyEngine:
         CheckpointError
             If the file is not a checkpoint, or is one of another training.
         """
+        self._used()
+        return self._resume(str(path), checkpoint.load(path), module, optimizer)
+
+    def _resume(
+        self, source: str, content: dict[str, Any], module: nn.Module, optimizer: PrivateOptimizer
+    ) -> dict[str, Any]:
+        """Resume from what `_content` has returned; `source` is for messages."""
         training = self._used()
-        content = checkpoint.load(path, training.identity)
-        checkpoint.check_shapes(path, content["module"], module)
+        checkpoint.check(source, content, training.identity)
+        checkpoint.check_shapes(source, content["module"], module)
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
         lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})

@@ -106,7 +106,10 @@ class Tape:
         return any(id(t) in self._answers for t in used)
 
     def is_output(self, loss: Tensor) -> bool:
-        """Return whether the loss is an output of the model itself."""
+        """Return whether the loss is an output of the model itself, or this divided by 1, as trainers do."""
+        call = next((call for call in self._calls if any(t is loss for t in call.results)), None)
+        if call is not None and _is_division_by_one(call):
+            return self.is_output(call.args[0])
         return id(loss) in self._others
 
     def add(self, function: Callable[..., Any], args: Any, kwargs: Any, results: Any) -> None:
@@ -274,6 +277,10 @@ def _map_attributes(function: Callable[[Any], Any], whole: Any) -> Any:
     mapped = copy.copy(whole)
     mapped.__dict__.update({name: map_leaves(function, part) for name, part in vars(whole).items()})
     return mapped
+
+
+def _is_division_by_one(call: _Call) -> bool:
+    return getattr(call.function, "__name__", "") in ("div", "__truediv__") and call.args[1:] == (1,)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

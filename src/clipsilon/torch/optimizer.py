@@ -164,11 +164,16 @@ class PrivateOptimizer(DPOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Make the private update and apply it, or only add a piece of a batch to the sums."""
+        loss = None
+        if closure is not None:  # which must not step itself
+            with torch.enable_grad():
+                loss = closure()
         self._is_stepping = True
         try:
-            return super().step(closure)  # type: ignore[no-any-return]
+            super().step()
         finally:
             self._is_stepping = False
+        return loss
 
     def _drop_gradients(self) -> None:
         """Drop gradients that are not private, also of frozen parameters: the optimiser would apply them."""

@@ -10,8 +10,8 @@ Privacy rests on three facts about the model, which are tested here on a few rec
   autograd for the record, parameter by parameter. The loss is replaced by a random weighting of the answers.
 
 The check draws from the operating system's generator and leaves all others, the model and its gradients as they were.
-With k records it costs 3k forward and (k + 1)k backward passes of one record, and a copy of the parameters while it
-lasts.
+With k records it costs 3k forward and (k + 1)k backward passes of one record, and a copy of the trained
+parameters while it lasts.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Private training inside the training loops of other libraries; each module needs the library it is named after."""
