@@ -14,7 +14,17 @@ ONE_PROCESS = "the trainer works in one process; wrap the model yourself and cal
 
 
 class Setting(NamedTuple):
-    """A setting of a trainer, the value that it must have, and why."""
+    """A setting of a trainer.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    expected
+        The value that it must have.
+    why : str
+        The reason, and what to write instead.
+    """
 
     name: str
     expected: Any
