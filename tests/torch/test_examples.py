@@ -86,7 +86,7 @@ def test_first_parameters_depend_on_the_seed_alone():
 
 
 def test_unknown_models():
-    with pytest.raises(ValueError, match="model must be one of 'CNN', 'ViT', got 'MLP'."):
+    with pytest.raises(ValueError, match="model must be one of 'CNN', 'strided CNN', 'ViT', got 'MLP'."):
         image_model("MLP", SMALL, 0)
     with pytest.raises(ValueError, match="images must have a side that is a multiple of 4, got 9."):
         image_model("CNN", Shape(1, 9, 10), 0)
