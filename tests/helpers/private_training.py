@@ -101,13 +101,16 @@ SETTINGS = [
     ("ghost", "torch", {"algorithm": "dice"}),
     ("ghost", "opacus", {"algorithm": "dice", "residual_cap": 1.5}),
     ("hooks", "opacus", {"algorithm": "dpsgd"}),
+    ("hooks", "torch", {"algorithm": "dpsgd", "clipping": "adaptive", "quantile": 0.7}),
+    ("ghost", "opacus", {"algorithm": "dpsgd", "clipping": "adaptive", "quantile": 0.7}),
 ]
 
 
 def train(mode, wrap, settings):
     training = Training(mode, wrap=wrap, optimizer=torch.optim.Adam, noise_multiplier=0.3, **settings).run(2)
     error = training.error() if training.optimizer.error else torch.zeros(0)
-    return {"theta": training.theta(), "error": error, "steps": training.engine.steps}
+    clip = torch.tensor(training.optimizer.max_grad_norm)
+    return {"theta": training.theta(), "error": error, "clip": clip, "steps": training.engine.steps}
 
 
 def run_process(rank, world, folder):

@@ -66,7 +66,7 @@ def test_processes_are_one_process(tmp_path):
     for (mode, _, settings), one, other in zip(pt.SETTINGS, first, second, strict=True):
         alone = pt.train(mode, None, settings)
         assert alone["steps"] == one["steps"] == 16
-        for name in ("theta", "error"):
+        for name in ("theta", "error", "clip"):
             torch.testing.assert_close(one[name], other[name], **EXACT)
             torch.testing.assert_close(one[name], alone[name], **CLOSE[mode])
     assert any(one["error"].abs().max() > 0.01 for one in first if one["error"].numel())

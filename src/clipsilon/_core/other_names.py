@@ -15,9 +15,9 @@ OTHER_NAMES = {
     "max_grad_norm": "it is called clip here",
     "noise_multiplier": "noise_std is the noise on the mean, which is noise_multiplier times clip divided by batch",
     "sample_rate": "it is called rate here, with sampling='poisson'",
-    "target_unclipped_quantile": "it is called quantile in AdaptiveDPSGD",
-    "clipbound_learning_rate": "it is called clip_rate in AdaptiveDPSGD",
-    "unclipped_num_std": "it is called count_noise in AdaptiveDPSGD",
+    "target_unclipped_quantile": "it is called quantile in AdaptiveDPSGD, and with clipping='adaptive' in PyTorch",
+    "clipbound_learning_rate": "it is called clip_rate in AdaptiveDPSGD; clipping='adaptive' in PyTorch chooses it",
+    "unclipped_num_std": "it is called count_noise in AdaptiveDPSGD; clipping='adaptive' in PyTorch chooses it",
     "accountant": "leave it out: there is one accountant, whose ε is a proven upper bound",
 }
 

@@ -22,6 +22,7 @@ from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import require_public_size
 from clipsilon.privacy.statement import Statement, about_people, about_seed, account, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
+from clipsilon.rules.clipping import Adaptive
 from clipsilon.rules.feedback import remembers
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs
@@ -43,9 +44,15 @@ from clipsilon.torch.sampling import PrivateBatchSampler, make_private_loader
 
 _OPTIMIZERS = {"hooks": HooksOptimizer, "ghost": GhostOptimizer}
 
+_MUCH_NOISE = 2.0**20  # to begin a calibration with, so that noise on the count of an adaptive clip sets no limit
+
 _LOW_BITS = (
     "PyTorch may compute a record's gradient with other low bits when other records are in the batch: this is not "
     "covered."
+)
+_COUNTED_LOW_BITS = (
+    "With an adaptive clip such bits may also decide whether a record whose norm is at the threshold counts as "
+    "clipped: do not choose a first clip that is the norm of many gradients, such as normalised ones."
 )
 _GUESSABLE = (
     "The loader's generator was given: whoever knows its seed knows which records were drawn, which must stay secret."
@@ -228,6 +235,7 @@ class PrivacyEngine:
         error_clip: float | None = None,
         residual_cap: float | None = None,
         clipping: str = "flat",
+        quantile: float | None = None,
         poisson_sampling: bool = True,
         grad_sample_mode: str = "hooks",
         loss_reduction: str = "mean",
@@ -250,7 +258,8 @@ class PrivacyEngine:
             A loader of a dataset with a length. Its `batch_size`, which counts the records of all processes, is the
             expected batch size; sums over a batch are divided by it.
         noise_multiplier : float
-            Standard deviation of the noise on the *sum* of a batch, in units of `clip`; at least 0.
+            Standard deviation of the noise on the *sum* of a batch, in units of `clip`; at least 0. With an adaptive
+            clip, the noise multiplier of sum and count together, as in `clipsilon.AdaptiveDPSGD`.
         criterion : callable, optional
             The loss function, which ghost clipping needs. In hooks mode its `reduction` is compared with
             `loss_reduction`.
@@ -258,15 +267,21 @@ class PrivacyEngine:
             "dpsgd", or "dice" (paper 3, Algorithm 2; with Adam as the optimiser, Algorithm 3), which warns unless
             `residual_cap` is given.
         clip : float, default 1.0
-            C1, the bound on the norm of each record's gradient.
+            C1, the bound on the norm of each record's gradient; with an adaptive clip, the first threshold, which must
+            not be chosen by looking at the records.
         error_clip : float, optional
             C2, the bound on the error that is fed back, at least `clip`; `clip` unless given. For "dice" only.
         residual_cap : float, optional
             C3, the bound on what a record adds to the error, at least `clip`; infinite unless given. For "dice"
             only.
         clipping : str, default "flat"
-            "flat"; "automatic" to normalise gradients and error to `clip` and `error_clip` (Algorithm 4); "per-layer"
-            to clip the gradient of each of L layers to `clip`/√L, for "dpsgd" only. All have the same certificate.
+            "flat"; "automatic" to normalise gradients and error to `clip` and `error_clip` (Algorithm 4); for "dpsgd"
+            only, "per-layer" to clip the gradient of each of L layers to `clip`/√L, or "adaptive" to let the threshold
+            follow a private `quantile` of the norms, with noise in proportion to it (`clipsilon.AdaptiveDPSGD`). All
+            have the same certificate.
+        quantile : float, optional
+            The fraction of records that should not be clipped, above 0 and below 1; for clipping "adaptive", which
+            needs it. See `clipsilon.clipping.suggest_quantile`: the median is far too small for most models.
         poisson_sampling : bool, default True
             Whether batches are drawn by Poisson sampling. Otherwise they are disjoint and shuffled anew in each pass;
             training for one pass is a single pass.
@@ -300,7 +315,7 @@ class PrivacyEngine:
         """
         inner, processes = unwrap_parallel(module)
         settings = UpdateSettings(
-            noise_multiplier, algorithm, clip, error_clip, residual_cap, clipping, poisson_sampling
+            noise_multiplier, algorithm, clip, error_clip, residual_cap, clipping, poisson_sampling, quantile
         )
         grouping = inputs.group_items(data_loader, groups, max_rows)
         rule, records = self._plan(settings, optimizer, data_loader, grouping)
@@ -359,12 +374,14 @@ class PrivacyEngine:
         chosen = {name: settings[name] for name in UpdateSettings._fields if name in settings}
         loader = settings.get("data_loader")
         grouping = inputs.group_items(loader, settings.get("groups"), settings.get("max_rows"))
-        rule, records = self._plan(UpdateSettings(1.0, **chosen), settings.get("optimizer"), loader, grouping)
+        planned = UpdateSettings(_MUCH_NOISE, **chosen)
+        rule, records = self._plan(planned, settings.get("optimizer"), loader, grouping)
         steps = checks.count("epochs", epochs) * -(-records // sampling_of(rule).batch)
         rule = calibrate(rule, epsilon, delta, records, steps, how, self.adjacency)
         if settings.get("budget") is not None:
             settings = {**settings, "epochs": epochs}
-        return self.make_private(noise_multiplier=noise_multiplier_of(rule), delta=delta, **settings)
+        multiplier = noise_multiplier_of(rule) * (1 + 2.0**-40)  # not less noise, whatever was rounded
+        return self.make_private(noise_multiplier=multiplier, delta=delta, **settings)
 
     def _charge(
         self, planned: _Charge | None, optimizer: torch.optim.Optimizer, is_ghost: bool, is_first: bool
@@ -433,7 +450,8 @@ class PrivacyEngine:
             stated = fail_closed(stated, _GUESSABLE)
         for fault in training.unchecked() if steps is None else ():
             stated = fail_closed(stated, fault)
-        besides = [_LOW_BITS, *training.untested()]
+        at_threshold = [_COUNTED_LOW_BITS] * isinstance(training.rule.clip, Adaptive)
+        besides = [_LOW_BITS, *at_threshold, *training.untested()]
         return replace(stated, reasons=(*stated.reasons, *besides))
 
     def get_epsilon(self, delta: float) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +17,10 @@ from torch import Tensor
 
 from clipsilon.rules.clipping import bound_of
 from clipsilon.rules.feedback import ErrorFeedback
-from clipsilon.rules.noise import Gaussian, std_of
 from clipsilon.rules.rule import Rule
 from clipsilon.torch import kernels
 from clipsilon.torch.generators import RandomStream
-from clipsilon.torch.rules import is_uncapped, sampling_of
+from clipsilon.torch.rules import clip_bound, is_uncapped, noise_on_sum, sampling_of, scale_noise
 
 MOST_PARAMETERS = 2**32
 EXTRA_NOISE = 2.0**-10
@@ -44,7 +42,9 @@ _LARGEST_ERROR = 2.0**52, 2.0**500  # entries of the error, in units of the grid
 
 
 class Grid(NamedTuple):
-    """The grids of a training: that of the sums, and that of the release, which is the same or coarser.
+    """The grids of a step: that of the sums, and that of the release, which is the same or coarser.
+
+    All steps have the same grids, unless the clip adapts: they are then in proportion to its threshold.
 
     Parameters
     ----------
@@ -66,9 +66,13 @@ class Grid(NamedTuple):
     extra: int
     rows: int
 
+    def scaled(self, factor: float) -> Grid:
+        """Return the grids for a clip, and noise, that are larger by a factor."""
+        return self._replace(unit=self.unit * factor, std=self.std * factor)
+
 
 def plan_grid(rule: Rule, is_ghost: bool = False) -> Grid:
-    """Return the grids of a training, which depend on its public settings alone."""
+    """Return the grids of a training, or of its first step, which depend on its public settings alone."""
     batch = sampling_of(rule).batch
     rows = 128 + 8 * batch  # a Poisson batch of more has a probability below 1e-40
     largest = _largest_sum(rule, rows)
@@ -76,7 +80,7 @@ def plan_grid(rule: Rule, is_ghost: bool = False) -> Grid:
     if not 2.0**-300 <= largest <= 2.0**300 or (std and not 2.0**-60 <= std / largest <= 2.0**60):
         raise ValueError(
             f"clip must be a number of ordinary size, and noise_multiplier be 0 or of ordinary size, got a clip of "
-            f"{bound_of(rule.clip)!r} and noise of {std / batch!r}."
+            f"{clip_bound(rule)!r} and noise of {std / batch!r}."
         )
     if not std:
         return Grid(math.ldexp(1.0, math.frexp(largest)[1] - _SUM_BITS), 0.0, 0, 0, rows)
@@ -92,7 +96,7 @@ def is_capped(rule: Rule) -> bool:
 
 def _largest_sum(rule: Rule, rows: int) -> float:
     """Return a bound on the norm of what is added up in a step: gradients, what is kept of them, and the error."""
-    found = rows * bound_of(rule.clip)
+    found = rows * clip_bound(rule)
     if isinstance(rule.feedback, ErrorFeedback):
         found = max(found, sampling_of(rule).batch * bound_of(rule.feedback.clip))
     if isinstance(rule.feedback, ErrorFeedback) and is_capped(rule):
@@ -101,7 +105,7 @@ def _largest_sum(rule: Rule, rows: int) -> float:
 
 
 def _noise_on_sum(rule: Rule, is_ghost: bool) -> float:
-    std = std_of(rule.noise) * sampling_of(rule).batch * (1 + _extra_noise(rule, is_ghost))
+    std = noise_on_sum(rule) * (1 + _extra_noise(rule, is_ghost))
     return std * (1 + 2.0**-50)  # not less than the rule states, whatever was rounded
 
 
@@ -129,12 +133,13 @@ def charged_rule(rule: Rule, parameters: int, steps: int, is_ghost: bool = False
 
     Notes
     -----
-    Rounding adds at most `charge` to the sensitivity of a run, which is at least C1 if the record takes part.
+    Rounding adds at most `charge` to the sensitivity of a run, which is at least C1 if the record takes part. With an
+    adaptive clip both are in proportion to the threshold.
     """
-    if not (is_capped(rule) or is_ghost) or not std_of(rule.noise):
+    if not (is_capped(rule) or is_ghost) or not noise_on_sum(rule):
         return rule
-    part = (1 + _extra_noise(rule, is_ghost)) / (1 + charge(rule, parameters, steps, is_ghost) / bound_of(rule.clip))
-    return rule if part >= 1 else replace(rule, noise=Gaussian(std_of(rule.noise) * part))
+    part = (1 + _extra_noise(rule, is_ghost)) / (1 + charge(rule, parameters, steps, is_ghost) / clip_bound(rule))
+    return rule if part >= 1 else scale_noise(rule, part)
 
 
 def charge(rule: Rule, parameters: int, steps: int, is_ghost: bool = False) -> float:
@@ -157,7 +162,7 @@ def charge(rule: Rule, parameters: int, steps: int, is_ghost: bool = False) -> f
 
 def _charge_of_sum(rule: Rule, parameters: int) -> float:
     """Return what rounding adds to the sensitivity of a sum of ghost mode, or of what is kept of gradients."""
-    grid, most = plan_grid(rule, is_ghost=True), bound_of(rule.clip)
+    grid, most = plan_grid(rule, is_ghost=True), clip_bound(rule)
     if isinstance(rule.feedback, ErrorFeedback) and is_capped(rule):
         most = max(most, bound_of(rule.feedback.cap))
     return 2 * SUM_TERMS * 2.0**-52 * grid.rows * REACH * most + 2 * math.sqrt(parameters) * grid.unit
@@ -172,18 +177,22 @@ def _charge_of_error(rule: Rule, parameters: int, steps: int, is_ghost: bool) ->
 
 
 class ExactNoise:
-    """The grid of a training and the stream of its noise.
+    """The grid of a step and the stream of a training's noise.
 
     Parameters
     ----------
     grid : Grid
-        The grid.
+        The grid of the first step.
     stream : RandomStream
         The stream.
     """
 
     def __init__(self, grid: Grid, stream: RandomStream):
-        self.grid, self.stream = grid, stream
+        self._first, self.grid, self.stream = grid, grid, stream
+
+    def follow_clip(self, factor: float) -> None:
+        """Let the grid and the noise of the next steps follow a clip, given by its size in units of the first one."""
+        self.grid = self._first.scaled(factor)
 
     def release(self, whole: Tensor, divisor: float, like: Tensor) -> Tensor:
         """Return the whole numbers with noise, in units of the gradients and divided by a number.

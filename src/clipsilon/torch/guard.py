@@ -30,7 +30,7 @@ from clipsilon.torch.loss_check import (
     plain,
 )
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.probe import Inputs, Probe
+from clipsilon.torch.probe import Inputs, Probe, is_empty
 from clipsilon.torch.state_check import CheckError, unchanged
 
 CHECK_EVERY = 100
@@ -69,6 +69,7 @@ class Guard:
         self._sizes: set[int] = set()  # of batches whose size was a number in the loss
         self._tape: Tape | None = None  # of the batch that the loader gave last, if it is followed
         self._rows_of_call: NDArray[np.int64] | None = None  # per person, in the batch of the last call
+        self._has_records = True  # whether the last call was of records, and not of a placeholder
         self.has_checked_inputs = self.has_checked_loss = self.has_checked_reduction = False
         self._checked_records = self._attempts = self._loss_attempts = self._way_attempts = 0
 
@@ -93,7 +94,7 @@ class Guard:
             if is_training and self._is_due(inputs.records):
                 self._attempts += 1
                 self._checked_records = max(self._checked_records, self._probe_model(inputs))
-            self._rows_of_call = self.state.rows_per_person
+            self._rows_of_call, self._has_records = self.state.rows_per_person, not is_empty((args, kwargs))
             with unchanged(self._model._module):
                 outputs = answer(args, kwargs)
         if is_training and COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
@@ -193,7 +194,7 @@ class Guard:
 
     def see_gradient(self) -> None:
         """Note whose rows the gradients are of, whatever is drawn, or called, before the step."""
-        self._optimizer.rows_per_person = self._rows_of_call
+        self._optimizer.rows_per_person, self._optimizer.has_records = self._rows_of_call, self._has_records
 
     def see_output(self, output: Tensor) -> None:
         """Note that a layer computes with too few bits."""

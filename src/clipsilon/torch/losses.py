@@ -63,7 +63,7 @@ class RecordLosses:
         self.model.check_uses(self.losses)
         self.model.first_pass(self.losses.sum())
         norms = optimizer.finite_norms(self.model.norms(len(self.losses)))
-        least = torch.stack(clip_factors(optimizer.rule.clip, optimizer.groups, norms)).amin(0)
+        least = torch.stack(clip_factors(optimizer.clip, optimizer.groups, norms)).amin(0)
         with optimizer.batch_state.adding(len(least)) as is_first:
             optimizer.begin_piece(is_first)
             self.model.check_layers((least.to(self.losses) * self.losses).sum(), least * torch.stack(norms).norm(dim=0))

@@ -16,7 +16,7 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSam
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from clipsilon.torch.exact_sums import measure
 from clipsilon.torch.ghost_sums import LayerRows, Size, joint_norms
@@ -25,7 +25,7 @@ from clipsilon.torch.layer_check import LayerCheck
 from clipsilon.torch.layers import GRADIENT_RULES, is_contracted, is_measured_by_functorch, mask_padding
 from clipsilon.torch.leftovers import Unsaved, UnsavedFunction, leave_unsaved
 from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
-from clipsilon.torch.probe import LayerCall
+from clipsilon.torch.probe import LayerCall, is_empty
 
 _ONE_CALL = "The private model must be called once, and only once, before each backward pass."
 
@@ -149,7 +149,7 @@ class _Hooked:
         return self._answer(args, kwargs) if self.guard is None else self.guard.call(args, kwargs, self._answer)
 
     def _answer(self: Any, args: Any, kwargs: Any) -> Any:
-        if not _is_empty((args, kwargs)):
+        if not is_empty((args, kwargs)):
             return self._module(*args, **kwargs)
         args, kwargs = tree_map(_placeholder, (args, kwargs))
         return tree_map(_without_placeholder, self._module(*args, **kwargs))
@@ -167,11 +167,6 @@ class _Hooked:
 def _contiguous(item: Any) -> Any:
     """Copy indices that were expanded, which Opacus's embeddings cannot take."""
     return item.contiguous() if isinstance(item, Tensor) and not item.is_floating_point() else item
-
-
-def _is_empty(inputs: Any) -> bool:
-    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()]
-    return bool(tensors) and len(tensors[0]) == 0
 
 
 def _placeholder(leaf: Any) -> Any:

@@ -5,10 +5,11 @@ A batch may come in several pieces (Opacus's `BatchMemoryManager`). For each par
     summed = B·clip(e_t, C2) + Σ clip(g_i, C1)      in `p.summed_grad`
     B·e   ← B·e_t + Σ clip(g_i, C3)                 in place, in `residual`
 
-At the step v = summed/B and e ← e − v. Both sums are whole numbers on the grid of `exact_sums`, kept as float64 on the
-CPU. The update needs no more than these two. With several processes only the first one carries e_t and the noise into
-its sums; the others begin from zero, so that the sum over processes, which is exact, gives the same v and the same e
-everywhere, bit for bit those of one process.
+At the step v = summed/B and e ← e − v. With an adaptive clip, C1 is the threshold in force, and the records that it
+clips are counted as well (`clipsilon.torch.threshold`). Both sums are whole numbers on the grid of `exact_sums`, kept
+as float64 on the CPU. The update needs no more than these two. With several processes only the first one carries e_t
+and the noise into its sums; the others begin from zero, so that the sum over processes, which is exact, gives the same
+v and the same e everywhere, bit for bit those of one process.
 
 `clipsilon.torch.batch_state` describes the order of the calls, and refuses any other.
 """
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
-from clipsilon.rules.clipping import Clip, Unclipped, bound_of
+from clipsilon.rules.clipping import Adaptive, Clip, Unclipped
 from clipsilon.rules.feedback import remembers
 from clipsilon.rules.rule import Rule
 from clipsilon.torch.batch_state import STEP_FIRST, BatchState
@@ -42,7 +43,8 @@ from clipsilon.torch.exact_sums import (
 from clipsilon.torch.ghost_sums import LayerRows, has_too_many_terms
 from clipsilon.torch.lineage import Lineage, take_spent, write_spent
 from clipsilon.torch.processes import Processes
-from clipsilon.torch.rules import error_feedback_of, noise_multiplier, sampling_of
+from clipsilon.torch.rules import clip_bound, error_feedback_of, noise_multiplier, sampling_of
+from clipsilon.torch.threshold import Threshold
 
 NO_GRADIENT = (
     "no gradient per record was found; freeze what the loss does not depend on, freeze layers as a whole, or go back "
@@ -99,8 +101,12 @@ class PrivateOptimizer(DPOptimizer):
         Which of them are clipped together, as places in `trained`: all of them unless replaced.
     residual : list of Tensor
         B·e in units of the grid, hidden state: whole numbers, one tensor per parameter; empty without feedback.
+    threshold : Threshold or None
+        The threshold of an adaptive clip, which `max_grad_norm` shows as well; None if the clip is constant.
     lineage : Lineage
         The trainings that the model went through.
+    has_records : bool
+        Whether the gradients are those of records, and not of the placeholder of an empty batch.
     has_people : bool
         Whether records are people with several rows, as the loader draws them.
     rows_per_person : array of int or None
@@ -119,7 +125,7 @@ class PrivateOptimizer(DPOptimizer):
         super().__init__(
             optimizer,
             noise_multiplier=noise_multiplier(rule),
-            max_grad_norm=bound_of(rule.clip),
+            max_grad_norm=clip_bound(rule),
             expected_batch_size=batch,
         )
         self.rule, self.noise, self.processes, self.batch, self.batch_state = rule, noise, processes, batch, state
@@ -128,8 +134,9 @@ class PrivateOptimizer(DPOptimizer):
         if self.parameters > MOST_PARAMETERS:
             raise ValueError(f"module must have at most 2**32 parameters to train, got {self.parameters}.")
         self.residual: list[Tensor] = [_zeros_like(p) for p in self.trained] if remembers(rule.feedback) else []
+        self.threshold = Threshold(rule.clip) if isinstance(rule.clip, Adaptive) else None
         self.lineage = Lineage("", state)
-        self.has_people = False
+        self.has_records, self.has_people = True, False
         self.rows_per_person: NDArray[np.int64] | None = None
         self._is_stepping = False
         optimizer.register_step_pre_hook(self._refuse_other_steps)
@@ -139,6 +146,11 @@ class PrivateOptimizer(DPOptimizer):
     def parameters(self) -> int:
         """The number of entries of all parameters that are trained."""
         return sum(p.numel() for p in self.trained)
+
+    @property
+    def clip(self) -> Clip:
+        """The clip in force, of the whole gradient."""
+        return self.rule.clip if self.threshold is None else self.threshold.clip_in_force
 
     @property
     def error(self) -> list[Tensor]:
@@ -189,6 +201,11 @@ class PrivateOptimizer(DPOptimizer):
         """Return what gradients are multiplied by, for each parameter, from the norms of each group; in units."""
         return [factors / self.noise.grid.unit for factors in clip_factors(clip, self.groups, norms)]
 
+    def count_records(self, norms: list[Tensor]) -> None:
+        """Count the records of a piece if the clip adapts; a placeholder is none of them."""
+        if self.threshold is not None:
+            self.threshold.count(norms[0] if self.has_records else norms[0][:0])
+
     def sum_of(self, number: int) -> Tensor:
         """Return the sum of one parameter, which begins with zero unless the error was put there."""
         p = self.trained[number]
@@ -206,8 +223,22 @@ class PrivateOptimizer(DPOptimizer):
             self.batch_state.add_fault(_TOO_MANY)
         with self.batch_state.releasing():
             self._drop_gradients()
+            following = self._adapt()  # before the noise of the sums is drawn, as in the compiled engine
             for number, p in enumerate(self.trained):
                 p.grad, p.summed_grad = self._noisy_mean(number, self.sum_of(number)), None
+            self._set_threshold(following)
+
+    def _adapt(self) -> float | None:
+        """Return the threshold of the next step; None if the clip is constant."""
+        if self.threshold is None:
+            return None
+        return self.threshold.next_value(self.noise.stream, self.processes, self.trained[0].device)
+
+    def _set_threshold(self, value: float | None) -> None:
+        """Replace the threshold; clip, grid and noise of the next steps follow it."""
+        if self.threshold is not None and value is not None:
+            self.threshold.value = self.max_grad_norm = value
+            self.noise.follow_clip(self.threshold.growth)
 
     def _noisy_mean(self, number: int, summed: Tensor) -> Tensor:
         p = self.trained[number]
@@ -243,26 +274,31 @@ class PrivateOptimizer(DPOptimizer):
             p.grad = p.grad_sample = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimiser's state, the error and the number of steps that were taken.
+        """Return the optimiser's state, the error, the threshold and the number of steps that were taken.
 
         No noise hides the error: keep it as private as the data.
         """
         self.batch_state.require_between_steps()
         kept = {"error": [whole.clone() for whole in self.residual], "error_unit": self.noise.grid.unit / self.batch}
-        state = {**self.original_optimizer.state_dict(), **kept}
+        adaptive = {} if self.threshold is None else {"threshold": self.threshold.value}
+        state = {**self.original_optimizer.state_dict(), **kept, **adaptive}
         write_spent(state, self.lineage)
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the optimiser's state and the error; steps of another training that it took part in are counted."""
+        """Restore the optimiser's state, error and threshold; steps of another training that it was in are counted."""
         self.batch_state.require_between_steps()
         saved = state_dict.get("error", [])
         if [e.shape for e in saved] != [e.shape for e in self.residual]:
             raise ValueError("state_dict must hold an error of this model and algorithm, got one of another.")
+        threshold = None
+        if self.threshold is not None and "threshold" in state_dict:
+            threshold = self.threshold.check(state_dict["threshold"])
         self.original_optimizer.load_state_dict(state_dict)
         self.lineage.add(take_spent(self.param_groups))
         units = state_dict.get("error_unit", 1.0) / (self.noise.grid.unit / self.batch)  # 1 for the same settings
         self._replace_error([(other.to("cpu", torch.float64) * units).round_() for other in saved])
+        self._set_threshold(threshold)
 
     def _replace_error(self, error: list[Tensor]) -> None:
         """Load an error. With a cap, what records leave in it is counted once: it may not go back after a step."""
@@ -297,11 +333,12 @@ class HooksOptimizer(PrivateOptimizer):
         if self.has_people:
             samples = self._means(samples)
         norms = self.finite_norms([measure([samples[place] for place in group]) for group in self.groups])
-        clipped = self.factors(self.rule.clip, norms)
+        clipped = self.factors(self.clip, norms)
         capped = self.factors(error_feedback_of(self.rule).cap, norms) if self.residual else None
         with self.batch_state.adding(len(samples[0])) as is_first:
             if self.residual and is_first:
                 self.begin_sums()
+            self.count_records(norms)
             for number, sample in enumerate(samples):
                 add_whole(sample, clipped[number], self.sum_of(number))
                 if capped is not None:
@@ -388,7 +425,8 @@ class GhostOptimizer(PrivateOptimizer):
         if any(map(has_too_many_terms, calls)):
             self.batch_state.add_fault(_TOO_LONG)
         sums = [self.sum_of(number) for number in range(len(self.trained))]
-        self._add_clipped(calls, self.factors(self.rule.clip, norms), sums)
+        self.count_records(norms)
+        self._add_clipped(calls, self.factors(self.clip, norms), sums)
         if self.residual and not self.keeps_full_gradients:
             self._add_clipped(calls, self.factors(error_feedback_of(self.rule).cap, norms), self.residual)
         for p in self.trained:

@@ -63,6 +63,12 @@ class LayerCall(NamedTuple):
     edge: GradientEdge
 
 
+def is_empty(inputs: Any) -> bool:
+    """Return whether the model is called with a batch of no records, for which a placeholder stands in."""
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.dim()]
+    return bool(tensors) and len(tensors[0]) == 0
+
+
 class Inputs(NamedTuple):
     """The arguments of a call of the model.
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from clipsilon._core import checks
-from clipsilon.rules.clipping import Norm, Normalise, Unclipped, bound_of
+from clipsilon.rules.clipping import Adaptive, Norm, Normalise, Unclipped, bound_of
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
-from clipsilon.rules.noise import Gaussian, std_of
+from clipsilon.rules.noise import Gaussian, Proportional, std_of
+from clipsilon.rules.presets import AdaptiveDPSGD
 from clipsilon.rules.rule import Rule
 from clipsilon.rules.sampling import Epochs, Poisson
 from clipsilon.rules.schedules import Constant
 
 ALGORITHMS = {"dpsgd": "DPSGD", "dice": "DiceSGD"}
-CLIPPINGS = {"flat": Norm, "automatic": Normalise, "per-layer": Norm}  # as clips of the whole gradient
+CLIPPINGS = {  # as clips of the whole gradient, in each step
+    "flat": Norm,
+    "automatic": Normalise,
+    "per-layer": Norm,
+    "adaptive": Norm,
+}
 
 
 class UpdateSettings(NamedTuple):
@@ -30,9 +38,12 @@ class UpdateSettings(NamedTuple):
     error_clip, residual_cap : float, optional
         C2, which is `clip` unless given, and C3, which is infinite unless given; for "dice" only.
     clipping : str, default "flat"
-        "flat", "automatic" to normalise gradients, or "per-layer" to clip the gradient of each layer.
+        "flat", "automatic" to normalise gradients, "per-layer" to clip the gradient of each layer, or "adaptive" to let
+        the threshold follow a quantile of the norms.
     poisson_sampling : bool, default True
         Poisson batches, or else disjoint ones.
+    quantile : float, optional
+        The fraction of records that should not be clipped; for "adaptive" only.
     """
 
     noise_multiplier: float
@@ -42,6 +53,7 @@ class UpdateSettings(NamedTuple):
     residual_cap: float | None = None
     clipping: str = "flat"
     poisson_sampling: bool = True
+    quantile: float | None = None
 
 
 def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
@@ -59,13 +71,18 @@ def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
     Returns
     -------
     Rule
-        With noise of standard deviation `noise_multiplier`·`clip`/B on the mean.
+        With noise of standard deviation `noise_multiplier`·`clip`/B on the mean; with an adaptive clip, that of
+        `AdaptiveDPSGD`.
     """
     name = checks.choice("algorithm", settings.algorithm, ALGORITHMS)
     kind = checks.choice("clipping", settings.clipping, CLIPPINGS)
     clip = checks.positive("clip", settings.clip)
     if settings.algorithm == "dpsgd":
         _refuse_feedback(settings)
+    if settings.clipping == "adaptive":
+        return _build_adaptive(settings, optimizer, batch)
+    if settings.quantile is not None:
+        raise ValueError(f"quantile must be None unless clipping is 'adaptive', got {settings.quantile!r}.")
     return Rule(
         f"{'Auto' if kind is Normalise else ''}{name} with {optimizer}{_clipped_how(settings)}",
         Constant(1.0),
@@ -81,9 +98,54 @@ def _clipped_how(settings: UpdateSettings) -> str:
     return ", clipped per layer" if settings.clipping == "per-layer" else ""
 
 
+def _build_adaptive(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
+    """Return `AdaptiveDPSGD` of the package, with its default noise on the count and its default rate."""
+    if settings.algorithm != "dpsgd":
+        raise ValueError("clipping must be 'flat' or 'automatic' for algorithm='dice', got 'adaptive'.")
+    if settings.quantile is None:
+        raise ValueError(
+            "quantile must be given with clipping='adaptive': the fraction of records that should not be clipped, "
+            "which clipsilon.clipping.suggest_quantile suggests, got None."
+        )
+    sampling = "poisson" if checks.flag("poisson_sampling", settings.poisson_sampling) else "epochs"
+    rule = AdaptiveDPSGD(
+        Constant(1.0), settings.clip, settings.noise_multiplier, batch, settings.quantile, sampling=sampling
+    )
+    return replace(rule, name=f"{rule.name} with {optimizer}", clip=adaptive_clip_of(rule).on(batch))
+
+
 def noise_multiplier(rule: Rule) -> float:
-    """Return the standard deviation of the noise on the sum of a batch, in units of `clip`."""
-    return std_of(rule.noise) * sampling_of(rule).batch / bound_of(rule.clip)
+    """Return the noise on the sum of a batch, in units of `clip`; with an adaptive clip, of sum and count together."""
+    of_sum = noise_on_sum(rule) / clip_bound(rule)
+    if not isinstance(rule.clip, Adaptive):
+        return of_sum
+    return of_sum / math.hypot(1.0, 0.5 * of_sum / rule.clip.count_noise)
+
+
+def noise_on_sum(rule: Rule) -> float:
+    """Return the standard deviation of the noise on the sum of a batch; with an adaptive clip, in the first step."""
+    if isinstance(rule.noise, Proportional):
+        return rule.noise.multiplier * clip_bound(rule)
+    return std_of(rule.noise) * sampling_of(rule).batch
+
+
+def scale_noise(rule: Rule, factor: float) -> Rule:
+    """Return the rule with the noise on its sums multiplied by a factor."""
+    if isinstance(rule.noise, Proportional):
+        return replace(rule, noise=Proportional(rule.noise.multiplier * factor))
+    return replace(rule, noise=Gaussian(std_of(rule.noise) * factor))
+
+
+def clip_bound(rule: Rule) -> float:
+    """Return the bound on each record's gradient; of an adaptive clip, the first threshold."""
+    return float(rule.clip.start) if isinstance(rule.clip, Adaptive) else bound_of(rule.clip)
+
+
+def adaptive_clip_of(rule: Rule) -> Adaptive:
+    """Return the rule's adaptive clip; raise TypeError if it has another one."""
+    if not isinstance(rule.clip, Adaptive):
+        raise TypeError(f"clip must be Adaptive, got {rule.clip}.")
+    return rule.clip
 
 
 def sampling_of(rule: Rule) -> Poisson | Epochs:
