@@ -263,3 +263,12 @@ def test_a_config_has_the_engine_s_settings():
             image_model("CNN", SMALL, 0),
             TensorDataset(torch.zeros(1)),
         )
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "dpsgd", "dice"])
+def test_frozen_layers_stay_as_they_were(digits, algorithm):
+    model = image_model("CNN", SMALL, 0)
+    before = copy.deepcopy(model.state_dict())
+    train_images(TrainingConfig(algorithm, 0.1, 240, 2, frozen=("0", "3")), model, digits)
+    moved = {key.split(".")[0] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert moved == {"7", "9"}

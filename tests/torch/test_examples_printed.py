@@ -24,7 +24,7 @@ def test_they_depend_on_the_seed_alone():
 
 def test_they_look_like_digits_of_mnist():
     pixels, labels = printed.distorted_digits(1000, seed=0)
-    ink = (pixels + 1) / 2
+    ink = pixels
     assert float(ink.min()) == 0.0
     assert float(ink.max()) == 1.0
     assert torch.bincount(labels, minlength=10).min() > 40  # of 100 expected: six deviations below

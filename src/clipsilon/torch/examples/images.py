@@ -100,10 +100,10 @@ def cifar(folder: str | PathLike[str] | None = None) -> Images:
 
 
 def mnist() -> Images:
-    """Load MNIST from the user's folder, as `clipsilon.datasets.mnist` finds it."""
+    """Load MNIST from the user's folder, as `clipsilon.datasets.mnist` finds it, with a background of 0."""
     train, test = (
         (
-            torch.from_numpy(each.images[:, np.newaxis] / np.float32(127.5) - 1),
+            torch.from_numpy(each.images[:, np.newaxis] / np.float32(255)),
             torch.from_numpy(each.labels.astype(np.int64)),
         )
         for each in datasets.mnist()

@@ -27,13 +27,13 @@ _CHUNK = 2000  # images that are made at the same time
 
 
 def distorted_digits(count: int = 20_000, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return printed digits of 28 × 28 pixels in [−1, 1], and their labels; they depend on the seed alone."""
+    """Return printed digits of 28 × 28 pixels in [0, 1], and their labels; they depend on the seed alone."""
     generator = torch.Generator().manual_seed(checks.integer("seed", seed, least=0))
     drawings = _drawings()
     kinds, digits = len(drawings), torch.randint(10, (checks.count("count", count),), generator=generator)
     chosen = drawings[torch.randint(kinds, (count,), generator=generator), digits]
     distorted = [_distort(some, generator) for some in chosen.split(_CHUNK)]
-    return 2 * torch.cat(distorted) - 1, digits
+    return torch.cat(distorted), digits
 
 
 def _distort(drawn: Tensor, generator: torch.Generator) -> Tensor:

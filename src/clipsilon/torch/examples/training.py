@@ -34,10 +34,12 @@ class TrainingConfig(NamedTuple):
         Seed of batches and noise.
     optimizer : str, default "SGD"
         "SGD", "Adam" or "AdamW".
-    clip, error_clip, residual_cap, clipping, noise_multiplier
+    clip, error_clip, residual_cap, clipping, noise_multiplier, quantile
         As in `PrivacyEngine.make_private`.
     warm_up : int, default 0
         Steps in which the step size grows linearly; after them it decreases to zero. With 0 it is constant.
+    frozen : tuple of str, default ()
+        Names of layers that are not trained.
     """
 
     algorithm: str
@@ -52,11 +54,14 @@ class TrainingConfig(NamedTuple):
     clipping: str = "flat"
     noise_multiplier: float = 0.0
     warm_up: int = 0
+    quantile: float | None = None
+    frozen: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the update, for the engine and for its rule."""
         feedback = {"error_clip": self.error_clip, "residual_cap": self.residual_cap}
-        shared = {name: getattr(self, name) for name in ("algorithm", "clip", "clipping", "noise_multiplier")}
+        names = ("algorithm", "clip", "clipping", "noise_multiplier", "quantile")
+        shared = {name: getattr(self, name) for name in names}
         return shared | (feedback if self.algorithm == "dice" else {})
 
 
@@ -97,7 +102,10 @@ def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDa
     """
     make = checks.choice("optimizer", config.optimizer, OPTIMIZERS)
     model.train()
-    optimizer, criterion = make(model.parameters(), lr=config.step), nn.CrossEntropyLoss()
+    for name in config.frozen:
+        model.get_submodule(name).requires_grad_(False)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer, criterion = make(trained, lr=config.step), nn.CrossEntropyLoss()
     batches = torch.Generator().manual_seed(2 * config.seed)
     loader = DataLoader(records, batch_size=config.batch, shuffle=True, generator=batches)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _schedule(config.warm_up, config.steps))
