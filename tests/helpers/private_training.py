@@ -103,6 +103,8 @@ SETTINGS = [
     ("hooks", "opacus", {"algorithm": "dpsgd"}),
     ("hooks", "torch", {"algorithm": "dpsgd", "clipping": "adaptive", "quantile": 0.7}),
     ("ghost", "opacus", {"algorithm": "dpsgd", "clipping": "adaptive", "quantile": 0.7}),
+    ("hooks", "opacus", {"algorithm": "correlated", "poisson_sampling": False, "epochs": 2}),
+    ("ghost", "torch", {"algorithm": "correlated", "poisson_sampling": False, "epochs": 2}),
 ]
 
 

@@ -44,7 +44,9 @@ def test_planned_steps_are_charged_and_no_more_are_taken(budget):
     assert (planned.delta, budget.spent().epsilon) == (1e-6, planned.certified)
     train(*parts, passes=2)
     assert engine.statement().certified == budget.spent().epsilon
-    with pytest.raises(RuntimeError, match="The 16 steps that the budget file was charged with have been taken"):
+    with pytest.raises(
+        RuntimeError, match="The 16 steps that noise was planned for, or a budget file charged with, have been taken"
+    ):
         train(*parts)
     assert engine.steps == 16
 

@@ -149,9 +149,9 @@ def whole_sum(training, batch):
     """Return the whole numbers that a step adds up for a batch, before noise."""
     found, release = [], training.optimizer.noise.release
 
-    def seen(whole, divisor, like):
+    def seen(whole, divisor, like, number=0):
         found.append(whole.clone())
-        return release(whole, divisor, like)
+        return release(whole, divisor, like, number)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training.optimizer.noise, "release", seen)

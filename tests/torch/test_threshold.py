@@ -326,3 +326,27 @@ def test_clips_whose_thresholds_might_have_no_exact_sums_are_not_certified(clip)
     stated = training.engine.statement(1e-3, steps=1)
     assert stated.nominal == math.inf
     assert any("exact at every threshold" in reason for reason in stated.reasons)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_neither_counted_nor_released(mode, value):
+    training = lone_gradients([[0.1, 0.0], [value, 0.0]], mode=mode, **UNSEEDED)
+    x, y = training.loader.dataset.tensors
+    training.engine._training.state.draw(2)
+    with pytest.raises(RuntimeError, match="gradient is not finite"):
+        training.step((x, y))
+    assert training.engine.steps == 0
+    assert training.optimizer.threshold.value == 1.0
+    assert training.engine.statement(1e-3, steps=1).certified == math.inf
+
+
+def test_people_are_counted_once_each():
+    """By the norm of the mean of their items: 0.5, 3 and 0 of three people with five items."""
+    rows = [[0.5, 0.0], [3.0, 0.0], [3.0, 0.0], [5.0, 0.0], [-5.0, 0.0]]
+    training = lone_gradients(rows, groups=[0, 1, 1, 2, 2], poisson_sampling=False)
+    training.engine._training.batches.sampling = cs.sampling.Epochs(3)
+    for batch in training.loader:
+        training.optimizer.signal_skip_step(True)  # so that the count is kept
+        training.step(batch)
+    assert training.optimizer.threshold._doubled == 1 - 1 + 1

@@ -33,7 +33,7 @@ SETTINGS = {
     "criterion must be given for grad_sample_mode='ghost'": {"grad_sample_mode": "ghost"},
     "grad_sample_mode must be one of 'hooks', 'ghost', got 'ew'": {"grad_sample_mode": "ew"},
     "loss_reduction must be one of 'mean', 'sum', got 'none'": {"loss_reduction": "none"},
-    "algorithm must be one of 'dpsgd', 'dice', got 'adam'": {"algorithm": "adam"},
+    "algorithm must be one of 'dpsgd', 'dice', 'correlated', got 'adam'": {"algorithm": "adam"},
     "clipping must be one of 'flat', 'automatic', 'per-layer', 'adaptive', got 'per_layer'": {"clipping": "per_layer"},
     "clip must be a number above 0, got 0": {"clip": 0},
     r"error_clip must be at least clip \(1.0\), else the error is not fed back, got 0.5": {

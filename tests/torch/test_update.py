@@ -103,7 +103,7 @@ def assert_same(problem, rule, criterion, factor, settings, thetas, errors, most
 
 def test_a_rule_that_pytorch_cannot_run_is_refused():
     once = cs.DPSGD(clip=CLIP, **{**STEP, "sampling": "uniform"})
-    with pytest.raises(TypeError, match="sampling must be Poisson or Epochs"):
+    with pytest.raises(TypeError, match="sampling must be Poisson, Epochs or Cyclic"):
         sampling_of(once)
     with pytest.raises(TypeError, match="feedback must be ErrorFeedback"):
         error_feedback_of(once)

@@ -40,8 +40,13 @@ _PASS_LEFT = "A pass was left within a batch, with pieces to come: a batch must 
 _PIECES = (
     "optimizer.step() must follow every piece of a batch, and every piece of a batch must come before the next one."
 )
-_CHARGED_STEPS = (
-    "The {} steps that the budget file was charged with have been taken: for more, give make_private more epochs."
+_PLANNED_STEPS = (
+    "The {} steps that noise was planned for, or a budget file charged with, have been taken: for more, give "
+    "make_private more epochs."
+)
+_LEFT_OUT = (
+    "With correlated noise a step must be made of every batch, in order, and the last batch was left out: iterate the "
+    "loader anew, which gives it once more."
 )
 _WITHIN_BATCH = "A state can be saved or loaded between steps only, not within a batch."
 _PASS_ENDED = "A pass cannot go on after another one was begun, or a checkpoint was loaded: iterate the loader anew."
@@ -92,6 +97,8 @@ class BatchState:
     fetches_ahead : bool, default False
         Whether the loader has workers, which draw batches ahead of the steps. Without them, each step is made of the
         batch that was drawn last.
+    is_ordered : bool, default False
+        Whether a step must be made of every batch, in order; not with workers.
 
     Attributes
     ----------
@@ -112,12 +119,12 @@ class BatchState:
     faults : list of str
         Why nothing can be certified, such as checks that failed.
     most_steps, most_passes : int or None
-        The steps and passes that a budget file was charged with; None without one. Passes of a loader with workers
-        count when they begin.
+        The steps and passes that were planned, by a budget file or for correlated noise; None without. Passes of a
+        loader with workers count when they begin.
     """
 
-    def __init__(self, *, fetches_ahead: bool = False):
-        self.fetches_ahead = fetches_ahead
+    def __init__(self, *, fetches_ahead: bool = False, is_ordered: bool = False):
+        self.fetches_ahead, self.is_ordered = fetches_ahead, is_ordered
         self.phase = Phase.BETWEEN_STEPS
         self.rows = self.largest_step = self.steps = self.passes = 0
         self.current = Pass()
@@ -166,6 +173,8 @@ class BatchState:
         otherwise apply to pieces of another batch. If records are people, `rows_per_person` are their numbers of rows.
         """
         self.rows_per_person = rows_per_person
+        if self.is_ordered and self.current.drawn != self.current.taken:
+            raise RuntimeError(_LEFT_OUT)
         if not self.fetches_ahead:
             self._require((Phase.BETWEEN_STEPS,) if not self._pieces else (), _PIECES)
             self._sizes.clear()  # of batches that were left out
@@ -228,7 +237,7 @@ class BatchState:
         passes = self.passes + (not self.current.is_counted)
         too_many = self.most_steps is not None and self.steps >= self.most_steps
         if too_many or (self.most_passes is not None and passes > self.most_passes):
-            raise RuntimeError(_CHARGED_STEPS.format(self.most_steps))
+            raise RuntimeError(_PLANNED_STEPS.format(self.most_steps))
 
     def _count_pass(self) -> None:
         self.passes += not self.current.is_counted

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from clipsilon._core.storage import write_atomically
 from clipsilon.engine.checkpoint import CheckpointError
+from clipsilon.rules.noise import Correlated
 from clipsilon.rules.rule import Rule
 
 _FORMAT = "clipsilon-torch-4"
@@ -33,6 +34,8 @@ def identity(rule: Rule, records: int, *, has_people: bool) -> dict[str, Any]:
         Whether they are people with several rows: steps that protect rows are not steps that protect people.
     """
     parts = {name: repr(getattr(rule, name)) for name in ("clip", "feedback", "sampling", "noise")}
+    if isinstance(rule.noise, Correlated):
+        parts["buffers"] = repr(rule.noise.buffers.tolist())  # all digits
     return {"algorithm": rule.name, **parts, "people" if has_people else "records": records}
 
 

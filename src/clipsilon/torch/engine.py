@@ -24,12 +24,14 @@ from clipsilon.privacy.statement import Statement, about_people, about_seed, acc
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 from clipsilon.rules.clipping import Adaptive
 from clipsilon.rules.feedback import remembers
+from clipsilon.rules.noise import Correlated
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import Epochs
+from clipsilon.rules.sampling import Cyclic, Epochs
 from clipsilon.torch import checkpoint, inputs
 from clipsilon.torch.batch_state import BatchState
 from clipsilon.torch.clipping import clip_groups
-from clipsilon.torch.exact_sums import ExactNoise, charged_rule, plan_grid
+from clipsilon.torch.correlated_noise import make_noise
+from clipsilon.torch.exact_sums import charged_rule
 from clipsilon.torch.generators import make_batch_stream, make_stream
 from clipsilon.torch.guard import COARSE, Guard
 from clipsilon.torch.layers import register_conv1d
@@ -38,7 +40,7 @@ from clipsilon.torch.losses import RecordCriterion
 from clipsilon.torch.models import GhostModel, HooksModel
 from clipsilon.torch.optimizer import GhostOptimizer, HooksOptimizer, PrivateOptimizer
 from clipsilon.torch.processes import unwrap_parallel
-from clipsilon.torch.rules import UpdateSettings, build_rule, is_uncapped, sampling_of
+from clipsilon.torch.rules import Passes, UpdateSettings, build_rule, is_uncapped, sampling_of
 from clipsilon.torch.rules import noise_multiplier as noise_multiplier_of
 from clipsilon.torch.sampling import PrivateBatchSampler, make_private_loader
 
@@ -68,6 +70,14 @@ _NO_CAP = (
 _ERROR_UNCHARGED = (
     "Nothing can be certified: with error feedback, what records left in the error of another training is fed back in "
     "this one, and the budget file was charged with the steps of each alone; resume by load_checkpoint."
+)
+_NOISE_REPEATED = (
+    "Nothing can be certified: with correlated noise, the engine went back to a checkpoint that it had gone on from, "
+    "so that records took part more often, and closer to one another, than its noise was planned for."
+)
+_NOISE_SPLIT = (
+    "Nothing can be certified: correlated noise is planned for all steps of one training, and the model was resumed "
+    "from another one; resume by load_checkpoint, or add up the statements of both."
 )
 _MODEL_UNSEEN = (
     "Nothing can be certified, since the model could not be checked: its answer for a record must depend on this "
@@ -100,7 +110,7 @@ class _Charge(NamedTuple):
     @property
     def steps(self) -> int:
         """The planned number of steps."""
-        return self.epochs * -(-self.records // sampling_of(self.rule).batch)
+        return _planned_steps(self.rule, self.records, self.epochs)
 
     def limit(self, state: BatchState, lineage: Lineage) -> None:
         """Let the training take no more than what was charged."""
@@ -109,12 +119,22 @@ class _Charge(NamedTuple):
         state.most_passes = self.epochs if type(self.rule.sampling) is Epochs else None
 
 
+def _planned_steps(rule: Rule, records: int, epochs: int) -> int:
+    """Return the number of steps in so many passes."""
+    return epochs * -(-records // sampling_of(rule).batch)
+
+
+def _entries(optimizer: torch.optim.Optimizer) -> int:
+    """Return the number of entries of all parameters that are trained."""
+    return sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+
+
 def _plan_charge(
     budget: Budget | str | PathLike[str] | None, epochs: int | None, rule: Rule, records: int, about: dict[str, Any]
 ) -> _Charge | None:
     """Return what a budget file is charged with, None without one; `about` comes from `_terms`."""
     if budget is None:
-        if epochs is not None:
+        if epochs is not None and not isinstance(rule.noise, Correlated):
             raise ValueError(f"epochs must be left out without a budget, got {epochs!r}.")
         return None
     return _Charge(budget, checks.count("epochs", epochs), rule, records, **about)
@@ -173,7 +193,8 @@ class _Training:
         shared = [_OTHER_ENGINE] if has_other_training(self.dataset, self.lineage) else []
         foreign = [FOREIGN] if self.state.is_foreign else []
         is_split = self.lineage.budget is not None and self.lineage.earlier and remembers(self.rule.feedback)
-        split = [_ERROR_UNCHARGED] if is_split else []
+        is_resumed = isinstance(self.rule.noise, Correlated) and self.lineage.earlier
+        split = [_ERROR_UNCHARGED] * bool(is_split) + [_NOISE_SPLIT] * bool(is_resumed)
         return [*dict.fromkeys([*foreign, *self.state.faults, *self.lineage.faults(), *shared, *split])]
 
     def unchecked(self) -> list[str]:
@@ -193,7 +214,7 @@ class _Training:
 
 
 class PrivacyEngine:
-    """Train PyTorch models by DP-SGD or DiceSGD; used as Opacus's engine of the same name, for one training.
+    """Train PyTorch models by DP-SGD and its relatives; used as Opacus's engine of the same name, for one training.
 
     Parameters
     ----------
@@ -259,13 +280,15 @@ class PrivacyEngine:
             expected batch size; sums over a batch are divided by it.
         noise_multiplier : float
             Standard deviation of the noise on the *sum* of a batch, in units of `clip`; at least 0. With an adaptive
-            clip, the noise multiplier of sum and count together, as in `clipsilon.AdaptiveDPSGD`.
+            clip, the noise multiplier of sum and count together, as in `clipsilon.AdaptiveDPSGD`; for "correlated",
+            that of w in `clipsilon.CorrelatedSGD`.
         criterion : callable, optional
             The loss function, which ghost clipping needs. In hooks mode its `reduction` is compared with
             `loss_reduction`.
         algorithm : str, default "dpsgd"
-            "dpsgd", or "dice" (paper 3, Algorithm 2; with Adam as the optimiser, Algorithm 3), which warns unless
-            `residual_cap` is given.
+            "dpsgd"; "dice" (paper 3, Algorithm 2; with Adam as the optimiser, Algorithm 3), which warns unless
+            `residual_cap` is given; or "correlated", whose noise later steps take back in part
+            (`clipsilon.CorrelatedSGD`), for `poisson_sampling=False` and a number of `epochs` that is known beforehand.
         clip : float, default 1.0
             C1, the bound on the norm of each record's gradient; with an adaptive clip, the first threshold, which must
             not be chosen by looking at the records.
@@ -283,8 +306,8 @@ class PrivacyEngine:
             The fraction of records that should not be clipped, above 0 and below 1; for clipping "adaptive", which
             needs it. See `clipsilon.clipping.suggest_quantile`: the median is far too small for most models.
         poisson_sampling : bool, default True
-            Whether batches are drawn by Poisson sampling. Otherwise they are disjoint and shuffled anew in each pass;
-            training for one pass is a single pass.
+            Whether batches are drawn by Poisson sampling. Otherwise they are disjoint and shuffled anew in each pass,
+            or for "correlated" once, for all passes; training for one pass is a single pass.
         grad_sample_mode : str, default "hooks"
             "hooks" to compute each record's gradient, "ghost" to bound its norm only, where layers are linear or
             embeddings.
@@ -305,7 +328,8 @@ class PrivacyEngine:
             A budget file (`clipsilon.Budget`). It is charged here with all steps of `epochs`; a step beyond them is
             refused. A training that is resumed from a checkpoint needs no second charge.
         epochs : int, optional
-            Number of passes to charge; for `budget` only.
+            Number of passes, for `budget`, which is charged with them, and for "correlated", whose noise is planned for
+            them. A step beyond them is refused.
 
         Returns
         -------
@@ -318,7 +342,7 @@ class PrivacyEngine:
             noise_multiplier, algorithm, clip, error_clip, residual_cap, clipping, poisson_sampling, quantile
         )
         grouping = inputs.group_items(data_loader, groups, max_rows)
-        rule, records = self._plan(settings, optimizer, data_loader, grouping)
+        rule, records = self._plan(settings, optimizer, data_loader, grouping, epochs)
         if grouping is not None:
             inputs.check_people(grad_sample_mode, processes, data_loader)
         inputs.check_model(inner, grad_sample_mode)
@@ -326,13 +350,17 @@ class PrivacyEngine:
         inputs.check_criterion(criterion, grad_sample_mode, loss_reduction)
         inputs.check_generator(noise_generator)
         inputs.check_collate(data_loader)
+        inputs.check_order(rule, data_loader)
         self._delta = checks.open_fraction("delta", delta)
         about = _terms((noise_generator, data_loader.generator), grouping, max_rows)
         planned = _plan_charge(budget, epochs, rule, records, about)
         is_ghost = grad_sample_mode == "ghost"
         self._charge(planned, optimizer, is_ghost, processes.is_first)
-        state = BatchState(fetches_ahead=bool(data_loader.num_workers))
-        noise = ExactNoise(plan_grid(rule, is_ghost), make_stream(noise_generator))
+        state = BatchState(fetches_ahead=bool(data_loader.num_workers), is_ordered=type(rule.sampling) is Cyclic)
+        if epochs is not None and isinstance(rule.noise, Correlated):
+            state.most_steps = _planned_steps(rule, records, epochs)
+        length = _entries(optimizer), records, state.most_steps
+        noise = make_noise(rule, is_ghost, length, make_stream(noise_generator))
         private = _OPTIMIZERS[grad_sample_mode](optimizer, rule, noise, processes, state)
         private.groups, private.has_people = clip_groups(clipping, inner, private.trained), grouping is not None
         batches = PrivateBatchSampler(
@@ -375,10 +403,11 @@ class PrivacyEngine:
         loader = settings.get("data_loader")
         grouping = inputs.group_items(loader, settings.get("groups"), settings.get("max_rows"))
         planned = UpdateSettings(_MUCH_NOISE, **chosen)
-        rule, records = self._plan(planned, settings.get("optimizer"), loader, grouping)
-        steps = checks.count("epochs", epochs) * -(-records // sampling_of(rule).batch)
+        epochs = checks.count("epochs", epochs)
+        rule, records = self._plan(planned, settings.get("optimizer"), loader, grouping, epochs)
+        steps = _planned_steps(rule, records, epochs)
         rule = calibrate(rule, epsilon, delta, records, steps, how, self.adjacency)
-        if settings.get("budget") is not None:
+        if settings.get("budget") is not None or isinstance(rule.noise, Correlated):
             settings = {**settings, "epochs": epochs}
         multiplier = noise_multiplier_of(rule) * (1 + 2.0**-40)  # not less noise, whatever was rounded
         return self.make_private(noise_multiplier=multiplier, delta=delta, **settings)
@@ -389,8 +418,7 @@ class PrivacyEngine:
         """Charge the planned steps to the budget file, if there is one, in the first of several processes."""
         if planned is None:
             return
-        trained = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
-        rule = charged_rule(planned.rule, trained, planned.steps, is_ghost)
+        rule = charged_rule(planned.rule, _entries(optimizer), planned.steps, is_ghost)
         stated = account(rule, planned.records, planned.steps, self._delta, self.adjacency)
         stated = about_people(stated, planned.max_rows) if planned.has_people else stated
         stated = about_seed(stated, planned.is_seeded)
@@ -405,13 +433,15 @@ class PrivacyEngine:
         optimizer: torch.optim.Optimizer,
         data_loader: DataLoader[Any],
         grouping: Grouping | None,
+        epochs: int | None,
     ) -> tuple[Rule, int]:
         """Return the rule and the number of records of a training with these settings."""
         if self._training is not None:
             raise ValueError("A PrivacyEngine is for one training, and this one has been used: make another.")
         records, batch = inputs.records_and_batch(data_loader)
         records = records if grouping is None else grouping.people
-        rule = build_rule(settings, type(optimizer).__name__, batch)
+        passes = None if epochs is None else Passes(checks.count("epochs", epochs), -(-records // batch))
+        rule = build_rule(settings, type(optimizer).__name__, batch, passes)
         rule.check_sampling(records, 1)
         return rule, records
 
@@ -424,6 +454,7 @@ class PrivacyEngine:
             The δ at which ε is stated; the target's δ, or 1e-5, unless given.
         steps : int, optional
             State the privacy of this number of steps, drawn by the private loader, instead of the steps taken so far.
+            With correlated noise, all planned steps are stated in any case.
 
         Returns
         -------
@@ -437,7 +468,7 @@ class PrivacyEngine:
         training = self._used()
         if steps is None and self.steps == 0:
             raise ValueError("steps must be given before any step has been taken.")
-        counted = _accountable_steps(training) if steps is None else checks.count("steps", steps)
+        counted = _accountable_steps(training, steps)
         rule = charged_rule(training.rule, training.parameters, counted, training.is_ghost)
         stated = account(rule, training.records, counted, self._delta if delta is None else delta, self.adjacency)
         stated = about_people(stated, training.max_rows) if training.has_people else stated
@@ -497,6 +528,7 @@ class PrivacyEngine:
             "lineage": {"run": training.lineage.run, "earlier": training.lineage.earlier},
             "batches": training.batches.state_dict(),
             "noise": optimizer.noise.stream.get_state(),
+            "noise_memory": optimizer.noise.get_memory(),
             "seeded": training.is_seeded,
             "guessable": training.is_guessable,
             "unchecked": training.unchecked(),
@@ -513,7 +545,7 @@ class PrivacyEngine:
 
         The noise resumes, too: of two trainings that continue from the same checkpoint, only one may be released. An
         engine that has itself gone on from the checkpoint draws new noise and new batches, and keeps the steps that it
-        took since counted; with a `residual_cap`, it certifies nothing any more.
+        took since counted; with a `residual_cap` or correlated noise, it certifies nothing any more.
 
         Parameters
         ----------
@@ -543,9 +575,12 @@ class PrivacyEngine:
         if training.lineage.has_left(lineage["run"], content["steps"]) and not training.is_replayed:
             optimizer.noise.stream.renew()
             training.batches.begin_anew()
+            if isinstance(training.rule.noise, Correlated):
+                training.state.add_fault(_NOISE_REPEATED)
         else:
             training.resume(content, lineage)
             optimizer.noise.stream.set_state(content["noise"])
+            optimizer.noise.set_memory(content.get("noise_memory", {}))
         return dict(content["more"])
 
 
@@ -555,8 +590,18 @@ def _charged(training: _Training) -> tuple[str, int | None, int | None] | None:
     return None if path is None else (str(path), state.most_steps, state.most_passes)
 
 
-def _accountable_steps(training: _Training) -> int:
-    """Return the steps to account for: unfinished passes count as finished ones, except for the last."""
+def _accountable_steps(training: _Training, steps: int | None) -> int:
+    """Return the steps to account for: those asked for, or those taken, of which all passes but the last are whole.
+
+    With correlated noise all planned steps count: that training is stopped before may depend on what it released.
+    """
+    asked, most = None if steps is None else checks.count("steps", steps), training.state.most_steps
+    if isinstance(training.rule.noise, Correlated) and most is not None:
+        if asked is not None and asked > most:
+            raise ValueError(f"steps must be at most the {most} that noise was planned for, got {asked}.")
+        return most
+    if asked is not None:
+        return asked
     if type(training.rule.sampling) is not Epochs:
         return training.lineage.steps
     return max(training.lineage.steps, (training.lineage.passes - 1) * len(training.batches) + 1)

@@ -194,7 +194,7 @@ class ExactNoise:
         """Let the grid and the noise of the next steps follow a clip, given by its size in units of the first one."""
         self.grid = self._first.scaled(factor)
 
-    def release(self, whole: Tensor, divisor: float, like: Tensor) -> Tensor:
+    def release(self, whole: Tensor, divisor: float, like: Tensor, number: int = 0) -> Tensor:
         """Return the whole numbers with noise, in units of the gradients and divided by a number.
 
         Parameters
@@ -205,6 +205,8 @@ class ExactNoise:
             What sums are divided by.
         like : Tensor
             A tensor of the wanted shape and type.
+        number : int, default 0
+            The number of the parameter, by which noise with a memory knows it.
 
         Returns
         -------
@@ -217,8 +219,15 @@ class ExactNoise:
         found = torch.empty(whole.shape, dtype=dtype)
         spacing = math.ldexp(grid.unit, grid.extra) / divisor
         bits = self.stream.generator.bit_generator
-        kernels.release(bits, _flat(whole), (grid.extra, grid.shift), spacing, _flat(found))
+        kernels.release(bits, flat(whole), (grid.extra, grid.shift), spacing, flat(found))
         return found.to(like.dtype)
+
+    def get_memory(self) -> dict[int, Tensor]:
+        """Return what the noise carries from step to step, for each parameter: nothing, unless it is correlated."""
+        return {}
+
+    def set_memory(self, memory: dict[int, Tensor]) -> None:
+        """Continue with a memory that `get_memory` has returned."""
 
 
 def measure(samples: Sequence[Tensor]) -> Tensor:
@@ -252,7 +261,7 @@ def add_whole(sample: Tensor, factors: Tensor, total: Tensor) -> None:
     total : Tensor
         Whole numbers, float64, modified in place.
     """
-    kernels.add_whole(_rows(sample), factors.numpy(), _flat(total))
+    kernels.add_whole(_rows(sample), factors.numpy(), flat(total))
 
 
 def to_whole(total: Tensor, unit: float) -> Tensor:
@@ -273,6 +282,6 @@ def _rows(sample: Tensor) -> np.ndarray:
     return np.ascontiguousarray(rows.numpy())
 
 
-def _flat(total: Tensor) -> np.ndarray:
+def flat(total: Tensor) -> np.ndarray:
     """Return the memory of a contiguous tensor as a vector."""
     return np.asarray(total.view(-1).numpy())

@@ -27,6 +27,8 @@ from torch.utils.data import (
 
 from clipsilon._core import checks
 from clipsilon._core.grouping import Grouping, group_rows
+from clipsilon.rules.noise import Correlated
+from clipsilon.rules.rule import Rule
 from clipsilon.torch.loss_check import leaves_of
 from clipsilon.torch.probe import kept_generators
 from clipsilon.torch.processes import Processes
@@ -85,6 +87,15 @@ def check_people(mode: str, processes: Processes, data_loader: DataLoader[Any]) 
     if data_loader.num_workers:
         raise ValueError(
             f"data_loader must have no workers with groups: they draw batches ahead, got {data_loader.num_workers}."
+        )
+
+
+def check_order(rule: Rule, data_loader: DataLoader[Any]) -> None:
+    """Refuse workers where a step must be made of every batch: they draw ahead, so that none could be missed."""
+    if isinstance(rule.noise, Correlated) and data_loader.num_workers:
+        raise ValueError(
+            "data_loader must have no workers with algorithm='correlated', for which a step must be made of every "
+            f"batch, got {data_loader.num_workers}."
         )
 
 

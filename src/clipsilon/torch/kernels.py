@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 from numba.extending import register_jitable
-from numpy.random import BitGenerator
+from numpy.random import BitGenerator, Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.exact_normal import integer_normal
 from clipsilon._core.kernel_cache import kernel
+from clipsilon.engine.grid import Grid
+from clipsilon.engine.grid import add_correlated as engine_add_correlated
+from clipsilon.rules.noise import Correlated
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
@@ -83,6 +86,26 @@ def release(bits: BitGenerator, whole: Array, rounding: tuple[int, int], spacing
     for j in range(out.size):
         coarse = (np.int64(whole[j]) + half) >> extra
         out[j] = spacing * (coarse + (integer_normal(bits) >> shift) + 0.5)
+
+
+@kernel
+def add_correlated(noise: Correlated, units: Grid, whole: Array, memory: Array, rng: Generator) -> None:
+    """Add correlated noise to whole numbers, and ½, as the compiled engine does.
+
+    Parameters
+    ----------
+    noise : Correlated
+        The noise, of which the buffers are used.
+    units : Grid
+        The engine's grid of whole numbers, with the digits of the noise below one.
+    whole : array of shape (d,)
+        Whole numbers of at most 2^50, modified in place.
+    memory : array of shape (memory, d)
+        What the noise carries from step to step, modified in place; zero before the first step.
+    rng : Generator
+        Source of the noise. It is not locked: no other thread may draw from it meanwhile.
+    """
+    engine_add_correlated(noise, units, whole, memory, rng)
 
 
 @register_jitable(**_EXACT)  # type: ignore[untyped-decorator]

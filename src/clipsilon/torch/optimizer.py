@@ -247,12 +247,13 @@ class PrivateOptimizer(DPOptimizer):
             self.processes.all_reduce(self.residual[number], p.device)
             self.residual[number].sub_(summed)
             limit_error(self.residual[number], is_capped(self.rule))
-        return self.processes.first_of(self._add_noise(summed, p), p.device)
+        return self.processes.first_of(self._add_noise(summed, number), p.device)
 
-    def _add_noise(self, summed: Tensor, p: Tensor) -> Tensor:
+    def _add_noise(self, summed: Tensor, number: int) -> Tensor:
+        p = self.trained[number]
         if not self.processes.is_first:
             return torch.empty(p.shape, dtype=p.dtype)
-        return self.noise.release(summed, self.batch, p)
+        return self.noise.release(summed, self.batch, p, number)
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Add a piece and, if it is the last one, make the update; return whether it was the last one."""

@@ -6,22 +6,29 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clipsilon._core import checks
+from clipsilon.rules import correlation
 from clipsilon.rules.clipping import Adaptive, Norm, Normalise, Unclipped, bound_of
 from clipsilon.rules.feedback import ErrorFeedback, NoFeedback
-from clipsilon.rules.noise import Gaussian, Proportional, std_of
+from clipsilon.rules.noise import Correlated, Gaussian, Proportional, std_of
 from clipsilon.rules.presets import AdaptiveDPSGD
 from clipsilon.rules.rule import Rule
-from clipsilon.rules.sampling import Epochs, Poisson
+from clipsilon.rules.sampling import Cyclic, Epochs, Poisson
 from clipsilon.rules.schedules import Constant
 
-ALGORITHMS = {"dpsgd": "DPSGD", "dice": "DiceSGD"}
+Array = NDArray[np.float64]
+
+ALGORITHMS = {"dpsgd": "DPSGD", "dice": "DiceSGD", "correlated": "CorrelatedSGD"}
 CLIPPINGS = {  # as clips of the whole gradient, in each step
     "flat": Norm,
     "automatic": Normalise,
     "per-layer": Norm,
     "adaptive": Norm,
 }
+_PREFIXES = 8  # sums of updates whose noise a matrix is fitted to
 
 
 class UpdateSettings(NamedTuple):
@@ -32,7 +39,7 @@ class UpdateSettings(NamedTuple):
     noise_multiplier : float
         Standard deviation of the noise on the sum of a batch, in units of `clip`.
     algorithm : str, default "dpsgd"
-        "dpsgd" or "dice".
+        "dpsgd", "dice" or "correlated".
     clip : float, default 1.0
         C1, the bound on each record's gradient.
     error_clip, residual_cap : float, optional
@@ -41,7 +48,7 @@ class UpdateSettings(NamedTuple):
         "flat", "automatic" to normalise gradients, "per-layer" to clip the gradient of each layer, or "adaptive" to let
         the threshold follow a quantile of the norms.
     poisson_sampling : bool, default True
-        Poisson batches, or else disjoint ones.
+        Poisson batches, or else disjoint ones, for "correlated" in the same order in every pass.
     quantile : float, optional
         The fraction of records that should not be clipped; for "adaptive" only.
     """
@@ -56,7 +63,27 @@ class UpdateSettings(NamedTuple):
     quantile: float | None = None
 
 
-def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
+class Passes(NamedTuple):
+    """The planned length of a training.
+
+    Parameters
+    ----------
+    number : int
+        Number of passes over the data.
+    length : int
+        Number of steps per pass.
+    """
+
+    number: int
+    length: int
+
+    @property
+    def steps(self) -> int:
+        """The number of all steps."""
+        return self.number * self.length
+
+
+def build_rule(settings: UpdateSettings, optimizer: str, batch: int, passes: Passes | None = None) -> Rule:
     """Return the rule of a training. Its step size is a placeholder: privacy does not depend on the optimiser.
 
     Parameters
@@ -67,6 +94,8 @@ def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
         Name of the optimiser, for the rule's name.
     batch : int
         Expected batch size B.
+    passes : Passes, optional
+        The planned length of the training, which "correlated" needs.
 
     Returns
     -------
@@ -77,12 +106,14 @@ def build_rule(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
     name = checks.choice("algorithm", settings.algorithm, ALGORITHMS)
     kind = checks.choice("clipping", settings.clipping, CLIPPINGS)
     clip = checks.positive("clip", settings.clip)
-    if settings.algorithm == "dpsgd":
+    if settings.algorithm != "dice":
         _refuse_feedback(settings)
     if settings.clipping == "adaptive":
         return _build_adaptive(settings, optimizer, batch)
     if settings.quantile is not None:
         raise ValueError(f"quantile must be None unless clipping is 'adaptive', got {settings.quantile!r}.")
+    if settings.algorithm == "correlated":
+        return _build_correlated(settings, optimizer, kind(clip), batch, passes)
     return Rule(
         f"{'Auto' if kind is Normalise else ''}{name} with {optimizer}{_clipped_how(settings)}",
         Constant(1.0),
@@ -101,7 +132,9 @@ def _clipped_how(settings: UpdateSettings) -> str:
 def _build_adaptive(settings: UpdateSettings, optimizer: str, batch: int) -> Rule:
     """Return `AdaptiveDPSGD` of the package, with its default noise on the count and its default rate."""
     if settings.algorithm != "dpsgd":
-        raise ValueError("clipping must be 'flat' or 'automatic' for algorithm='dice', got 'adaptive'.")
+        raise ValueError(
+            f"clipping must be 'flat' or 'automatic' for algorithm={settings.algorithm!r}, got 'adaptive'."
+        )
     if settings.quantile is None:
         raise ValueError(
             "quantile must be given with clipping='adaptive': the fraction of records that should not be clipped, "
@@ -112,6 +145,29 @@ def _build_adaptive(settings: UpdateSettings, optimizer: str, batch: int) -> Rul
         Constant(1.0), settings.clip, settings.noise_multiplier, batch, settings.quantile, sampling=sampling
     )
     return replace(rule, name=f"{rule.name} with {optimizer}", clip=adaptive_clip_of(rule).on(batch))
+
+
+def _build_correlated(
+    settings: UpdateSettings, optimizer: str, clip: Norm | Normalise, batch: int, passes: Passes | None
+) -> Rule:
+    """Return `CorrelatedSGD` in cyclic order, with a matrix for the planned steps; one pass is a single pass."""
+    if checks.flag("poisson_sampling", settings.poisson_sampling):
+        raise ValueError(
+            "poisson_sampling must be False for algorithm='correlated', whose batches come in one order, the same in "
+            "every pass, got True."
+        )
+    if passes is None:
+        raise ValueError("epochs must be given for algorithm='correlated', whose noise is planned for them, got None.")
+    std = checks.nonnegative("noise_multiplier", settings.noise_multiplier) * clip.bound() / batch
+    name = f"CorrelatedSGD over {passes.steps} steps with {optimizer}{_clipped_how(settings)}"
+    return Rule(name, Constant(1.0), clip, Cyclic(batch), Correlated(std, _fit_buffers(passes)))
+
+
+def _fit_buffers(passes: Passes) -> Array:
+    """Return the matrix with the least noise in the sums of all updates up to several steps, at equal privacy."""
+    ends = np.linspace(0, passes.steps, _PREFIXES + 1)[1:]
+    prefixes = np.where(np.arange(passes.steps) < ends[:, None], 1.0, 0.0)
+    return correlation.fit(prefixes, passes.number, passes.length)
 
 
 def noise_multiplier(rule: Rule) -> float:
@@ -126,13 +182,16 @@ def noise_on_sum(rule: Rule) -> float:
     """Return the standard deviation of the noise on the sum of a batch; with an adaptive clip, in the first step."""
     if isinstance(rule.noise, Proportional):
         return rule.noise.multiplier * clip_bound(rule)
-    return std_of(rule.noise) * sampling_of(rule).batch
+    std = rule.noise.std if isinstance(rule.noise, Correlated) else std_of(rule.noise)
+    return std * sampling_of(rule).batch
 
 
 def scale_noise(rule: Rule, factor: float) -> Rule:
     """Return the rule with the noise on its sums multiplied by a factor."""
     if isinstance(rule.noise, Proportional):
         return replace(rule, noise=Proportional(rule.noise.multiplier * factor))
+    if isinstance(rule.noise, Correlated):
+        return replace(rule, noise=rule.noise._replace(std=rule.noise.std * factor))
     return replace(rule, noise=Gaussian(std_of(rule.noise) * factor))
 
 
@@ -148,10 +207,17 @@ def adaptive_clip_of(rule: Rule) -> Adaptive:
     return rule.clip
 
 
-def sampling_of(rule: Rule) -> Poisson | Epochs:
-    """Return the rule's sampling; raise TypeError unless it is one of the two that `build_rule` chooses from."""
-    if not isinstance(rule.sampling, Poisson | Epochs):
-        raise TypeError(f"sampling must be Poisson or Epochs, got {rule.sampling}.")
+def correlated_noise_of(rule: Rule) -> Correlated:
+    """Return the rule's correlated noise; raise TypeError if it has another one."""
+    if not isinstance(rule.noise, Correlated):
+        raise TypeError(f"noise must be Correlated, got {rule.noise}.")
+    return rule.noise
+
+
+def sampling_of(rule: Rule) -> Poisson | Epochs | Cyclic:
+    """Return the rule's sampling; raise TypeError unless it is one of those that `build_rule` chooses from."""
+    if not isinstance(rule.sampling, Poisson | Epochs | Cyclic):
+        raise TypeError(f"sampling must be Poisson, Epochs or Cyclic, got {rule.sampling}.")
     return rule.sampling
 
 
@@ -168,11 +234,12 @@ def is_uncapped(rule: Rule) -> bool:
 
 
 def _refuse_feedback(settings: UpdateSettings) -> None:
-    """Refuse thresholds of an error that DP-SGD does not have, rather than training another algorithm than meant."""
+    """Refuse thresholds of an error that only DiceSGD has, rather than training another algorithm than meant."""
     for name in ("error_clip", "residual_cap"):
         if getattr(settings, name) is not None:
             raise ValueError(
-                f"{name} must be None for algorithm='dpsgd', got {getattr(settings, name)}; \"dice\" has it."
+                f'{name} must be None for algorithm={settings.algorithm!r}, got {getattr(settings, name)}; "dice" has '
+                "it."
             )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from clipsilon._core.grouping import Grouping
-from clipsilon.rules.sampling import Epochs, Poisson
+from clipsilon.rules.sampling import Cyclic, Epochs, Poisson
 from clipsilon.torch.batch_state import BatchState
 from clipsilon.torch.generators import RandomStream
 from clipsilon.torch.leftovers import UnsavedFunction
@@ -27,8 +27,8 @@ class PrivateBatchSampler(Sampler[list[int]]):
 
     Parameters
     ----------
-    sampling : Poisson or Epochs
-        How batches are drawn, and their expected size.
+    sampling : Poisson, Epochs or Cyclic
+        How batches are drawn, and their expected size. In cyclic order a pass goes on where the last step was made.
     records : int
         Number of records in the data set.
     stream : RandomStream
@@ -43,7 +43,7 @@ class PrivateBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        sampling: Poisson | Epochs,
+        sampling: Poisson | Epochs | Cyclic,
         records: int,
         stream: RandomStream,
         state: BatchState,
@@ -59,10 +59,15 @@ class PrivateBatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         return int(-(-self.records // self.sampling.batch))
 
+    @property
+    def is_cyclic(self) -> bool:
+        """Whether all passes have the same order, which the state of the stream at their start gives."""
+        return type(self.sampling) is Cyclic
+
     def __iter__(self) -> Iterator[list[int]]:
-        this = self.state.begin_pass(self._skip)
-        skip, self._skip = self._skip, 0
-        if skip:
+        skip, self._skip = self.state.steps % len(self) if self.is_cyclic else self._skip, 0
+        this = self.state.begin_pass(skip)
+        if skip or self.is_cyclic:
             self.stream.set_state(self._start)
         else:
             self._start = self.stream.get_state()
@@ -95,7 +100,7 @@ class PrivateBatchSampler(Sampler[list[int]]):
         within = taken < len(self)
         return {
             "passes": self.state.passes,
-            "start": self._start if within else self.stream.get_state(),
+            "start": self._start if within or self.is_cyclic else self.stream.get_state(),
             "skip": taken if within else 0,
             "strange": self.state.is_foreign,
             "faults": list(self.state.faults),
