@@ -20,6 +20,7 @@ from clipsilon.reproduce.base import Lab
 if TYPE_CHECKING:
     import torch
 
+    from clipsilon.rules.rule import Rule as Rule
     from clipsilon.torch.examples.images import Images as Images
     from clipsilon.torch.examples.training import TrainingConfig as TrainingConfig
 
@@ -66,7 +67,7 @@ class Scale(NamedTuple):
 
         Parameters
         ----------
-        algorithm : {"sgd", "dpsgd", "dice"}
+        algorithm : {"sgd", "dpsgd", "dice", "correlated"}
             The update rule.
         step : float
             The step size.
@@ -102,20 +103,28 @@ def certified_multiplier(scale: Scale, **update: Any) -> float:
 
 
 def _calibrated(scale: Scale, how: str, **update: Any) -> float:
-    from clipsilon.torch.rules import UpdateSettings, build_rule, noise_multiplier
+    from clipsilon.torch.rules import noise_multiplier
 
-    rule = build_rule(UpdateSettings(_MUCH_NOISE, **update), scale.optimizer, scale.batch)
-    return noise_multiplier(calibrate(rule, scale.epsilon, scale.delta, scale.records, scale.steps, how))
+    rule, steps = _rule_and_steps(scale, scale.plan(step=1.0, seed=0, noise_multiplier=_MUCH_NOISE, **update))
+    return noise_multiplier(calibrate(rule, scale.epsilon, scale.delta, scale.records, steps, how))
+
+
+def _rule_and_steps(scale: Scale, plan: TrainingConfig) -> tuple[Rule, int]:
+    """Return the rule of a plan, and its steps; with correlated noise, those of whole passes."""
+    from clipsilon.torch.rules import Passes, UpdateSettings, build_rule
+
+    epochs = plan.epochs(scale.records)
+    passes = None if epochs is None else Passes(epochs, -(-scale.records // plan.batch))
+    rule = build_rule(UpdateSettings(**plan.settings()), plan.optimizer, plan.batch, passes)
+    return rule, plan.steps if passes is None else passes.steps
 
 
 def privacy(scale: Scale, plan: TrainingConfig) -> tuple[str, str]:
     """Return the claimed and the certified ε of a training, as text."""
-    from clipsilon.torch.rules import UpdateSettings, build_rule
-
     if plan.algorithm == "sgd":
         return "none", "∞"
-    rule = build_rule(UpdateSettings(**plan.settings()), plan.optimizer, plan.batch)
-    statement = account(rule, scale.records, plan.steps, scale.delta)
+    rule, steps = _rule_and_steps(scale, plan)
+    statement = account(rule, scale.records, steps, scale.delta)
     return format_epsilon(statement.claimed), format_epsilon(statement.certified)
 
 
@@ -249,7 +258,7 @@ class Image(NamedTuple):
             Where trainings are stored.
         steps : sequence of float
             Candidate step sizes.
-        algorithm : {"sgd", "dpsgd", "dice"}
+        algorithm : {"sgd", "dpsgd", "dice", "correlated"}
             The update rule.
         **update
             Further fields of the plan, such as the clip and the noise.

@@ -25,7 +25,7 @@ class TrainingConfig(NamedTuple):
     Parameters
     ----------
     algorithm : str
-        "sgd", which neither clips nor adds noise, "dpsgd" or "dice".
+        "sgd", which neither clips nor adds noise, "dpsgd", "dice" or "correlated".
     step : float
         Step size, the optimiser's `lr`.
     batch, steps : int
@@ -62,7 +62,12 @@ class TrainingConfig(NamedTuple):
         feedback = {"error_clip": self.error_clip, "residual_cap": self.residual_cap}
         names = ("algorithm", "clip", "clipping", "noise_multiplier", "quantile")
         shared = {name: getattr(self, name) for name in names}
-        return shared | (feedback if self.algorithm == "dice" else {})
+        order = {"poisson_sampling": self.algorithm != "correlated"}
+        return shared | order | (feedback if self.algorithm == "dice" else {})
+
+    def epochs(self, records: int) -> int | None:
+        """Return the number of passes that correlated noise is planned for; None for other algorithms."""
+        return -(-self.steps // -(-records // self.batch)) if self.algorithm == "correlated" else None
 
 
 class Training(NamedTuple):
@@ -120,6 +125,7 @@ def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDa
             data_loader=loader,
             grad_sample_mode="ghost",
             noise_generator=torch.Generator().manual_seed(2 * config.seed + 1),
+            epochs=config.epochs(len(records)),
             **config.settings(),
         )
     return Training(model, optimizer, criterion, loader, schedule)
