@@ -86,7 +86,7 @@ def test_first_parameters_depend_on_the_seed_alone():
 
 
 def test_unknown_models():
-    with pytest.raises(ValueError, match="model must be one of 'CNN', 'ViT', got 'MLP'."):
+    with pytest.raises(ValueError, match="model must be one of 'CNN', 'strided CNN', 'ViT', got 'MLP'."):
         image_model("MLP", SMALL, 0)
     with pytest.raises(ValueError, match="images must have a side that is a multiple of 4, got 9."):
         image_model("CNN", Shape(1, 9, 10), 0)
@@ -263,3 +263,12 @@ def test_a_config_has_the_engine_s_settings():
             image_model("CNN", SMALL, 0),
             TensorDataset(torch.zeros(1)),
         )
+
+
+@pytest.mark.parametrize("algorithm", ["sgd", "dpsgd", "dice"])
+def test_frozen_layers_stay_as_they_were(digits, algorithm):
+    model = image_model("CNN", SMALL, 0)
+    before = copy.deepcopy(model.state_dict())
+    train_images(TrainingConfig(algorithm, 0.1, 240, 2, frozen=("0", "3")), model, digits)
+    moved = {key.split(".")[0] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert moved == {"7", "9"}

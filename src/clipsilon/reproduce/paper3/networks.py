@@ -20,12 +20,14 @@ from clipsilon.reproduce.base import Lab
 if TYPE_CHECKING:
     import torch
 
+    from clipsilon.rules.rule import Rule as Rule
     from clipsilon.torch.examples.images import Images as Images
     from clipsilon.torch.examples.training import TrainingConfig as TrainingConfig
 
 Parameters = dict[str, NDArray[Any]]  # of a network, by name
 
 TUNING_SEED = 100  # seed of the first run that selects a step; reported runs have the seeds 0, 1, …
+_MUCH_NOISE = 2.0**20  # to begin a calibration with; with little, an adaptive clip has none left for its count
 
 
 class Scale(NamedTuple):
@@ -34,7 +36,7 @@ class Scale(NamedTuple):
     Parameters
     ----------
     source : str
-        "digits", "restaurants", or a folder with the user's data.
+        "digits", "mnist", "restaurants", or a folder with the user's data.
     records, batch, steps : int
         Number of records, expected batch size and number of steps.
     epsilon, delta : float
@@ -65,7 +67,7 @@ class Scale(NamedTuple):
 
         Parameters
         ----------
-        algorithm : {"sgd", "dpsgd", "dice"}
+        algorithm : {"sgd", "dpsgd", "dice", "correlated"}
             The update rule.
         step : float
             The step size.
@@ -101,20 +103,28 @@ def certified_multiplier(scale: Scale, **update: Any) -> float:
 
 
 def _calibrated(scale: Scale, how: str, **update: Any) -> float:
-    from clipsilon.torch.rules import UpdateSettings, build_rule, noise_multiplier
+    from clipsilon.torch.rules import noise_multiplier
 
-    rule = build_rule(UpdateSettings(1.0, **update), scale.optimizer, scale.batch)
-    return noise_multiplier(calibrate(rule, scale.epsilon, scale.delta, scale.records, scale.steps, how))
+    rule, steps = _rule_and_steps(scale, scale.plan(step=1.0, seed=0, noise_multiplier=_MUCH_NOISE, **update))
+    return noise_multiplier(calibrate(rule, scale.epsilon, scale.delta, scale.records, steps, how))
+
+
+def _rule_and_steps(scale: Scale, plan: TrainingConfig) -> tuple[Rule, int]:
+    """Return the rule of a plan, and its steps; with correlated noise, those of whole passes."""
+    from clipsilon.torch.rules import Passes, UpdateSettings, build_rule
+
+    epochs = plan.epochs(scale.records)
+    passes = None if epochs is None else Passes(epochs, -(-scale.records // plan.batch))
+    rule = build_rule(UpdateSettings(**plan.settings()), plan.optimizer, plan.batch, passes)
+    return rule, plan.steps if passes is None else passes.steps
 
 
 def privacy(scale: Scale, plan: TrainingConfig) -> tuple[str, str]:
     """Return the claimed and the certified ε of a training, as text."""
-    from clipsilon.torch.rules import UpdateSettings, build_rule
-
     if plan.algorithm == "sgd":
         return "none", "∞"
-    rule = build_rule(UpdateSettings(**plan.settings()), plan.optimizer, plan.batch)
-    statement = account(rule, scale.records, plan.steps, scale.delta)
+    rule, steps = _rule_and_steps(scale, plan)
+    statement = account(rule, scale.records, steps, scale.delta)
     return format_epsilon(statement.claimed), format_epsilon(statement.certified)
 
 
@@ -146,7 +156,7 @@ def image_scale(lab: Lab, seeds: int = 5) -> Scale:
     folder = os.environ.get("CLIPSILON_CIFAR")
     seeds = 1 if lab.quick else seeds
     if folder:
-        return Scale(folder, len(_images(folder).train[0]), 1000, 150, 2.0, 1e-5, seeds, tuning=1)
+        return Scale(folder, len(stored_images(folder).train[0]), 1000, 150, 2.0, 1e-5, seeds, tuning=1)
     return Scale("digits", 1437, 240, 24 if lab.quick else 48, 8.0, 1e-5, seeds, tuning=1 if lab.quick else 2)
 
 
@@ -156,13 +166,13 @@ def image_accuracy(source: str, name: str, plan: TrainingConfig, start: Paramete
     Parameters
     ----------
     source : str
-        "digits" or a folder with CIFAR.
+        "digits", "mnist" or a folder with CIFAR.
     name : {"CNN", "ViT"}
         The architecture.
     plan : TrainingConfig
         The training.
     start : dict, optional
-        Initial parameters of all layers except the head; by default random.
+        Initial parameters; those that are left out, such as the head's, are random.
 
     Returns
     -------
@@ -172,7 +182,7 @@ def image_accuracy(source: str, name: str, plan: TrainingConfig, start: Paramete
     from clipsilon.torch.examples.models import image_model
     from clipsilon.torch.examples.training import train_images
 
-    data = _images(source)
+    data = stored_images(source)
     model = image_model(name, data.shape, plan.seed)
     if start is not None:
         load(model, start)
@@ -180,7 +190,8 @@ def image_accuracy(source: str, name: str, plan: TrainingConfig, start: Paramete
 
 
 @cache
-def _images(source: str) -> Images:
+def stored_images(source: str) -> Images:
+    """Return the images of a source, which are read once."""
     from clipsilon.torch.examples.images import images
 
     return images(source)
@@ -192,11 +203,16 @@ def pretrained(name: str, steps: int) -> Parameters:
     from clipsilon.torch.examples.models import image_model
     from clipsilon.torch.examples.training import TrainingConfig, train_images
 
-    data = _images("digits")
+    data = stored_images("digits")
     model = image_model(name, data.shape, seed=0)
     plan = TrainingConfig("sgd", 3e-3, 200, steps, optimizer="Adam", warm_up=steps // 10)
     train_images(plan, model, Images(printed_digits(), data.test, data.classes))
-    return {key: value.numpy() for key, value in model.state_dict().items() if not key.startswith("head.")}
+    return {key: value for key, value in parameters_of(model).items() if not key.startswith("head.")}
+
+
+def parameters_of(model: torch.nn.Module) -> Parameters:
+    """Return the parameters of a model by name."""
+    return {key: value.numpy() for key, value in model.state_dict().items()}
 
 
 def load(model: torch.nn.Module, start: Parameters) -> None:
@@ -216,7 +232,7 @@ class Image(NamedTuple):
     name : {"CNN", "ViT"}
         The architecture.
     start : dict or None
-        Initial parameters of all layers except the head; None for random ones.
+        Initial parameters; those that are left out, such as the head's, are random. None if all are.
     """
 
     scale: Scale
@@ -242,7 +258,7 @@ class Image(NamedTuple):
             Where trainings are stored.
         steps : sequence of float
             Candidate step sizes.
-        algorithm : {"sgd", "dpsgd", "dice"}
+        algorithm : {"sgd", "dpsgd", "dice", "correlated"}
             The update rule.
         **update
             Further fields of the plan, such as the clip and the noise.

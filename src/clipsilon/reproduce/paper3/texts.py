@@ -30,14 +30,13 @@ class Written(NamedTuple):
         Steps at which the test loss was measured.
     losses : list of float
         Test loss per token, in nats.
-    bleu, rouge : float
-        BLEU and ROUGE-L of generated descriptions.
+    scores : dict of str to float
+        Scores of generated descriptions, by name.
     """
 
     iterations: list[int]
     losses: list[float]
-    bleu: float
-    rouge: float
+    scores: dict[str, float]
 
 
 def text_scale(lab: Lab, steps: int, seeds: int = 3) -> Scale:
@@ -91,6 +90,7 @@ def write(source: str, folder: str | None, records: int, plan: TrainingConfig, d
         Test losses and scores.
     """
     from clipsilon.torch.examples import gpt2, language
+    from clipsilon.torch.examples.scores import SCORES
 
     train, test, tokens, length = _texts(source, folder, records if source == "restaurants" else 0)
     model = gpt2.load_gpt2(folder) if folder else gpt2.new_gpt2(tokens.size, length, plan.seed)
@@ -101,7 +101,7 @@ def write(source: str, folder: str | None, records: int, plan: TrainingConfig, d
     expected = [known[each] if source != "restaurants" else language.references(each) for each in meanings]
     written = gpt2.describe(model, tokens, meanings, length)
     iterations, losses = (list(each) for each in zip(*curve, strict=True))
-    return Written(iterations, losses, language.bleu(written, expected), language.rouge_l(written, expected))
+    return Written(iterations, losses, {name: score(written, expected) for name, score in SCORES.items()})
 
 
 @cache

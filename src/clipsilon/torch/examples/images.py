@@ -1,4 +1,4 @@
-"""Images with labels: scikit-learn's digits, and CIFAR from a folder of the user's."""
+"""Images with labels: scikit-learn's digits, and MNIST and CIFAR from folders of the user's."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from clipsilon import datasets
 from clipsilon._core import checks
 from clipsilon.torch.examples.models import Shape
 
@@ -98,9 +99,22 @@ def cifar(folder: str | PathLike[str] | None = None) -> Images:
     )
 
 
+def mnist() -> Images:
+    """Load MNIST from the user's folder, as `clipsilon.datasets.mnist` finds it, with a background of 0."""
+    train, test = (
+        (
+            torch.from_numpy(each.images[:, np.newaxis] / np.float32(255)),
+            torch.from_numpy(each.labels.astype(np.int64)),
+        )
+        for each in datasets.mnist()
+    )
+    return Images(train, test, 10)
+
+
 def images(source: str) -> Images:
-    """Return the digits if `source` is "digits", or else CIFAR from the folder of that name."""
-    return digits() if source == "digits" else cifar(source)
+    """Return the images of a source: "digits", "mnist", or a folder with CIFAR."""
+    named = {"digits": digits, "mnist": mnist}
+    return named[source]() if source in named else cifar(source)
 
 
 def _joined(place: Path, names: tuple[str, ...], classes: int, read: _Reader) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ Nothing is shipped or downloaded: the generator below has its own vocabulary.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
@@ -94,24 +94,3 @@ def references(meaning: str) -> list[str]:
     """Return all sentences that the generator has for a meaning."""
     attributes = dict(part.removesuffix("]").split("[") for part in meaning.split(", "))
     return [_sentence(attributes, phrasing) for phrasing in range(_PHRASINGS)]
-
-
-def bleu(written: Sequence[str], expected: Sequence[Sequence[str]]) -> float:
-    """Return sacrebleu's corpus BLEU in per cent; each text may have several references."""
-    from sacrebleu.metrics import BLEU
-
-    most = max(map(len, expected))
-    columns = [[each[k] if k < len(each) else None for each in expected] for k in range(most)]
-    return float(BLEU().corpus_score(list(written), columns).score)
-
-
-def rouge_l(written: Sequence[str], expected: Sequence[Sequence[str]]) -> float:
-    """Return rouge-score's mean ROUGE-L F1 in per cent, each text compared with its best reference."""
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(["rougeL"])
-    best = [
-        max(scorer.score(right, text)["rougeL"].fmeasure for right in several)
-        for text, several in zip(written, expected, strict=True)
-    ]
-    return 100.0 * float(np.mean(best))

@@ -50,6 +50,19 @@ def cnn(shape: Shape, width: int = 16) -> nn.Module:
     )
 
 
+def strided_cnn(shape: Shape, width: int = 16) -> nn.Module:
+    """Return a network of two convolutions with stride 2 and a linear layer: fast, with 29,000 weights on MNIST."""
+    side = shape.size // 4
+    return nn.Sequential(
+        nn.Conv2d(shape.channels, width, 5, stride=2, padding=2),
+        nn.Tanh(),
+        nn.Conv2d(width, 2 * width, 5, stride=2, padding=2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(2 * width * side**2, shape.classes),
+    )
+
+
 def vit(shape: Shape, width: int = 32, depth: int = 2, heads: int = 4) -> nn.Module:
     """Return a vision transformer of 4 × 4 patches, averaged over patches; 18,000 parameters on digits.
 
@@ -126,7 +139,7 @@ class Block(nn.Module):
         return out
 
 
-MODELS: dict[str, Callable[[Shape], nn.Module]] = {"CNN": cnn, "ViT": vit}
+MODELS: dict[str, Callable[[Shape], nn.Module]] = {"CNN": cnn, "strided CNN": strided_cnn, "ViT": vit}
 
 
 def image_model(name: str, shape: Shape, seed: int) -> nn.Module:
@@ -135,7 +148,7 @@ def image_model(name: str, shape: Shape, seed: int) -> nn.Module:
     Parameters
     ----------
     name : str
-        "CNN" or "ViT".
+        "CNN", "strided CNN" or "ViT".
     shape : Shape
         Size of the images and number of classes.
     seed : int

@@ -25,7 +25,7 @@ class TrainingConfig(NamedTuple):
     Parameters
     ----------
     algorithm : str
-        "sgd", which neither clips nor adds noise, "dpsgd" or "dice".
+        "sgd", which neither clips nor adds noise, "dpsgd", "dice" or "correlated".
     step : float
         Step size, the optimiser's `lr`.
     batch, steps : int
@@ -34,10 +34,12 @@ class TrainingConfig(NamedTuple):
         Seed of batches and noise.
     optimizer : str, default "SGD"
         "SGD", "Adam" or "AdamW".
-    clip, error_clip, residual_cap, clipping, noise_multiplier
+    clip, error_clip, residual_cap, clipping, noise_multiplier, quantile
         As in `PrivacyEngine.make_private`.
     warm_up : int, default 0
         Steps in which the step size grows linearly; after them it decreases to zero. With 0 it is constant.
+    frozen : tuple of str, default ()
+        Names of layers that are not trained.
     """
 
     algorithm: str
@@ -52,12 +54,20 @@ class TrainingConfig(NamedTuple):
     clipping: str = "flat"
     noise_multiplier: float = 0.0
     warm_up: int = 0
+    quantile: float | None = None
+    frozen: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the update, for the engine and for its rule."""
         feedback = {"error_clip": self.error_clip, "residual_cap": self.residual_cap}
-        shared = {name: getattr(self, name) for name in ("algorithm", "clip", "clipping", "noise_multiplier")}
-        return shared | (feedback if self.algorithm == "dice" else {})
+        names = ("algorithm", "clip", "clipping", "noise_multiplier", "quantile")
+        shared = {name: getattr(self, name) for name in names}
+        order = {"poisson_sampling": self.algorithm != "correlated"}
+        return shared | order | (feedback if self.algorithm == "dice" else {})
+
+    def epochs(self, records: int) -> int | None:
+        """Return the number of passes that correlated noise is planned for; None for other algorithms."""
+        return -(-self.steps // -(-records // self.batch)) if self.algorithm == "correlated" else None
 
 
 class Training(NamedTuple):
@@ -97,7 +107,10 @@ def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDa
     """
     make = checks.choice("optimizer", config.optimizer, OPTIMIZERS)
     model.train()
-    optimizer, criterion = make(model.parameters(), lr=config.step), nn.CrossEntropyLoss()
+    for name in config.frozen:
+        model.get_submodule(name).requires_grad_(False)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer, criterion = make(trained, lr=config.step), nn.CrossEntropyLoss()
     batches = torch.Generator().manual_seed(2 * config.seed)
     loader = DataLoader(records, batch_size=config.batch, shuffle=True, generator=batches)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _schedule(config.warm_up, config.steps))
@@ -112,6 +125,7 @@ def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDa
             data_loader=loader,
             grad_sample_mode="ghost",
             noise_generator=torch.Generator().manual_seed(2 * config.seed + 1),
+            epochs=config.epochs(len(records)),
             **config.settings(),
         )
     return Training(model, optimizer, criterion, loader, schedule)
