@@ -1,5 +1,6 @@
 """What pytest collects: everything, except what needs PyTorch, Opacus or a trainer that is not installed."""
 
+import signal
 from importlib.util import find_spec
 
 NEEDING = {
@@ -12,6 +13,11 @@ NEEDING = {
 }
 MISSING = sorted({name for names in NEEDING.values() for name in names if find_spec(name) is None})
 collect_ignore = [path for path, names in NEEDING.items() if set(names) & set(MISSING)]
+
+
+def pytest_configure() -> None:
+    """Let tests send Ctrl-C: a run in the background of a script inherits that SIGINT is ignored, and passes it on."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str | None:
