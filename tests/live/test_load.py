@@ -2,10 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,46 +15,25 @@ import crowds
 from clipsilon.engine import runner
 from clipsilon.engine.streams import spawn
 from clipsilon.live import Stream
+from processes import COMMAND, free_port, starting
 
 SENDER = Path(__file__).with_name("sender.py")
 PEOPLE, D, BETA = 20_000, 5, 0.1
-COMMAND = [
-    *(sys.executable, "-c", "from clipsilon.cli.main import main; main()", "live"),
+LIVE = [
+    *(*COMMAND, "live"),
     *("--dimension", str(D), "--loss", "logistic", "--epsilon", "1", "--delta", "1e-5", "--horizon", str(PEOPLE)),
 ]
 DEADLINE = 600.0  # seconds until the test fails; far more than it should take
 
 
-def free_port():
-    """Return a free port below the ephemeral ones: a client that connects to itself there would block the service."""
-    for port in random.Random().sample(range(20000, 30000), 100):
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
-
-
 @pytest.fixture
 def start():
-    """Return a function that starts processes; those still running are killed at the end."""
-    processes = []
-
-    def start_process(words):
-        processes.append(subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True))
-        return processes[-1]
-
-    yield start_process
-    for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with starting() as start_process:
+        yield start_process
 
 
 def serve(start, path, port):
-    process = start([*COMMAND, path, "--port", port])
+    process = start([*LIVE, path, "--port", port])
     assert f"listening on http://127.0.0.1:{port}" in process.stdout.readline()
     return process
 

@@ -293,7 +293,7 @@ def test_implausible_reports_are_refused(opened):
     assert server.apply("ann", 0.7, 0, [0.999 * bound, 0.0]) == 1
     with pytest.raises(ValueError, match="report must be within .* of the loss's centre for μ = 0.7"):
         server.apply("bob", 0.7, 0, [1.001 * bound, 0.0])
-    with pytest.raises(ValueError, match="got a distance of inf"):
+    with pytest.raises(ValueError, match="got a distance of 1e\\+300"):
         server.apply("bob", 0.7, 0, [1e300, 0.0])
 
 

@@ -311,7 +311,7 @@ class _Connection(asyncio.Protocol):
                 if len(self._buffer) > _LONGEST_HEAD:
                     raise _MalformedError(431, f"the head must be at most {_LONGEST_HEAD} bytes.")
                 return None, True
-            self._head = _parse_head(bytes(self._buffer[:end]), self._limits.body)
+            self._head = _parse_head(self._buffer[:end].decode("latin-1"), self._limits.body)
             del self._buffer[: end + 4]
             if self._head.headers.get("expect", "").lower() == "100-continue" and not self._buffer:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -354,7 +354,7 @@ class _Connection(asyncio.Protocol):
     def _send(self, answer: Answer, keeps: bool) -> None:
         if self._transport is None:
             return
-        more = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
+        more = "".join([f"{name}: {value}\r\n" for name, value in answer.headers.items()])
         last = "" if keeps or "Connection" in answer.headers else "Connection: close\r\n"
         about = f"Content-Type: {answer.kind}\r\nContent-Length: {len(answer.body)}\r\n{more}{last}\r\n"
         self._transport.write(_STATUS[answer.status] + about.encode("latin-1") + answer.body)
@@ -363,10 +363,10 @@ class _Connection(asyncio.Protocol):
             self.deadline = time.monotonic() + self._limits.seconds
 
 
-def _parse_head(head: bytes, limit: int) -> _Head:
+def _parse_head(head: str, limit: int) -> _Head:
     """Return the head of a request; raise _MalformedError unless it is one that is understood without doubt."""
     try:
-        first, *lines = head.decode("latin-1").split("\r\n")
+        first, *lines = head.split("\r\n")
         method, target, protocol = first.split(" ")
     except ValueError:
         raise _MalformedError(400, "the request line is malformed.") from None
@@ -376,7 +376,8 @@ def _parse_head(head: bytes, limit: int) -> _Head:
     for line in lines:
         name, colon, value = line.partition(":")
         name = name.lower()
-        if not colon or not name or name.strip() != name or "\n" in line or name in headers.keys() & _SINGLE:
+        is_second = name in headers and name in _SINGLE
+        if not colon or not name or name.strip() != name or "\n" in line or is_second:
             raise _MalformedError(400, "a header is malformed, or there twice.")
         headers[name] = value.strip(" \t")
     if "transfer-encoding" in headers:

@@ -42,9 +42,7 @@ class Plausible(NamedTuple):
 
     def check(self, mu: float, report: Array) -> None:
         """Raise ValueError if a report is too long for its budget; at most one in 10⁹ honest ones is."""
-        with np.errstate(over="ignore"):
-            away = report - self.center
-            distance = math.sqrt(away.dot(away))
+        distance = math.dist(report.tolist(), self.center.tolist())  # infinite where it overflows, without a warning
         if not distance <= self.radius(mu):
             raise ValueError(
                 f"report must be within {self.radius(mu):.4g} of the loss's centre for μ = {mu:g}, as all but one in "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,11 @@ class State:
     version: int
     theta: Array
     average: Array
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest |θ_i|."""
+        return float(np.abs(self.theta).max())
 
 
 class Averaging(NamedTuple):
@@ -160,7 +166,7 @@ def check_reach(state: State, report: Array, step: Schedule) -> None:
         The step sizes.
     """
     largest = float(np.abs(report).max())
-    if not float(np.abs(state.theta).max()) + size(step, state.version + 1) * largest <= _LARGEST:
+    if not state.largest + size(step, state.version + 1) * largest <= _LARGEST:
         raise ValueError(f"report must leave θ finite, got one of size {largest:g}.")
 
 

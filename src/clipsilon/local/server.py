@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock, RLock
 from types import TracebackType
 from typing import NamedTuple
@@ -100,6 +100,22 @@ class Submission(NamedTuple):
     token: str | None = None
     ticket: str | None = None
     lost: float = 0.0
+
+
+class Checked(NamedTuple):
+    """A report that is sound, whatever the ledger holds; `Server.check` makes it.
+
+    Parameters
+    ----------
+    entry : Entry
+        The report.
+    token, ticket : str, optional
+        As of `Server.apply`.
+    """
+
+    entry: Entry
+    token: str | None
+    ticket: str | None
 
 
 class Accepted(NamedTuple):
@@ -436,6 +452,27 @@ class Server:
             If the ledger could not be written. Each of the reports may be in it or not, and can be sent again.
         """
         checked = [self._checked(one) for one in submissions]
+        sound = [one for one in checked if isinstance(one, Checked)]
+        answers = iter(self.apply_checked(lambda: sound))
+        return [one if isinstance(one, ValueError) else next(answers) for one in checked]
+
+    def apply_checked(self, take: Callable[[], Sequence[Checked]]) -> list[Accepted | ValueError]:
+        """Accept or refuse the reports that `take` returns when the turn to write has come, as `apply_many`.
+
+        Parameters
+        ----------
+        take : callable
+            Called once, or not at all if the ledger cannot be written.
+
+        Returns
+        -------
+        list of Accepted or ValueError
+
+        Raises
+        ------
+        LedgerError
+            As of `apply_many`.
+        """
         with self._lock:
             if self._problem:
                 raise LedgerError(self._problem)
@@ -443,38 +480,40 @@ class Server:
                 if self._ledger.is_shared:
                     self._absorb(self._ledger)
                 draft = self._draft()
-                answers = [self._consider(draft, *pair) for pair in zip(checked, submissions, strict=True)]
+                answers = [self._consider(draft, one) for one in take()]
                 if draft.events:
                     self._ledger.append(draft.events)
             self._publish(draft)
         return answers
 
-    def _checked(self, sent: Submission) -> Entry | ValueError:
-        """Return a report as an entry, or what is wrong with it whatever the ledger holds."""
+    def _checked(self, sent: Submission) -> Checked | ValueError:
         try:
-            entry = Entry(
-                checks.person("user", sent.user),
-                check_budget("mu", sent.mu),
-                checks.integer("version", sent.version, least=0),
-                checks.full_vector("report", sent.report, self._origin.theta.size),
-                checks.nonnegative("lost", sent.lost),
-            )
-            if self._plausible is not None:
-                self._plausible.check(entry.mu, entry.report)
-            total = check_budget("mu with lost", math.hypot(entry.mu, entry.lost))
-            if self.most_budget is not None and total > self.most_budget:
-                raise ValueError(f"mu must be at most {self.most_budget:g} for each user, got {total:g}.")
+            return self.check(sent)
         except ValueError as problem:
             return problem
-        return entry
+
+    def check(self, sent: Submission) -> Checked:
+        """Return a report as it can be applied; raise ValueError if it is refused whatever the ledger holds."""
+        entry = Entry(
+            checks.person("user", sent.user),
+            check_budget("mu", sent.mu),
+            checks.integer("version", sent.version, least=0),
+            checks.full_vector("report", sent.report, self._origin.theta.size),
+            checks.nonnegative("lost", sent.lost),
+        )
+        if self._plausible is not None:
+            self._plausible.check(entry.mu, entry.report)
+        total = check_budget("mu with lost", math.hypot(entry.mu, entry.lost))
+        if self.most_budget is not None and total > self.most_budget:
+            raise ValueError(f"mu must be at most {self.most_budget:g} for each user, got {total:g}.")
+        return Checked(entry, sent.token, sent.ticket)
 
     def _draft(self) -> _Draft:
         return _Draft(self._state, self._entries, self._sequence, self._last_snapshot)
 
-    def _consider(self, draft: _Draft, entry: Entry | ValueError, sent: Submission) -> Accepted | ValueError:
+    def _consider(self, draft: _Draft, sent: Checked) -> Accepted | ValueError:
         """Add a report to a draft, or return why not."""
-        if isinstance(entry, ValueError):
-            return entry
+        entry = sent.entry
         try:
             if hash(entry.user) in self._reported or entry.user in draft.added:
                 self._check_known(draft, entry, has_ticket=sent.token is not None)

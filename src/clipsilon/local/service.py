@@ -9,8 +9,6 @@
 
 Refusals are {"code", "error"}: 400 malformed, 401 not enrolled, 413 too long, 422 invalid or implausible, 409 repeated,
 stale or already applied, 429 too many requests, 503 not now. None of them changes anything.
-
-All reports that come in while others are written to disk are written together afterwards, with one sync.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -35,13 +33,13 @@ from clipsilon.local.enrolment import is_enrolled
 from clipsilon.local.ledger import LedgerError
 from clipsilon.local.rounds import State
 from clipsilon.local.server import Accepted, RefusalError, Server, Submission, Turn
+from clipsilon.local.writer import Writer
 
 WAIT = 2.0  # seconds that a request for a turn is queued before it is answered 503
 _TICK = 0.05  # seconds between looks at the clock, and at what other servers have written
 _RETRY = {"Retry-After": "1"}
 _ENVELOPE, _NUMBER = 4096, 32  # bytes for all fields but the report, and for each of its numbers
 _MOST_WAITING = 10_000  # requests
-_MOST_TOGETHER = 1000  # reports per write
 _REOPEN = 1.0  # seconds between attempts to open a ledger that failed
 _STATEMENT_AGE, _STATEMENT_SHARE = 5.0, 0.05  # a statement is kept for 5 s, and so long that it takes 5 % of the time
 _REPORT = {"user", "token", "ticket", "version", "mu", "report"}
@@ -110,28 +108,26 @@ class Service:
             **{("GET", path): self._file for path in FILES},
         }
         self._waiting: deque[_Waiting] = deque()
-        self._pending: list[tuple[Submission, asyncio.Future[Answer]]] = []
         self._texts: dict[str, tuple[State, str]] = {}
         self._statements: dict[float, tuple[float, dict[str, float]]] = {}  # by δ: until when, and what
         self._stated_until = 0.0
-        self._writer = ThreadPoolExecutor(1, "clipsilon-ledger")
+        self._ledger = ThreadPoolExecutor(1, "clipsilon-ledger")
         self._reader = ThreadPoolExecutor(1, "clipsilon-statement")
+        self._writer = Writer(server, _answer_of, self._ledger)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> Callable[[], Awaitable[None]]:
         """Begin to write reports, and return what ends it."""
-        self._wake = asyncio.Event()
         self._tasks = [asyncio.create_task(self._write_reports()), asyncio.create_task(self._watch_the_clock())]
         return self.stop
 
     async def stop(self) -> None:
         """Finish the reports that have come in."""
-        while self._pending:
-            self._wake.set()
+        while self._writer:
             await asyncio.sleep(0.01)
         for task in self._tasks:
             task.cancel()
-        for executor in (self._writer, self._reader):
+        for executor in (self._ledger, self._reader):
             await asyncio.to_thread(executor.shutdown)
 
     def handle(self, request: Request) -> Answer | Awaitable[Answer]:
@@ -251,12 +247,9 @@ class Service:
         texts = isinstance(sent["token"], str) and isinstance(sent["ticket"], str)
         if not texts or not _is_list_of_numbers(sent["report"]):
             raise _RequestError(400, "token and ticket must be strings, and report a list of numbers.")
-        if len(self._pending) >= _MOST_WAITING:
+        if len(self._writer) >= _MOST_WAITING:
             raise _RequestError(503, "too many reports wait; try again.")
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._pending.append((Submission(**sent), answer))
-        self._wake.set()
-        return answer
+        return self._writer.add(self.server.check(Submission(**sent)))
 
     def _authorise(self, request: Request, user: object) -> None:
         """Raise unless the service takes anyone, or the request presents the user's enrolment token."""
@@ -268,27 +261,9 @@ class Service:
 
     async def _write_reports(self) -> None:
         """Write what has come in, again and again."""
-        loop = asyncio.get_running_loop()
         while True:
-            await self._wake.wait()
-            self._wake.clear()
-            group, self._pending = self._pending[:_MOST_TOGETHER], self._pending[_MOST_TOGETHER:]
-            if self._pending:
-                self._wake.set()
-            if group:
-                answers = await loop.run_in_executor(self._writer, self._apply, [sent for sent, _ in group])
-                for (_, future), answer in zip(group, answers, strict=True):
-                    if not future.done():
-                        future.set_result(answer)
+            await self._writer.write()
             self._serve_waiting()
-
-    def _apply(self, sent: Sequence[Submission]) -> list[Answer]:
-        try:
-            return [_answer_of(one) for one in self.server.apply_many(sent)]
-        except ValueError as problem:
-            return [_refusal_of(problem)] * len(sent)
-        except Exception as problem:  # the server has stopped, and is opened again
-            return [refuse(500, f"the server failed: {problem!r}.", {})] * len(sent)
 
     async def _watch_the_clock(self) -> None:
         """Close rounds whose time is over, read what others have written, and open a ledger that failed again."""
@@ -297,7 +272,7 @@ class Service:
         while True:
             await asyncio.sleep(_TICK)
             if time.monotonic() >= next_try:
-                is_well = await loop.run_in_executor(self._writer, self._refresh)
+                is_well = await loop.run_in_executor(self._ledger, self._refresh)
                 next_try = 0.0 if is_well else time.monotonic() + _REOPEN
             self._serve_waiting()
 
@@ -434,9 +409,11 @@ def _is_list_of_numbers(value: object) -> bool:
     return isinstance(value, list) and all(type(item) in (int, float) for item in value)
 
 
-def _answer_of(result: Accepted | ValueError) -> Answer:
+def _answer_of(result: Accepted | Exception) -> Answer:
     if isinstance(result, ValueError):
         return _refusal_of(result)
+    if isinstance(result, Exception):  # the server has stopped, and is opened again
+        return refuse(500, f"the server failed: {result!r}.", {})
     return Answer(200, b'{"sequence": %d, "version": %d}' % result)
 
 
