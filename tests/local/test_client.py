@@ -190,7 +190,7 @@ class Scripted(Client):
     [
         ({}, "seconds must be a finite number, got None"),
         ({"seconds": 60, "version": 0}, "theta must hold numbers only, got NoneType"),
-        ({"seconds": 60, "version": 0, "theta": [0.0] * 3}, "theta must be a number or 2 number"),
+        ({"seconds": 60, "version": 0, "theta": [0.0] * 3}, "record must have the length for the service's model of 3"),
         ({"seconds": 60, "version": 0, "theta": [0.0, 1e300]}, "theta must not hold numbers beyond"),
         ({"seconds": 60, "version": 0, "theta": [0.0, 0.0]}, "ticket must be a string, got NoneType"),
         ({"seconds": 60, "theta": [0.0, 0.0], "ticket": "t"}, "version must be a whole number of at least 0, got None"),
@@ -271,6 +271,19 @@ def test_an_answer_that_cannot_be_read_is_none():
 def test_wrong_urls(url):
     with pytest.raises(ValueError, match="url must begin with http:// or https:// and name a host"):
         Client(url)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_record_of_the_wrong_length_is_named_and_costs_nothing(server, url, size):
+    client = Client(url)
+    message = (
+        rf"^record must have the length for the service's model of 2 entries, got {size} feature\(s\), for a model of "
+        rf"{size}; no report has left the device\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        client.take_part("ann", ([0.5] * size, 1.0), LOSS, mu=1.0)
+    assert client.spent("ann") == 0.0
+    assert entries(server) == []
 
 
 def test_wrong_records_request_no_turn(server, url):

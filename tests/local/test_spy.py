@@ -8,6 +8,7 @@ import struct
 import sys
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_only_the_device_touches_a_record(tmp_path, wire):
 def test_nothing_but_the_device_needs_a_record(tmp_path, monkeypatch):
     """With `report` and `prepare` replaced, any object can take the place of a record."""
     module = importlib.import_module("clipsilon.local.client")
-    monkeypatch.setattr(module, "prepare", lambda *_: None)
+    monkeypatch.setattr(module, "prepare", lambda *_: SimpleNamespace(dimension=4))
     monkeypatch.setattr(module, "report", lambda *_: np.ones(4))
     with cs.local.Server(tmp_path / "l", start=np.zeros(4), step=cs.schedules.Constant(0.1)) as server:
         with service.running(server) as url:

@@ -27,6 +27,7 @@ from clipsilon._core import checks
 from clipsilon.local.report import Record, check_budget, prepare, report
 from clipsilon.local.spending import Account, Spending, compose
 from clipsilon.problems.losses.base import Loss
+from clipsilon.problems.problem import Problem
 from clipsilon.problems.responses import Response
 
 Array = NDArray[np.float64]
@@ -196,9 +197,10 @@ class Client:
             body, stated = self._pending(user, account), account.mu
         if not body:
             self._check_spending(user, account, check_budget("mu", mu), again)
-            prepare(record, loss, response)  # refuses a wrong record before a turn is requested
+            problem = prepare(record, loss, response)  # refuses a wrong record before a turn is requested
             turn, token = self._turn(user)
             theta: Any = turn.get("theta")
+            _check_length(problem, theta)
             values = report(theta, record, loss, mu, response).tolist()
             content = {"user": user, "token": token, **_signed(turn)}
             with self._spending.account(user) as account:
@@ -332,6 +334,16 @@ def _signed(turn: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(ticket, str):
         raise ValueError(f"ticket must be a string, got {type(ticket).__name__}; no report has left the device.")
     return {"ticket": ticket, "version": checks.integer("version", turn.get("version"), least=0)}
+
+
+def _check_length(problem: Problem, theta: Any) -> None:
+    """Raise ValueError if a record does not have the length that the published model is for."""
+    if isinstance(theta, list) and len(theta) != problem.dimension:
+        raise ValueError(
+            f"record must have the length for the service's model of {len(theta)} entries, got "
+            f"{problem.features.shape[1]} feature(s), for a model of {problem.dimension}; no report has left the "
+            "device."
+        )
 
 
 def _described(problem: Exception) -> str:
