@@ -1,6 +1,8 @@
 """Simulated crowds against runs of the engine and plain NumPy, and what their failings do."""
 
 import dataclasses
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -83,6 +85,24 @@ def test_a_simulation_does_not_depend_on_threads():
     np.testing.assert_array_equal(runs[0].last, runs[1].last)
     assert len(set(runs[0].last[:, -1])) == 3
     np.testing.assert_array_equal(simulate(SMALL, Averaging(8), replicates=1, seed=2).last, runs[0].last[:1])
+
+
+def test_ctrl_c_ends_all_replicates_with_their_block(monkeypatch):
+    stop, both = threading.Event(), threading.Barrier(2)
+    blocks = []
+
+    def interrupted(*arguments):
+        blocks.append(arguments)
+        if both.wait(timeout=60) == 0:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        stop.wait(timeout=60)
+        return True
+
+    monkeypatch.setattr("clipsilon.local.simulation.Event", lambda: stop)
+    monkeypatch.setattr("clipsilon.local.simulation.take_block", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(SMALL, Averaging(8), replicates=2, seed=0, n_jobs=2)
+    assert len(blocks) == 2
 
 
 def test_a_model_that_is_not_finite_is_refused():

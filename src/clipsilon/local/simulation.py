@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -269,8 +270,12 @@ def simulate(
     sizes = default_step(how.batch) if step is None else step
     streams = spawn(seed, checks.count("replicates", replicates))
     most = checks.count("n_jobs", n_jobs) if n_jobs is not None else os.cpu_count() or 1
+    stop = Event()
     with ThreadPoolExecutor(min(most, replicates)) as pool:
-        found = list(pool.map(lambda own: _simulate_one(crowd, how, sizes, own), streams))
+        try:
+            found = list(pool.map(lambda own: _simulate_one(crowd, how, sizes, own, stop), streams))
+        finally:
+            stop.set()  # after Ctrl-C or an error, the pool waits for the other threads
     rounds, last, average = (np.array([each[k] for each in found]) for k in range(3))
     counts = np.sum([each[3] for each in found], axis=0)
     lost = {"vanished": int(counts[VANISHED]), "refused": int(counts[REFUSED])}
@@ -291,7 +296,7 @@ def _blocks(devices: int) -> list[int]:
 
 
 def _simulate_one(
-    crowd: Crowd, how: Averaging, step: Schedule, streams: Streams
+    crowd: Crowd, how: Averaging, step: Schedule, streams: Streams, stop: Event
 ) -> tuple[list[int], list[float], list[float], NDArray[np.int64]]:
     """Return rounds, errors of the last and of the mean model after each block, and counts, of one replicate."""
     rounds: list[int] = []
@@ -300,6 +305,8 @@ def _simulate_one(
     state = current = None
     beyond = int(how.trim * how.batch)
     for many in _blocks(crowd.devices):
+        if stop.is_set():
+            raise CancelledError
         problem, mus, conduct = crowd.block(many, streams.records)
         rule = LDPASGD(step, mus, batch=how.batch, weights=how.weights, variance=how.variance).on(problem, 1)
         if state is None or current is None:
