@@ -5,6 +5,7 @@ import json
 import pytest
 
 import clipsilon as cs
+from clipsilon.privacy.statement import point_statement
 from command_line import run
 from fitted_tables import others
 
@@ -80,11 +81,20 @@ def test_the_limit_stays_as_it_is(budget, words, message):
     assert message in done.output
 
 
+def test_people_are_called_so(tmp_path):
+    budget = cs.Budget(tmp_path / "people.budget", 1.0, 1e-5)
+    budget.charge(point_statement("fit", 1200, 0.5, 1e-6, "zero-out", "person"))
+    shown = run("budget", budget.path).output
+    assert "people" in shown.splitlines()[1]
+    assert "records" not in shown
+
+
 def test_refused_in_one_sentence(tmp_path):
     missing = run("budget", tmp_path / "missing")
     assert (
         missing.output
-        == f"Error: {tmp_path / 'missing'} cannot be opened as a budget file: No such file or directory.\n"
+        == f"Error: {tmp_path / 'missing'} must be a budget file, and does not exist: create it by clipsilon.Budget with a "
+        "limit, or by clipsilon budget --create.\n"
     )
     assert "must be given with --create" in run("budget", tmp_path / "new", "--create", "--epsilon", "1").output
     (tmp_path / "text").write_text("not a budget" * 100)

@@ -116,6 +116,30 @@ def test_statements_compose_with_those_of_other_steps():
     assert total.delta == pytest.approx(3e-6)
 
 
+@pytest.mark.parametrize("learn", [learn_levels, learn_ranges])
+@pytest.mark.parametrize("people", [None, np.arange(20_000) // 2], ids=["rows", "people"])
+def test_a_budget_file_is_charged_before_anything_is_counted(learn, people, tmp_path, monkeypatch):
+    cells = RNG.integers(0, 3, 20_000)
+    budget = cs.Budget(tmp_path / "people.budget", 1.0, 1e-5)
+    learnt = learn({"a": cells}, 0.4, 1e-6, groups=people, budget=budget)
+    learn({"a": cells[::-1]}, 0.2, 1e-6, groups=None if people is None else people[::-1], budget=budget)
+    learn({"a": cells % 2}, 0.2, 1e-6, groups=people, budget=budget)
+    spent = budget.charges()
+    assert (spent[0].what, spent[0].epsilon) == (learn.__name__, learnt.statement.certified)
+    assert (spent[0].records, spent[0].unit) == ((20_000, "record") if people is None else (10_000, "person"))
+    assert spent[0].data == spent[1].data != spent[2].data
+    assert None not in {charge.data for charge in spent}
+    monkeypatch.setattr(exact_noise, "draw_whole", None)  # nothing may be counted with noise
+    for settings in (
+        {"epsilon": 0.9},
+        {"epsilon": 0.1, "random_state": 0},
+        {"epsilon": 0.1, "adjacency": "replace-one"},
+    ):
+        with pytest.raises(cs.BudgetError):
+            learn({"a": cells}, delta=1e-6, groups=people, budget=str(budget.path), **settings)
+    assert budget.charges() == spent
+
+
 # -- what is found ------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from clipsilon.cli.errors import plain_errors
 from clipsilon.cli.options import adjacency_option, format_option
 from clipsilon.privacy.budget import Budget
 from clipsilon.privacy.statement import format_epsilon, neighbours
+from clipsilon.privacy.warning import UNITS
 
 
 @click.command("budget")
@@ -46,12 +47,13 @@ def _print(content: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("when (UTC)", "who", "what", "records", "data set", "ε", "δ", "counted ε", "counted δ")
+    counted = UNITS[content["unit"] or "record"]
+    table = Table("when (UTC)", "who", "what", counted, "data set", "ε", "δ", "counted ε", "counted δ")
     for one in content["charges"]:
         about = one["when"][:16].replace("T", " "), one["who"], one["what"], f"{one['records']:,}"
         costs = format_epsilon(one["epsilon"]), f"{one['delta']:g}"
-        counted = format_epsilon(one["counted_epsilon"]), f"{one['counted_delta']:g}"
-        table.add_row(*about, "–" if one["data"] is None else str(one["data"]), *costs, *counted)
+        counts = format_epsilon(one["counted_epsilon"]), f"{one['counted_delta']:g}"
+        table.add_row(*about, "–" if one["data"] is None else str(one["data"]), *costs, *counts)
     if content["charges"]:
         Console(width=None if sys.stdout.isatty() else 140, highlight=False, markup=False).print(table)
     for name in ("limit", "spent", "left"):

@@ -107,7 +107,7 @@ class OpenFile:
         if self._database.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
             raise BudgetError(f"{self.path} is not a budget file; it was not modified.")
         stored = dict(self._database.execute("SELECT name, value FROM settings"))
-        if _hash("", stored.get("settings", "")) != stored.get("start"):
+        if _hash("", stored.get("settings", "")) != stored.get("start") or "head" not in stored:
             raise self._damaged()
         return stored
 
@@ -178,6 +178,11 @@ def open_file(path: Path) -> Iterator[OpenFile]:
     """
     try:
         path.stat()
+    except FileNotFoundError:
+        raise BudgetError(
+            f"{path} must be a budget file, and does not exist: create it by clipsilon.Budget with a limit, or by "
+            "clipsilon budget --create."
+        ) from None
     except OSError as problem:
         raise BudgetError(f"{path} cannot be opened as a budget file: {problem.strerror}.") from None
     try:

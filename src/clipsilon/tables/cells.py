@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -89,6 +90,15 @@ def to_people(values: ArrayLike, where: str) -> NDArray[np.int64]:
     """Return a number from 0 up for each row, the same for rows of the same person; a gap is an error."""
     texts = to_texts(as_cells(values, where))
     return checks.people(where, np.array(texts, dtype=object), len(texts))
+
+
+def identify_cells(columns: Mapping[str, ArrayLike], key: int) -> str:
+    """Return a digest of all rows together, whatever their order."""
+    secret = key.to_bytes(16, "little")
+    texts = [to_texts(as_cells(cells, f"column {name!r}")) for name, cells in columns.items()]
+    rows = (repr(row).encode() for row in zip(*texts, strict=True))
+    digests = sorted(hashlib.blake2b(row, digest_size=8, key=secret).digest() for row in rows)
+    return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
 
 
 def is_gap(cell: object, words: Collection[str] = ()) -> bool:

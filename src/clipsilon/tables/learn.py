@@ -6,6 +6,8 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import partial
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +20,13 @@ from clipsilon._core.checks import short_repr
 from clipsilon.engine import exact_noise
 from clipsilon.engine.streams import spawn
 from clipsilon.privacy.accounting import gaussian, profiles
+from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.certificate import Certificate, require_public_size
 from clipsilon.privacy.quantiles import WORST_ERROR, answer_error, balance_noise, balances, search
 from clipsilon.privacy.quantiles import values as values_at
 from clipsilon.privacy.statement import Statement, about_seed
 from clipsilon.privacy.warning import warn_about_delta
-from clipsilon.tables.cells import as_cells, to_numbers, to_people, to_texts
+from clipsilon.tables.cells import as_cells, identify_cells, to_numbers, to_people, to_texts
 from clipsilon.tables.ranges import round_outward
 
 Array = NDArray[np.float64]
@@ -56,6 +59,7 @@ def learn_levels(
     max_levels: int = 1,
     adjacency: str = "zero-out",
     random_state: int | None = None,
+    budget: Budget | str | PathLike[str] | None = None,
 ) -> Learnt:
     """Find the levels of columns that occur often: those whose noisy counts are above a threshold.
 
@@ -73,6 +77,8 @@ def learn_levels(
         How neighbouring data sets differ.
     random_state : int or None, default None
         None for cryptographic noise. A seed makes the result repeatable, and unfit for release.
+    budget : Budget or path, optional
+        A budget file to charge before anything is counted (`clipsilon.Budget`).
 
     Returns
     -------
@@ -98,8 +104,6 @@ def learn_levels(
     mu = gaussian.largest_mu(epsilon, delta / 2)
     std = balance_noise(mu, touched, "zero-out")
     threshold, beyond = find_threshold(std, touched, delta / 2)
-    noise = spawn(random_state, 1)[0].noise
-    found = {name: _frequent(counts, threshold, std, noise) for name, counts in counted.items()}
     how = (
         f"Counts with noise that are {threshold} or more: μ = {mu:.4g} for the noise, and δ = {beyond:.4g} for levels "
         "that nobody else has (docs/proofs.md)."
@@ -107,7 +111,10 @@ def learn_levels(
     certificate = Certificate(profiles.gaussian_or(mu, beyond), (how, *_terms(groups is not None)))
     about = "learn_levels", int(people.max()) + 1, len(columns), delta, adjacency
     seeded = random_state is not None
-    return Learnt(found, _statement(certificate, *about, has_groups=groups is not None, is_seeded=seeded))
+    statement = _statement(certificate, *about, has_groups=groups is not None, is_seeded=seeded)
+    charge_to(budget, statement, partial(identify_cells, columns))
+    noise = spawn(random_state, 1)[0].noise
+    return Learnt({name: _frequent(counts, threshold, std, noise) for name, counts in counted.items()}, statement)
 
 
 def learn_ranges(
@@ -118,6 +125,7 @@ def learn_ranges(
     groups: ArrayLike | None = None,
     adjacency: str = "zero-out",
     random_state: int | None = None,
+    budget: Budget | str | PathLike[str] | None = None,
 ) -> Learnt:
     """Find ranges that hold all but about the lowest and the highest 1 % of the numbers of each column.
 
@@ -133,6 +141,8 @@ def learn_ranges(
         How neighbouring data sets differ.
     random_state : int or None, default None
         None for cryptographic noise. A seed makes the result repeatable, and unfit for release.
+    budget : Budget or path, optional
+        A budget file to charge before anything is counted (`clipsilon.Budget`).
 
     Returns
     -------
@@ -156,13 +166,14 @@ def learn_ranges(
             "budget was spent."
         )
     tables = {name: _medians(_numbers(name, cells), people) for name, cells in columns.items()}
-    noise = spawn(random_state, 1)[0].noise
-    found = {name: _search_range(values, std, noise) for name, values in tables.items()}
     how = f"{2 * _QUESTIONS + 1} noisy counts per column: μ = {mu:.4g}."
     certificate = Certificate(profiles.gaussian(mu), (how, *_terms(groups is not None)))
     about = "learn_ranges", number, len(columns), delta, adjacency
     seeded = random_state is not None
-    return Learnt(found, _statement(certificate, *about, has_groups=groups is not None, is_seeded=seeded))
+    statement = _statement(certificate, *about, has_groups=groups is not None, is_seeded=seeded)
+    charge_to(budget, statement, partial(identify_cells, columns))
+    noise = spawn(random_state, 1)[0].noise
+    return Learnt({name: _search_range(values, std, noise) for name, values in tables.items()}, statement)
 
 
 def find_threshold(std: float, touched: int, delta: float) -> tuple[int, float]:
