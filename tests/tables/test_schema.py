@@ -104,6 +104,8 @@ REFUSED = {
     "times": ("[columns.d]\nkind = 'date'\nrange = [2020-01-01T10:00:00, 2024-01-01]", "column 'd' must have dates such as 2024-12-31, got datetime.datetime(2020, 1, 1, 10, 0)."),
     "gap of dates": ("[columns.d]\nkind = 'date'\nrange = [2020-01-01, 2024-01-01]\ngap = 1999-01-01", "gap of column 'd' must be within its range, 2020-01-01 to 2024-01-01, got 1999-01-01."),
     "pattern": ("[columns.d]\nkind = 'date'\nrange = [2020-01-01, 2024-01-01]\npattern = 'day'", "pattern of column 'd' must be one such as '%d.%m.%Y', got 'day'."),
+    "number as pattern": ("[columns.d]\nkind = 'date'\nrange = [2020-01-01, 2024-01-01]\npattern = 5", "pattern of column 'd' must be one such as '%d.%m.%Y', got 5."),
+    "number to ignore": ("ignore = 5\n" + AGE + "range = [0, 1]", "ignore must be a list of columns, got 5."),
     "same words": ("[columns.e]\nkind = 'yes/no'\nyes = 'Y'\nno = 'y'", "yes and no of column 'e' must differ, got 'Y' for both."),
     "gap of words": ("[columns.e]\nkind = 'yes/no'\ngap = 'perhaps'", "gap of column 'e' must be 'yes' or 'no', got 'perhaps'."),
     "target as feature": ("target = 'age'\n" + AGE + "range = [0, 1]", "column 'age' must have one role, got a feature and the target."),
@@ -155,6 +157,9 @@ def test_files_that_are_no_schema(tmp_path):
         ),
         (lambda: cs.Schema({"a": Category("abc")}), "levels of column 'a' must be a list of at least one, got 'abc'."),
         (lambda: cs.Schema({"a": Category([1])}), "levels of column 'a' must be words without outer spaces, got 1."),
+        (lambda: cs.Schema({"a": Category(None)}), "levels of column 'a' must be a list of at least one, got None."),
+        (lambda: cs.Schema({"a": YesNo(1, 0)}), "yes, no and gap of column 'a' must be words, got 1."),
+        (lambda: cs.Schema({"a": YesNo(gap=True)}), "yes, no and gap of column 'a' must be words, got True."),
         (lambda: cs.Schema({"a": Date(datetime(2020, 1, 1), date(2021, 1, 1))}), "column 'a' must have dates such as"),
     ],
 )

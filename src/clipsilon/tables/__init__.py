@@ -23,6 +23,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name != "SchemaEncoder":  # the only one that needs scikit-learn, which takes long to load
         raise AttributeError(f"module 'clipsilon.tables' has no attribute {name!r}")

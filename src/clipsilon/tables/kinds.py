@@ -7,7 +7,7 @@ category becomes a block of zeros with a single one. So no kind is longer than 1
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Protocol
@@ -144,7 +144,7 @@ class Date:
         _check_order(column, self.low, self.high)
         if self.gap is not None:
             _check_gap(column, self.gap, self.low, self.high)
-        if self.pattern is not None and "%" not in self.pattern:
+        if self.pattern is not None and not (isinstance(self.pattern, str) and "%" in self.pattern):
             raise ValueError(f"pattern of column {column!r} must be one such as '%d.%m.%Y', got {self.pattern!r}.")
 
     def settings(self) -> dict[str, Any]:
@@ -190,6 +190,9 @@ class YesNo:
 
     def check(self, column: str) -> None:
         """Raise ValueError if the words are the same, or if the gap is neither."""
+        for word in (self.yes, self.no, self.yes if self.gap is None else self.gap):
+            if not isinstance(word, str):
+                raise ValueError(f"yes, no and gap of column {column!r} must be words, got {short_repr(word)}.")
         words = [self._key(word) for word in (self.yes, self.no)]
         if words[0] == words[1]:
             raise ValueError(f"yes and no of column {column!r} must differ, got {self.yes!r} for both.")
@@ -245,12 +248,12 @@ class Category:
     name = "category"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.levels, str):  # which `check` refuses
+        if isinstance(self.levels, Iterable) and not isinstance(self.levels, str):  # `check` refuses others
             object.__setattr__(self, "levels", tuple(self.levels))
 
     def check(self, column: str) -> None:
         """Raise ValueError if there are no levels, or the same one twice."""
-        if isinstance(self.levels, str) or not self.levels:
+        if not isinstance(self.levels, tuple) or not self.levels:
             raise ValueError(f"levels of column {column!r} must be a list of at least one, got {self.levels!r}.")
         for place, level in enumerate(self.levels):
             if not isinstance(level, str) or level != level.strip():

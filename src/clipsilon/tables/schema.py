@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -62,8 +62,8 @@ class Schema:
                 raise ValueError(f"columns must map names to kinds such as Number(0, 1), got {name!r}: {kind!r}.")
             kind.check(name)
         checks.flag("proposed", self.proposed)
-        if isinstance(self.ignore, str):
-            raise ValueError(f"ignore must be a list of columns, got {self.ignore!r}.")
+        if isinstance(self.ignore, str) or not isinstance(self.ignore, Iterable):
+            raise ValueError(f"ignore must be a list of columns, got {short_repr(self.ignore)}.")
         object.__setattr__(self, "columns", dict(self.columns))
         object.__setattr__(self, "ignore", tuple(self.ignore))
         self._check_roles()
