@@ -33,7 +33,7 @@ GIVEN = [[0.0, 1.0, 2.0]] * 2
 KNOTS = np.linspace([-1.0, -1.0], [3.0, 3.0], 5)
 
 HARMLESS = {
-    "constant imputer": SimpleImputer(strategy="constant", fill_value=7.0),
+    "constant imputer": SimpleImputer(strategy="constant", fill_value=7.0, keep_empty_features=True),
     "given categories": OneHotEncoder(categories=GIVEN),
     "given order": OrdinalEncoder(categories=GIVEN),
     "given knots": SplineTransformer(knots=KNOTS),
@@ -48,7 +48,9 @@ HARMLESS = {
 LEARNT = {
     "mean imputer": SimpleImputer(strategy="mean"),
     "most frequent": SimpleImputer(strategy="most_frequent"),
-    "imputer that learns which columns have gaps": SimpleImputer(strategy="constant", add_indicator=True),
+    "imputer that learns which columns have gaps": SimpleImputer(
+        strategy="constant", keep_empty_features=True, add_indicator=True
+    ),
     "indicator of some": MissingIndicator(error_on_new=False),
     "categories": OneHotEncoder(),
     "counted categories": OneHotEncoder(categories=GIVEN, min_frequency=2),
@@ -70,6 +72,11 @@ def test_harmless_steps(step):
 @pytest.mark.parametrize("step", LEARNT.values(), ids=LEARNT)
 def test_steps_that_learnt(step):
     assert find_fault(step.fit(X)) == f"Learnt from the data without budget: {type(step).__name__}."
+
+
+def test_a_constant_imputer_that_leaves_out_empty_columns_learnt():
+    """One record with a value in a column decides whether scikit-learn from 1.8 on keeps the column."""
+    assert "keep_empty_features=True" in find_fault(SimpleImputer(strategy="constant").fit(X))
 
 
 def test_models_without_privacy_learnt():
@@ -251,6 +258,18 @@ def test_functions_of_data_frames():
     assert find_fault(ratio.fit(frame)) is None
     share = FunctionTransformer(lambda table: table / table.sum())
     assert "several rows" in find_fault(share.fit(frame))
+
+
+def test_functions_that_look_far_back_are_found():
+    """Where there are fewer rows than they look back, such functions seem to treat each row by itself."""
+    frame = pd.DataFrame(X, columns=["load", "price"])
+    for function in (
+        lambda table: table - table.shift(24).fillna(0.0),
+        lambda table: table.rolling(100).mean().fillna(0.0),
+        lambda table: table - table.mean() if len(table) > 500 else table,
+    ):
+        assert "several rows" in find_fault(FunctionTransformer(function).fit(frame))
+        assert "several rows" in find_fault(FunctionTransformer(function).fit(frame), frame)
 
 
 def test_rows_are_needed_to_test_rows():

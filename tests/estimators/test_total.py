@@ -6,10 +6,11 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from sklearn.base import BaseEstimator
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
@@ -118,12 +119,12 @@ def test_what_was_learnt_without_budget_is_named_and_nothing_certified():
 
 
 def test_steps_that_learn_nothing_need_no_statement():
-    imputer = SimpleImputer(strategy="constant", fill_value=0.0)
-    pipeline = make_pipeline(imputer, FunctionTransformer(np.tanh), PolynomialFeatures(), "passthrough", scaler(1.0))
-    assert total_privacy(pipeline.fit(X)).epsilon == pytest.approx(1.0)
+    imputer = SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True)
+    pipeline = make_pipeline(imputer, FunctionTransformer(np.tanh), PolynomialFeatures(), "passthrough", scaler(20.0))
+    assert total_privacy(pipeline.fit(X)).epsilon == pytest.approx(20.0)
     codes = OneHotEncoder(categories=[[0, 1, 2]] * 4, handle_unknown="ignore", sparse_output=False)
-    pipeline = make_pipeline(FunctionTransformer(np.round), codes, scaler(1.0)).fit(np.abs(X))
-    assert total_privacy(pipeline).epsilon == pytest.approx(1.0)
+    pipeline = make_pipeline(FunctionTransformer(np.round), codes, scaler(20.0)).fit(np.abs(X))
+    assert total_privacy(pipeline).epsilon == pytest.approx(20.0)
 
 
 def test_a_step_that_mixes_rows_certifies_nothing():
@@ -133,6 +134,22 @@ def test_a_step_that_mixes_rows_certifies_nothing():
     with pytest.warns(PrivacyWarning, match="FunctionTransformer looks at several rows at a time"):
         total = total_privacy(pipeline)
     assert (total.epsilon, total.nominal) == (math.inf, pytest.approx(1.0))
+
+
+def test_columns_that_a_function_of_the_records_chose_certify_nothing():
+    """Which columns there are, and their types, may hang on one record; names may not."""
+    frame = pd.DataFrame(X, columns=list("abcd"))
+
+    def total(columns):
+        return total_privacy(ColumnTransformer([("chosen", scaler(1.0), columns)]).fit(frame))
+
+    with pytest.warns(PrivacyWarning, match="the columns of 'chosen' were chosen by a function of the records"):
+        chosen = total(lambda table: table.columns[table.mean() > -1])
+    assert (chosen.epsilon, chosen.nominal) == (math.inf, pytest.approx(1.0))
+    for by_type in (make_column_selector(dtype_include=float), make_column_selector("[a-c]", dtype_exclude=object)):
+        with pytest.warns(PrivacyWarning, match="the columns of 'chosen' were chosen by a function of the records"):
+            assert total(by_type).epsilon == math.inf
+    assert total(make_column_selector(pattern="[a-c]")).epsilon == pytest.approx(1.0)
 
 
 def test_estimators_inside_of_steps_count():

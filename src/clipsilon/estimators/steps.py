@@ -34,6 +34,7 @@ _HARMLESS = {
     *("n_features_in_", "feature_names_in_", "n_output_features_", "_sklearn_output_config", "_metadata_request"),
 }
 _CLOSE = 1e-12  # relative difference of two results that rounding explains
+_MANY = 1000  # rows, so that a function which looks some rows back has some to look at
 
 
 def _has_given_categories(step: Any) -> bool:
@@ -50,7 +51,7 @@ _GIVEN: dict[type, Callable[[Any], bool]] = {
     OrdinalEncoder: _has_given_categories,
     PolynomialFeatures: lambda step: True,
     SchemaEncoder: lambda step: not step.schema.proposed,
-    SimpleImputer: lambda step: step.strategy == "constant" and not step.add_indicator,
+    SimpleImputer: lambda step: step.strategy == "constant" and step.keep_empty_features and not step.add_indicator,
     SplineTransformer: lambda step: not isinstance(step.knots, str),
 }
 
@@ -70,6 +71,8 @@ def find_fault(step: Any, rows: Any = None) -> str | None:
     str or None
     """
     name = type(step).__name__
+    if type(step) is SimpleImputer and step.strategy == "constant" and not step.keep_empty_features:
+        return f"{name} leaves out columns in which fit saw no value, which is learnt: set keep_empty_features=True."
     if type(step) in _GIVEN:
         return None if _GIVEN[type(step)](step) else _learnt(name)
     if type(step) is FunctionTransformer and step.func is None:
@@ -214,7 +217,8 @@ def _are_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
 def _tables(step: Any, rows: Any) -> Iterator[Any]:
     """Yield rows to test a step with: given and made-up ones, with gaps, and with values that occur again.
 
-    Functions may look at other rows only where a value is missing (an imputer) or repeated (means of groups).
+    Functions may look at other rows only where a value is missing (an imputer) or repeated (means of groups), or where
+    there are many rows (moving means).
     """
     tables = [] if rows is None else [rows]
     if hasattr(step, "n_features_in_"):
@@ -227,9 +231,9 @@ def _tables(step: Any, rows: Any) -> Iterator[Any]:
 
 
 def _repeated(table: Any) -> Any:
-    """Return rows whose columns have few different values each, in all combinations."""
+    """Return many rows whose columns have few different values each, in all combinations."""
     rng = np.random.default_rng(0)
-    columns = [rng.integers(0, min(3, len(table)), 16) for _ in range(table.shape[1])]
+    columns = [rng.integers(0, min(3, len(table)), _MANY) for _ in range(table.shape[1])]
     if not hasattr(table, "iloc"):
         return np.column_stack([table[rows, number] for number, rows in enumerate(columns)])
     import pandas

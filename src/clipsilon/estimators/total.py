@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sklearn.base import BaseEstimator
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.pipeline import FeatureUnion, Pipeline
 
@@ -182,6 +182,7 @@ def _parts(steps: Any, choices: list[str]) -> Iterator[Any]:
         if tried > 1:
             choices.append(f"{name} chose between {tried} settings by scores on the records, without budget.")
     if isinstance(steps, Pipeline | FeatureUnion | ColumnTransformer):
+        choices += _chosen_columns(steps)
         steps = _members(steps)
     elif isinstance(steps, Statement) or hasattr(steps, "fit") or callable(getattr(steps, "statement", None)):
         yield steps
@@ -208,6 +209,20 @@ def _best(search: BaseSearchCV) -> BaseEstimator:
 def _type_names(parts: list[Any]) -> str:
     """List the types of steps for a message."""
     return ", ".join(type(part).__name__ for part in parts) or "none"
+
+
+def _chosen_columns(steps: Any) -> Iterator[str]:
+    """Yield a sentence for each function that saw the records when it chose columns."""
+    for name, _, columns in steps.transformers if isinstance(steps, ColumnTransformer) else ():
+        if callable(columns) and not _selects_by_name(columns):
+            yield f"ColumnTransformer: the columns of {name!r} were chosen by a function of the records: name them."
+
+
+def _selects_by_name(columns: Any) -> bool:
+    """Return whether names alone choose the columns: one gap or text in the records can change the type of a column."""
+    if type(columns) is not make_column_selector:
+        return False
+    return columns.dtype_include is None and columns.dtype_exclude is None
 
 
 def _members(steps: Any) -> list[Any]:
