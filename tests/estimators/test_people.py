@@ -118,7 +118,7 @@ def test_people_of_earlier_calls_are_recognised():
 
 
 def test_steps_of_a_pipeline_must_agree_on_what_they_protect():
-    pipeline = make_pipeline(PrivateScaler(epsilon=2.0), PrivateLogisticRegression(**HOW))
+    pipeline = make_pipeline(PrivateScaler(epsilon=30.0), PrivateLogisticRegression(**HOW))
     pipeline.fit(X, Y, privatescaler__groups=WHO, privatelogisticregression__groups=WHO)
     total = total_privacy(pipeline)
     assert (total.unit, total.to_dict()["unit"]) == ("person", "person")

@@ -23,6 +23,7 @@ from clipsilon._core.rows import with_ones
 from clipsilon.estimators import chunks
 from clipsilon.estimators.chunk_runner import Encoder, make_runner
 from clipsilon.estimators.fit_counter import FitCounterMixin
+from clipsilon.estimators.frames import naming_columns
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.methods import Budget as FitBudget
 from clipsilon.estimators.methods import Choices
@@ -266,10 +267,11 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
         self, X: Table, y: Column, sample_weight: Column | None, reset: bool
     ) -> tuple[Any, NDArray[Any], Array | None]:
         """Return features with their column of ones, y and weights, or raise scikit-learn's own errors."""
-        X, y = validate_data(
-            self, X, y, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], order="C",
-            y_numeric=self._has_numeric_targets(),
-        )  # fmt: skip
+        with naming_columns(X):
+            X, y = validate_data(
+                self, X, y, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32], order="C",
+                y_numeric=self._has_numeric_targets(),
+            )  # fmt: skip
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -381,7 +383,8 @@ class PrivateEstimator(FitCounterMixin, BaseEstimator, ABC):  # type: ignore[mis
     def _scores(self, X: Table) -> Array:
         """Return ⟨x, coef_⟩ + intercept_ for each row."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
+        with naming_columns(X):
+            X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
         return np.asarray(safe_sparse_dot(X, self.coef_.T, dense_output=True) + self.intercept_)
 
     def _split_intercept(self, theta: Array) -> tuple[Array, Any]:

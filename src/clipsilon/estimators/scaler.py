@@ -24,6 +24,7 @@ from clipsilon.estimators.base import SEED_ADVICE, rollback_on_error, seed_from
 from clipsilon.estimators.chunks import count_rows, is_chunked, to_chunks, total_balances
 from clipsilon.estimators.chunkwise import chunkwise
 from clipsilon.estimators.fit_counter import FitCounterMixin
+from clipsilon.estimators.frames import naming_columns
 from clipsilon.estimators.inputs import Array
 from clipsilon.estimators.seen_rows import identify_rows
 from clipsilon.privacy.accounting import gaussian, profiles
@@ -228,8 +229,9 @@ class PrivateScaler(FitCounterMixin, OneToOneFeatureMixin, TransformerMixin, Bas
         return _Counted(starts.size - 1, records.shape[1], count, identify, VOTE, "person")
 
     def _records(self, X: Table, reset: bool) -> Array:
-        table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
-        return np.asarray(checks.records("X", table))
+        with naming_columns(X):
+            table = validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=False)
+            return np.asarray(checks.records("X", table))
 
     def _set(self, found: _Scaling, data: _Counted, mu: float, reasons: list[str], notes: tuple[str, ...] = ()) -> None:
         """Set the attributes of a fitted scaler."""

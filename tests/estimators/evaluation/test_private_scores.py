@@ -392,6 +392,10 @@ def test_models_that_cannot_be_evaluated_are_refused_in_one_sentence(private):
     X, y = table()
     with pytest.raises(ValueError, match="model must be a fitted classifier or regressor, got StandardScaler"):
         cs.private_scores(StandardScaler().fit(X), X, y, 1.0)
+    with pytest.raises(
+        ValueError, match="model must be a fitted classifier or regressor, got LinearSVC before its fit"
+    ):
+        cs.private_scores(LinearSVC(), X, y, 1.0)
     with pytest.raises(ValueError, match="target_range must be given for Ridge, which knows no public range"):
         cs.private_scores(Ridge().fit(X, y), X, y, 1.0)
     with pytest.raises(ValueError, match="target_range must be a low and a high number, in this order"):

@@ -111,6 +111,8 @@ def score_rows(
 
 
 def _score_classes(model: BaseEstimator, X: Table, y: Column, grid: Grid) -> Scored:
+    if not hasattr(model, "classes_"):
+        raise ValueError(f"model must be a fitted classifier or regressor, got {type(model).__name__} before its fit.")
     classes, has_probabilities = model.classes_, hasattr(model, "predict_proba")
     if not has_probabilities and len(classes) > 2:
         raise ValueError("model must have predict_proba for more than two classes, got one without.")
