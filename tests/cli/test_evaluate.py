@@ -93,6 +93,8 @@ def test_evaluate_numbers_and_groups(data):
     _, model = fitted(data.parent / "people.csv", "price", "--target-range", "100,300", "--group", "person", "--as-is")
     without = run("evaluate", model, data, "--epsilon", 1)
     assert "group must be given for a model that protects people, got none." in without.stderr
+    feature = run("evaluate", model, data.parent / "people.csv", "--epsilon", 1, "--group", "age")
+    assert "group must be a column that the model does not predict from, got 'age'." in feature.stderr
     done = run("evaluate", model, data.parent / "people.csv", "--epsilon", 1, "--group", "person")
     assert "Private quality on 1000 people" in done.output
     assert "mean absolute error" in done.output

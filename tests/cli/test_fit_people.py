@@ -1,6 +1,7 @@
 """`clipsilon fit --group`: people with several rows."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ def test_people_are_protected_and_held_out_with_all_rows(visits):
     people = np.unique(WHO).size
     trained = people - round(0.2 * people)
     assert f"for the {trained} people who trained" in done.stdout
+    assert f"Quality on {people - trained} held-out people" in done.stdout
+    assert f"Training on {trained} people and" in done.stderr
     assert "(one person, with all rows, contributes to nothing" in done.stdout
     content = json.loads(path.read_text("utf-8"))
     assert "person" not in content["columns"]
@@ -85,8 +88,16 @@ def test_a_schema_names_the_people_of_a_whole_fit(tmp_path):
     found, people = json.loads(done.stdout), np.unique(WHO).size
     trained = people - round(0.2 * people)
     assert (found["privacy"]["unit"], found["statements"][-1]["records"]) == ("person", trained)
+    assert (found["trained_people"], found["held_out_people"]) == (trained, people - trained)
+    text = done.stdout.split('"notes_not_private"')[0]  # the number of rows is not public, where people are protected
+    assert not re.search(rf"\b{RECORDS}\b|_rows", text)
     assert (found["evaluation"]["statement"]["unit"], found["evaluation"]["people"]) == ("person", people - trained)
     charge = budget.charges()[0]
     assert (charge.unit, charge.records, charge.epsilon) == ("person", trained, 2.0)
     other = run("fit", table, *how, "--group", "age", "--output", tmp_path / "other.json")
     assert f"group must be 'person', as in {schema}, got 'age'." in other.stderr.replace("\n", " ")
+    evaluated = "evaluate", tmp_path / "model.json", table, "--epsilon", 1, "--delta", 1e-6, "--format", "json"
+    again = json.loads(run(*evaluated).stdout)  # the model file holds the schema, which names the people
+    assert (again["statement"]["unit"], again["people"]) == ("person", people)
+    elsewhere = run(*evaluated, "--group", "late")
+    assert "group must be 'person', as in the model's schema, got 'late'." in elsewhere.stderr.replace("\n", " ")

@@ -182,6 +182,10 @@ def test_all_columns_are_named_at_once_with_the_command_that_helps(data):
         f"(clipsilon schema {data} --target late --output schema.toml) and give it by --schema."
     )
     assert not (data.parent / "none.json").exists()
+    grouped = run(
+        "fit", data, "--target", "late", "--group", "person", "--epsilon", 1, "--output", data.parent / "none.json"
+    )
+    assert f"(clipsilon schema {data} --target late --group person --output schema.toml)" in grouped.stderr
 
 
 def edit(schema, folder, old, new):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clipsilon._core import checks
 from clipsilon.cli.columns import column_names, read_columns
 from clipsilon.cli.encoded_tables import read_inputs
-from clipsilon.cli.errors import plain_errors, stoppable
+from clipsilon.cli.errors import plain_errors
 from clipsilon.cli.model_kinds import predicts_classes
 from clipsilon.cli.options import budget_option, format_option, group_option, report_option
 from clipsilon.cli.tables import read_people
@@ -50,7 +50,7 @@ def command(model: Path, file: Path, report: Path | None, form: str, **about: An
 
     Each figure has a 95 % confidence interval, which accounts for the noise and for sampling people.
     """
-    with plain_errors(), stoppable("Stopped."):
+    with plain_errors():
         done = evaluate_file(model, file, **about)
         if report is not None:
             from clipsilon.report.model_page import write_report
@@ -58,7 +58,8 @@ def command(model: Path, file: Path, report: Path | None, form: str, **about: An
             loaded = done.model
             write_report(report, loaded.pipeline, done.scores, target=loaded.target, columns=loaded.columns)
     if form == "json":
-        together = {"privacy_with_training": done.total.to_dict(), "notes": list(done.notes)}
+        notes = {"notes": list(done.notes), "notes_not_private": list(done.uncovered)}
+        together = {"privacy_with_training": done.total.to_dict(), **notes}
         click.echo(json.dumps({**done.scores.to_dict(), **together}, indent=2, ensure_ascii=False))
         return
     _print_evaluation(done)
@@ -79,12 +80,15 @@ class Evaluation(NamedTuple):
         What training and evaluation spend together, for each person.
     notes : tuple of str
         What the user should know: a seed, for instance.
+    uncovered : tuple of str
+        How many rows the model's schema does not cover, counted without noise.
     """
 
     model: Model
     scores: PrivateScores
     total: TotalPrivacy
     notes: tuple[str, ...]
+    uncovered: tuple[str, ...]
 
 
 def evaluate_file(
@@ -128,8 +132,8 @@ def evaluate_file(
     checks.positive("epsilon", epsilon)
     checks.open_fraction("delta", delta)
     model = read_model(path)
-    _check_unit(model, group)
-    features, notes = read_inputs(data, model)
+    group = _resolve_group(model, group)
+    features, uncovered = read_inputs(data, model)
     labels = _read_labels(data, target or model.target, model.kind)
     people = None if group is None else read_people(data, group, target or model.target)
     with warnings.catch_warnings(record=True) as caught:
@@ -147,19 +151,31 @@ def evaluate_file(
             budget=budget,
         )
         total = scores.total(model.pipeline)
-    said = [*notes, *(str(warning.message) for warning in caught)]
-    return Evaluation(model, scores, total, tuple(dict.fromkeys(said)))
+    said = dict.fromkeys(str(warning.message) for warning in caught)
+    return Evaluation(model, scores, total, tuple(said), tuple(uncovered))
 
 
-def _check_unit(model: Model, group: str | None) -> None:
-    """Raise ValueError if model and evaluation would not protect the same: what both spend could not be added up."""
+def _resolve_group(model: Model, group: str | None) -> str | None:
+    """Return the column that names people: by default that of the model's schema.
+
+    Raises ValueError if model and evaluation would not protect the same: what both spend could not be added up.
+    """
     unit = model.pipeline[-1].statement_.unit
-    if unit == "person" and group is None:
-        raise ValueError("group must be given for a model that protects people, got none.")
-    if unit == "record" and group is not None:
+    if unit == "record":
+        if group is None:
+            return None
         raise ValueError(
             f"group must be omitted for a model that protects single rows, got {group!r}: fit the model with --group."
         )
+    stated = None if model.schema is None else model.schema.group
+    if stated is not None and group not in (None, stated):
+        raise ValueError(f"group must be {stated!r}, as in the model's schema, got {group!r}.")
+    found = stated if group is None else group
+    if found is None:
+        raise ValueError("group must be given for a model that protects people, got none.")
+    if found in model.columns:
+        raise ValueError(f"group must be a column that the model does not predict from, got {found!r}.")
+    return found
 
 
 def _read_labels(data: Path, target: str, kind: str) -> NDArray[Any]:
@@ -195,5 +211,5 @@ def _print_evaluation(done: Evaluation) -> None:
     if not done.scores.held_out:
         how = f"without --held-out, a {unit} may be in both"
     click.echo(f"Training and evaluation together: {format_total(done.total)} ({how}).")
-    for note in done.notes:
+    for note in (*done.notes, *done.uncovered):
         click.echo(f"Note: {note}")

@@ -142,7 +142,7 @@ def _print_fit(result: Fit, output: Path) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
     if result.quality:
-        table = Grid("", "the model", result.baseline, title=f"Quality on {result.held_out} held-out rows")
+        table = Grid("", "the model", result.baseline, title=f"Quality on {result.held_out} held-out {result.counted}")
         for name, *values in result.quality:
             table.add_row(name, *("–" if value != value else f"{value:.4g}" for value in values))
         console.print(table)
@@ -150,26 +150,25 @@ def _print_fit(result: Fit, output: Path) -> None:
     if result.scores is not None:
         from clipsilon.cli.scores_table import print_scores
 
-        print_scores(result.scores, f"{result.held_out} held-out rows")
+        print_scores(result.scores, f"{result.held_out} held-out {result.counted}")
     total = result.total
     click.echo(
-        f"Certified: {format_total(total)}, for the {_who(result)} trained the model "
+        f"Certified: {format_total(total)}, for the {_who(result.trained, result.counted)} trained the model "
         f"({neighbours(total.adjacency, total.unit)})."
     )
     if result.scores is not None:
         who = "row" if total.unit == "record" else "person"
-        size = f"{result.held_out} rows" if total.unit == "record" else result.scores.statement.size
+        size = _who(result.held_out, result.counted)
         click.echo(
-            f"Certified: {format_certified(result.scores.statement)}, for the {size} that evaluated it. Each {who} is "
-            "in one of the two."
+            f"Certified: {format_certified(result.scores.statement)}, for the {size} evaluated it. Each {who} is in "
+            "one of the two."
         )
     for statement in (*result.statements, *(() if result.scores is None else (result.scores.statement,))):
         click.echo(statement)
-    for note in result.notes:
+    for note in (*result.notes, *result.uncovered):
         click.echo(f"Note: {note}")
     click.echo(f"wrote {output}")
 
 
-def _who(result: Fit) -> str:
-    stated = result.statements[-1]
-    return f"{result.trained} rows that" if stated.unit == "record" else f"{stated.size} who"
+def _who(number: int, counted: str) -> str:
+    return f"{number} {counted} {'that' if counted == 'rows' else 'who'}"

@@ -65,9 +65,11 @@ class Fit(NamedTuple):
     baseline : str
         The constant that the model is compared with.
     trained, held_out : int
-        Numbers of rows.
+        Numbers of rows, or of people if a column names them: then the number of rows is not public.
     notes : tuple of str
         What the user should know: what was learnt without budget, for instance.
+    uncovered : tuple of str
+        How many rows the schema does not cover, counted without noise.
     """
 
     model: Model
@@ -79,6 +81,12 @@ class Fit(NamedTuple):
     trained: int
     held_out: int
     notes: tuple[str, ...]
+    uncovered: tuple[str, ...]
+
+    @property
+    def counted(self) -> str:
+        """What `trained` and `held_out` count: "rows" or "people"."""
+        return "rows" if self.total.unit == "record" else "people"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the model itself, ready for JSON."""
@@ -86,8 +94,8 @@ class Fit(NamedTuple):
             "model": self.model.kind,
             "target": self.model.target,
             "columns": list(self.model.columns),
-            "trained_rows": self.trained,
-            "held_out_rows": self.held_out,
+            f"trained_{self.counted}": self.trained,
+            f"held_out_{self.counted}": self.held_out,
             "quality_not_private": [
                 {"measure": name, "model": _or_none(value), "baseline": _or_none(other)}
                 for name, value, other in self.quality
@@ -97,6 +105,7 @@ class Fit(NamedTuple):
             "privacy": self.total.to_dict(),
             "statements": [statement.to_dict() for statement in self.statements],
             "notes": list(self.notes),
+            "notes_not_private": list(self.uncovered),
         }
 
 
@@ -129,13 +138,13 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
     check_split(target, request.target, train, held)
     notes: list[str] = []
     groups = None if table.people is None else table.people[train]
-    records = len(train) if groups is None else int(np.unique(groups).size)
+    records, others = (_count(table.people, some) for some in (train, held))
     scalers = _new_scalers(request, table, records, seeds[1])
     _charge(request, target, table, train, seeds[2])
     with _collect_warnings(notes):
         features = _scaled(scalers, table.features[train], groups, tell)
         estimator = _estimator(request, target, scalers, records, features.shape[1], seeds[2], progress)
-        tell(f"Training on {len(train)} rows and {len(table.columns)} columns…")
+        tell(f"Training on {records} {'rows' if groups is None else 'people'} and {len(table.columns)} columns…")
         estimator.fit(features, target.labels[train], groups=groups)
         estimator.statement_ = _about_schema(estimator.statement_, table)
         encoders = [] if table.encoder is None else [("schema", table.encoder)]
@@ -150,16 +159,27 @@ def fit_file(request: Request, tell: Tell = lambda text: None, progress: bool | 
         quality=_quality(model, table.features[shown], target.labels[shown]) if shown.size else (),
         scores=scores,
         baseline=describe_baseline(target.kind, target.labels[shown]),
-        trained=len(train),
-        held_out=len(held),
-        notes=tuple(dict.fromkeys((*_notes(request, model, table), *notes, *table.notes))),
+        trained=records,
+        held_out=others,
+        notes=tuple(dict.fromkeys((*_notes(request, model, table), *notes))),
+        uncovered=table.notes,
     )
 
 
 def _read(request: Request) -> Table:
     """Read the file by its schema, or as numbers; without a schema, name the command that proposes one."""
     if request.schema is None:
-        words = ["clipsilon", "schema", str(request.path), "--target", request.target, "--output", "schema.toml"]
+        named = [] if request.group is None else ["--group", request.group]
+        words = [
+            "clipsilon",
+            "schema",
+            str(request.path),
+            "--target",
+            request.target,
+            *named,
+            "--output",
+            "schema.toml",
+        ]
         proposal = shlex.join(words)
         advice = f"leave them out with --ignore, or describe the table by a schema ({proposal}) and give it by --schema"
         return read_table(request.path, request.target, request.ignore, advice, request.group)
@@ -190,6 +210,11 @@ def _split(
         return split(rows, holdout, seed)
     train, held = split(int(people.max()) + 1, holdout, seed)
     return np.flatnonzero(np.isin(people, train)), np.flatnonzero(np.isin(people, held))
+
+
+def _count(people: NDArray[np.int64] | None, rows: NDArray[np.int64]) -> int:
+    """Return the number of these rows, or of their people."""
+    return len(rows) if people is None else int(np.unique(people[rows]).size)
 
 
 def split(records: int, holdout: float, seed: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
