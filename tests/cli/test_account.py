@@ -152,6 +152,15 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, change, message):
     assert re.search(message, " ".join(done.output.split()))
 
 
+def test_a_file_with_a_batch_size_alone_is_refused(tmp_path):
+    """With drop_last, Opacus draws 150 records in batches of 150 where batch_size is 100."""
+    settings = {"batch_size": 100} | {name: value for name, value in OPACUS.items() if name != "sample_rate"}
+    (tmp_path / "opacus.json").write_text(json.dumps(settings), encoding="utf-8")
+    done = run("account", "DPSGD", "--config", tmp_path / "opacus.json", *RUN)
+    assert done.exit_code > 0
+    assert "must have sample_rate, 1/len(data_loader)," in done.output
+
+
 def test_a_file_that_is_no_settings_is_refused(tmp_path):
     for content, message in (("[1]", "must hold one JSON object"), ("{", "must be a JSON file")):
         (tmp_path / "opacus.json").write_text(content, encoding="utf-8")

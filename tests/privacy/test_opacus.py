@@ -30,6 +30,19 @@ def test_steps_and_batches():
         cs.account_opacus(settings, adjacency="add-remove")
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_batch_size_covers_loaders_that_drop_the_last_batch(drop_last):
+    """Opacus draws records with probability 1 in the number of batches, which is one less with `drop_last`."""
+    records, batch, epochs = 1_050, 100, 3.5
+    batches = records // batch if drop_last else -(-records // batch)
+    shared = {"noise_multiplier": 1.1, "records": records, "delta": 1e-5}
+    for adjacency in ("replace-one", "zero-out"):
+        true = {"sample_rate": 1 / batches, "steps": round(epochs * batches)}
+        needed = cs.account_opacus({**shared, **true}, adjacency=adjacency).certified
+        stated = cs.account_opacus({**shared, "batch_size": batch, "epochs": epochs}, adjacency=adjacency).certified
+        assert needed <= stated < 1.2 * needed
+
+
 def test_files(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(SETTINGS), "utf-8")
     lines = [f"{key} = {json.dumps(value)}" for key, value in SETTINGS.items()]

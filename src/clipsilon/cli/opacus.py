@@ -18,6 +18,10 @@ def _take_settings(context: click.Context, option: click.Parameter, path: Path |
         defaults = translate(settings)
     except ValueError as problem:
         raise click.BadParameter(str(problem)) from None
+    if "batch" in defaults and "sample_rate" not in defaults:  # drop_last changes how Opacus draws such batches
+        raise click.BadParameter(
+            "settings must have sample_rate, 1/len(data_loader), beside batch_size; or use clipsilon.account_opacus."
+        )
     if "accountant" in settings:
         name = settings["accountant"]
         click.echo(f"Note: accountant {name!r} is not used: the certified ε is a proven upper bound.", err=True)

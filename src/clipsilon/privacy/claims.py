@@ -87,7 +87,7 @@ def claim(released: Release, delta: float, adjacency: str) -> Claim | None:
         within = Condition(f"ε ≤ T/m² = {limit:.3g}", epsilon <= limit)
         return Claim(epsilon, "paper 1, Corollary 3.6", (within, replaced))
     if type(released.sampling) in (Uniform, Poisson):
-        limit = released.batch**2 * released.steps / size**2
+        limit = released.steps * (released.batch / size) ** 2  # the square of a tiny rate is 0, not an overflow
         within = Condition(f"ε < B²T/N² = {limit:.3g}", epsilon < limit)
         return Claim(epsilon, "paper 3, Theorem 2.3 with its constants u = v = 1", (within,))
     return None

@@ -52,7 +52,8 @@ def account_opacus(
     settings : mapping or path
         A dict, or a .json or .toml file, with Opacus's names: `noise_multiplier`; `sample_rate` or `batch_size`;
         `steps` or `epochs`; and, if they are not given here, `records`, and `delta` or `target_delta`.
-        `max_grad_norm` and `accountant` have no effect.
+        `max_grad_norm` and `accountant` have no effect. A `batch_size` alone leaves open whether the loader has
+        `drop_last`, by which Opacus draws fewer and larger batches: the larger rate and number of steps are stated.
     records : int, optional
         Number of records; takes precedence over the settings.
     delta : float, optional
@@ -87,8 +88,7 @@ def account_opacus(
     if "steps" in given and "epochs" in given:
         raise ValueError("settings must have steps or epochs, got both.")
     rule = _rule_of(given)
-    steps = given["steps"] if "steps" in given else steps_in(rule, given["records"], given["epochs"])
-    return account(rule, given["records"], steps, given["delta"], adjacency)
+    return account(rule, given["records"], _steps_of(given, rule), given["delta"], adjacency)
 
 
 def read_settings(settings: Settings) -> dict[str, Any]:
@@ -136,10 +136,31 @@ def _rule_of(given: Mapping[str, Any]) -> Rule:
     """Return DP-SGD with these settings, whose rate is public if it was given."""
     rate = checks.rate("sample_rate", given["sample_rate"]) if "sample_rate" in given else None
     records = checks.count("records", given["records"])
-    batch = given["batch"] if rate is None or "batch" in given else batch_of(rate, records)
+    if rate is None:
+        batch = _largest_batch(records, checks.count("batch_size", given["batch"]))
+    else:
+        batch = given.get("batch", batch_of(rate, records))
     clip, multiplier = given.get("clip", 1.0), checks.nonnegative("noise_multiplier", given["noise_multiplier"])
     noise = multiplier * checks.positive("max_grad_norm", clip) / checks.count("batch_size", batch)
     return DPSGD(Constant(1.0), clip=clip, noise_std=noise, batch=batch, sampling="poisson", rate=rate)
+
+
+def _largest_batch(records: int, batch: int) -> int:
+    """Return the largest mean size of Opacus's batches for a loader with this `batch_size`, rounded up.
+
+    Opacus draws records with probability 1 in the number of the loader's batches, which is lower with `drop_last`.
+    """
+    return -(-records // max(1, records // batch))
+
+
+def _steps_of(given: Mapping[str, Any], rule: Rule) -> int:
+    """Return the number of steps, of which a pass has as many as the loader has batches, if no rate is given."""
+    if "steps" in given:
+        return int(given["steps"])
+    if "sample_rate" in given:
+        return steps_in(rule, given["records"], given["epochs"])
+    batches = -(-int(given["records"]) // int(given["batch"]))
+    return max(1, ceil(checks.positive("epochs", given["epochs"]) * batches))
 
 
 def batch_of(rate: float, records: int) -> int:
