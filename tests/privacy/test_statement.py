@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import registry
 from clipsilon.privacy.accounting import gaussian
 from clipsilon.privacy.certificate import ADJACENCIES, certify, dice_shift
 from clipsilon.privacy.release import release
+from clipsilon.privacy.statement import fail_closed
 from clipsilon.rules.clipping import Norm, Normalise, PerClass, Unclipped
 from clipsilon.rules.feedback import ErrorFeedback
 from clipsilon.rules.noise import Gaussian
@@ -320,6 +322,8 @@ def test_extremes_are_answered():
     assert json.loads(cs.account(cs.PCSGD(STEP, 1.0, 1e-200), 50, 5, 1e-5).to_json())["rule"] == "PCSGD"
     with pytest.raises(ValueError, match="records must be at most"):
         cs.account(cs.PCSGD(STEP, 1.0, 1.0), 10**400, 5, 1e-5)
+    rare = cs.DPSGD(STEP, 1.0, 1.0, batch=9, rate=1e-300)
+    assert cs.account(rare, 50, 5, 1e-5, "add-remove").certified == 0.0  # such a δ covers all who ever take part
 
 
 def test_a_sampler_of_unknown_law_certifies_nothing():
@@ -366,3 +370,24 @@ def test_full_batch_presets_are_exact():
         statement = cs.account(rule, 1000, 50, 1e-5)
         assert statement.gaussian_mu == pytest.approx(np.sqrt(50) * 2 * 2.0 / (1000 * 0.1), rel=1e-6)
         assert "paper 5, Theorem 2.6" in " ".join(statement.reasons)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_notebook_shows_a_table(closed):
+    """The same cells and reasons as in Markdown, with every character escaped that HTML would take for its own."""
+    statement = cs.account(cs.PCSGD(STEP, 1.0, paper_noise()), 10**5, 10**5, 1e-5)
+    if closed:
+        statement = fail_closed(statement, "<b>1 < 2 & 3</b>")
+    root = ElementTree.fromstring(statement._repr_html_())
+    cells = [["".join(cell.itertext()) for cell in row] for row in root.iter("tr")]
+    lines = [line for line in statement.to_markdown().splitlines() if line.startswith("| ") and line != "| | |"]
+    assert [f"| {name} | {value} |" for name, value in cells] == lines
+    assert [name for name, _ in cells] == [
+        "certified ε",
+        *["nominal ε"] * closed,
+        "δ",
+        "neighbours",
+        "claimed by a paper",
+    ]
+    assert tuple(item.text for item in root.iter("li")) == statement.reasons
+    assert "".join(root.find("p").itertext()) == str(statement).splitlines()[0]

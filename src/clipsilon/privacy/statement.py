@@ -14,6 +14,7 @@ from clipsilon.privacy.accounting import gaussian, profiles
 from clipsilon.privacy.certificate import ADJACENCIES, Certificate, certify
 from clipsilon.privacy.claims import Claim, claim
 from clipsilon.privacy.release import Release, release
+from clipsilon.privacy.statement_html import statement_html
 from clipsilon.privacy.warning import UNITS, large_delta
 from clipsilon.rules.outputs import Selected
 from clipsilon.rules.rule import Rule
@@ -133,19 +134,25 @@ class Statement:
 
     def to_markdown(self) -> str:
         """Return the statement as a Markdown table and a list of reasons."""
+        table = "\n".join(f"| {name} | {value} |" for name, value in self._rows())
+        reasons = "\n".join(f"- {reason}" for reason in self.reasons)
+        return f"**{self.rule}**, {self._length()}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n"
+
+    def _repr_html_(self) -> str:
+        """Show the statement as a table in a notebook."""
+        return statement_html(self.rule, self._length(), self._rows(), self.reasons)
+
+    def _length(self) -> str:
+        return f"{self.steps} steps on {self.size}"
+
+    def _rows(self) -> list[tuple[str, str]]:
         rows = [("certified ε", format_epsilon(self.certified))]
         if np.isfinite(self.nominal) and self.faults:
             rows += [("nominal ε", f"{format_epsilon(self.nominal)} with this mended: {' '.join(self.faults)}")]
         rows += [("δ", f"{self.delta:g}"), ("neighbours", neighbours(self.adjacency, self.unit))]
         if self.claimed is not None:
             rows += [("claimed by a paper", f"ε = {format_epsilon(self.claimed)}, {self._verdict()}")]
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows)
-        reasons = "\n".join(f"- {reason}" for reason in self.reasons)
-        return f"**{self.rule}**, {self.steps} steps on {self.size}\n\n| | |\n|---|---|\n{table}\n\n{reasons}\n"
-
-    def _repr_markdown_(self) -> str:
-        """Show the statement as a table in a notebook."""
-        return self.to_markdown()
+        return rows
 
     def _verdict(self) -> str:
         if self.claim_holds:
@@ -156,7 +163,7 @@ class Statement:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.rule}, {self.steps} steps on {self.size}",
+            f"{self.rule}, {self._length()}",
             f"  certified: {format_certified(self)}",
             f"  neighbours: {neighbours(self.adjacency, self.unit)}",
         ]
