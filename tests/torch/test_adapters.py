@@ -1,5 +1,6 @@
 """Fine-tuning of a part of a model: measured gradients are true, and frozen parts cost nothing."""
 
+import itertools
 import math
 
 import pytest
@@ -16,6 +17,7 @@ from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 from clipsilon.torch import PrivacyEngine  # noqa: E402
 from clipsilon.torch.examples.adapters import PRIVATE, PUBLIC, add_lora, compare_parts, train_last_layer  # noqa: E402
 from clipsilon.torch.examples.models import Shape, image_model  # noqa: E402
+from clipsilon.torch.probe import Inputs  # noqa: E402
 from clipsilon.torch.state_check import CheckError, unchanged  # noqa: E402
 
 torch.set_num_threads(1)
@@ -116,6 +118,36 @@ def test_a_check_copies_no_frozen_parameter(monkeypatch):
     with unchanged(model, by_content=True):
         pass
     assert sorted(copied) == [(2,), (2, 30)]
+
+
+def peak_of(call):
+    """Return the most bytes that tensors which a call makes take at a time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        call()
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+def test_a_check_takes_little_memory_for_what_is_frozen():
+    model = nn.Linear(2000, 1000).requires_grad_(False)
+
+    def compare():
+        with unchanged(model, by_content=True):
+            pass
+
+    assert peak_of(compare) < 2**21
+
+
+def test_a_check_keeps_the_rows_of_one_record_at_a_time():
+    """The gradients of one record's answer, with respect to all rows of a layer's output, take a megabyte."""
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)), torch.randn(8, 8192, 2)
+    private = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters()),
+        data_loader=DataLoader(TensorDataset(x), batch_size=8),
+        noise_multiplier=1.0,
+    )[0]
+    assert peak_of(lambda: private.guard._probe.check(Inputs.of((x,), {}), 8)) < 10 * 2**20
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.bool])

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import clipsilon as cs
 import reference
+from clipsilon.engine.checkpoint import CheckpointError
 from clipsilon.engine.streams import spawn
 from clipsilon.rules.correlation import rounding, shift_norm
 from clipsilon.torch import PrivacyEngine, exact_sums
@@ -336,6 +337,23 @@ def test_a_checkpoint_of_another_plan_is_refused(difference, tmp_path):
     one.engine.save_checkpoint(**place_of(one, tmp_path))
     with pytest.raises(ValueError, match="has another"):
         other.engine.load_checkpoint(**place_of(other, tmp_path))
+
+
+@pytest.mark.parametrize("is_frozen", [(True, False), (False, True)])
+def test_a_checkpoint_of_other_trained_parameters_is_refused(is_frozen, tmp_path):
+    """The memory of the noise would be that of other parameters, and be read beyond its end."""
+
+    def train(frozen):
+        model = network()
+        model[0].weight.requires_grad_(not frozen)
+        everything = lambda trained, lr: torch.optim.SGD(model.parameters(), lr)  # noqa: E731
+        return Training(model=model, optimizer=everything, noise_multiplier=1.0, **CORRELATED, **UNSEEDED)
+
+    saved, resumed = map(train, is_frozen)
+    saved.step(next(iter(saved.loader)))
+    saved.engine.save_checkpoint(**place_of(saved, tmp_path))
+    with pytest.raises(CheckpointError, match="noise of other trained parameters; freeze the same ones"):
+        resumed.engine.load_checkpoint(**place_of(resumed, tmp_path))
 
 
 def test_a_second_engine_on_the_data_certifies_nothing():

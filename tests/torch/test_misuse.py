@@ -1,6 +1,7 @@
 """Misuse that would silently break the guarantee is refused with an error."""
 
 import copy
+import math
 import pickle
 import re
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, SubsetRandomSampler, TensorDataset
 
 from clipsilon import PrivacyWarning
 from clipsilon.torch import PrivacyEngine
@@ -101,6 +102,34 @@ def test_a_record_without_a_finite_gradient_is_not_released(mode, value):
     assert training.engine.steps == 0
     assert training.theta().isfinite().all()
     assert training.error().isfinite().all()
+
+
+def test_leaving_out_a_record_without_a_finite_gradient_certifies_nothing():
+    """That no step was made of its batch reveals the record, as a step that stopped would."""
+    training = Training(noise_multiplier=1.0, algorithm="dpsgd", noise_generator=None, generator=None).run(1)
+    assert training.engine.statement().certified < math.inf
+    x, y = (column.clone() for column in records()[:5])
+    x[3] = torch.inf
+    training.loss((x, y)).backward()
+    training.optimizer.zero_grad()
+    assert training.engine.statement().certified == math.inf
+
+
+def test_scaled_gradients_are_refused():
+    """A scaler leaves out batches in which a scaled gradient overflows."""
+    training = Training(noise_multiplier=1.0, algorithm="dpsgd")
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step():
+        scaler.scale(training.loss(next(iter(training.loader)))).backward()
+        scaler.step(training.optimizer)
+
+    with pytest.raises(RuntimeError, match="GradScaler must not be used"):
+        step()
+    training.optimizer.zero_grad()
+    scaler = torch.amp.GradScaler(enabled=False)
+    step()
+    assert training.engine.steps == 1
 
 
 class Difference(nn.Module):
@@ -491,9 +520,32 @@ def test_a_training_is_not_copied(mode, copied):
 def test_a_custom_sampler_is_not_silently_replaced():
     model = network()
     options = {"module": model, "optimizer": torch.optim.SGD(model.parameters()), "noise_multiplier": 1.0}
-    some = DataLoader(records(), batch_size=5, sampler=SubsetRandomSampler(range(20)))
-    with pytest.raises(ValueError, match="must draw all records with equal probability, .* got SubsetRandomSampler"):
-        PrivacyEngine().make_private(data_loader=some, **options)
+    sampler = SubsetRandomSampler(range(20))
+    for how in ({"batch_size": 5, "sampler": sampler}, {"batch_sampler": BatchSampler(sampler, 5, drop_last=False)}):
+        some = DataLoader(records(), **how)
+        with pytest.raises(ValueError, match="must draw all records with equal probability, .* SubsetRandomSampler"):
+            PrivacyEngine().make_private(data_loader=some, **options)
+
+
+class OneOfTwo(Processes):
+    """The first of two processes, of which the other one has as many faults."""
+
+    faults = 0
+
+    def all_reduce(self, total, device):
+        if not total.dim():
+            total += self.faults
+
+
+@pytest.mark.parametrize("faults", [0, 1])
+def test_a_fault_of_one_process_is_one_of_all(faults, monkeypatch):
+    training = Training(algorithm="dpsgd", noise_multiplier=1.0, noise_generator=None, generator=None)
+    monkeypatch.setattr(OneOfTwo, "faults", faults)
+    monkeypatch.setattr(OneOfTwo, "first_of", lambda self, result, device: result)
+    training.optimizer.processes = OneOfTwo(0, 2)
+    stated = training.run(1).engine.statement()
+    assert (stated.certified == math.inf) is bool(faults)
+    assert any("one of the processes has a fault" in fault for fault in stated.faults) is bool(faults)
 
 
 def test_a_criterion_of_one_number_is_refused():
@@ -548,3 +600,30 @@ def test_a_closure_cannot_step_with_plain_gradients():
     with pytest.raises(RuntimeError, match="must not step by itself"):
         training.optimizer.step(closure)
     assert torch.equal(training.theta(), before)
+
+
+class Halves(nn.Module):
+    """A model of two layers, of which each call uses one."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 1, bias=False).double(), nn.Linear(4, 1, bias=False).double()
+
+    def forward(self, x, name):
+        return getattr(self, name)(x).flatten()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_of_two_calls_in_one_step_are_refused(mode):
+    """Row i of both calls may be of two records: clipped by their joint norm, one would change what the other adds."""
+    training = Training(mode, model=Halves(), algorithm="dpsgd")
+    x, y = next(iter(training.loader))
+
+    def accumulate():
+        training.criterion(training.private(x, "one"), y).backward()
+        training.criterion(training.private(x.flip(0), "other"), y.flip(0)).backward()
+        training.optimizer.step()
+
+    with pytest.raises(RuntimeError, match="must follow every backward pass|no gradient per record"):
+        accumulate()
+    assert training.engine.steps == 0

@@ -44,6 +44,40 @@ def test_an_engine_that_goes_back_to_its_checkpoint_draws_new_noise(tmp_path):
     assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(batches, others, strict=True))
 
 
+CORRELATED = {"algorithm": "correlated", "poisson_sampling": False, "epochs": 3, **UNSEEDED}
+
+
+@pytest.mark.parametrize("settings", [DPSGD, CAPPED, CORRELATED], ids=str)
+def test_an_engine_that_was_another_training_meanwhile_draws_new_noise(settings, tmp_path):
+    """Loading another training's checkpoint does not make an engine forget which of its own it has gone on from."""
+    data = records()
+    training, other = (Training(data=data, **settings) for _ in range(2))
+    other.engine.save_checkpoint(**{**parts_of(other, tmp_path), "path": tmp_path / "other"})
+    steps_of(training, 2)
+    training.engine.save_checkpoint(**parts_of(training, tmp_path))
+    first, _ = steps_of(training, 2)
+    training.engine.load_checkpoint(**{**parts_of(training, tmp_path), "path": tmp_path / "other"})
+    training.engine.load_checkpoint(**parts_of(training, tmp_path))
+    second, _ = steps_of(training, 2)
+    assert training.engine.steps == 6
+    assert not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert (training.engine.statement().certified < math.inf) is (settings is DPSGD)
+
+
+def test_a_training_that_an_engine_has_left_is_remembered(tmp_path):
+    """Two engines go on from one checkpoint, of which one has become another training since."""
+    data = records()
+    training, other, resumed = (Training(data=data, **DPSGD) for _ in range(3))
+    other.engine.save_checkpoint(**{**parts_of(other, tmp_path), "path": tmp_path / "other"})
+    steps_of(training, 2)
+    training.engine.save_checkpoint(**parts_of(training, tmp_path))
+    steps_of(training, 2)
+    training.engine.load_checkpoint(**{**parts_of(training, tmp_path), "path": tmp_path / "other"})
+    resumed.engine.load_checkpoint(**parts_of(resumed, tmp_path))
+    steps_of(resumed, 2)
+    assert resumed.engine.statement().certified == math.inf
+
+
 @pytest.mark.parametrize("poisson", [True, False])
 def test_steps_that_were_taken_stay_counted(poisson, tmp_path):
     training, whole = (Training(poisson_sampling=poisson, **DPSGD) for _ in range(2))
@@ -56,6 +90,18 @@ def test_steps_that_were_taken_stay_counted(poisson, tmp_path):
     for count in (3, 4, 2):
         steps_of(whole, count)
     assert training.engine.statement().certified == whole.engine.statement().certified < math.inf
+
+
+def test_the_optimizer_of_another_engine_is_refused(tmp_path):
+    """Its noise would be repeated, and its steps be counted by the other engine only."""
+    training, other = (Training(**DPSGD) for _ in range(2))
+    training.engine.save_checkpoint(**parts_of(training, tmp_path))
+    for optimizer in (other.optimizer, other.optimizer.original_optimizer):
+        parts = {**parts_of(training, tmp_path), "optimizer": optimizer}
+        with pytest.raises(ValueError, match="optimizer must be the one that make_private of this engine has returned"):
+            training.engine.save_checkpoint(**parts)
+        with pytest.raises(ValueError, match="optimizer must be the one that make_private of this engine has returned"):
+            training.engine.load_checkpoint(**parts)
 
 
 def test_parameters_go_back_to_the_checkpoint(tmp_path):

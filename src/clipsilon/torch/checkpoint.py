@@ -6,6 +6,7 @@ Whoever reads one can undo the noise and see the error: keep it as private as th
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,23 @@ def check(source: str, content: Any, expected: dict[str, Any]) -> None:
         saved = content["identity"].get(name)
         if saved != value:
             raise CheckpointError(f"{source} has another {name}: {saved}, and not {value}.")
+
+
+def check_memory(source: str, saved: dict[int, Tensor], trained: Sequence[Tensor]) -> None:
+    """Raise CheckpointError if the memory of correlated noise is that of other parameters.
+
+    Parameters
+    ----------
+    source : str
+        Where the checkpoint comes from, for the message.
+    saved : dict
+        The memory in the checkpoint, by the number of the parameter; empty before the first step.
+    trained : sequence of Tensor
+        The parameters that are trained.
+    """
+    sizes = {number: p.numel() for number, p in enumerate(trained)}
+    if saved and {number: memory.shape[-1] for number, memory in saved.items()} != sizes:
+        raise CheckpointError(f"{source} has correlated noise of other trained parameters; freeze the same ones.")
 
 
 def check_shapes(source: str, saved: dict[str, Tensor], module: nn.Module) -> None:

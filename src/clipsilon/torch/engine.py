@@ -31,14 +31,14 @@ from clipsilon.torch import checkpoint, inputs
 from clipsilon.torch.batch_state import BatchState
 from clipsilon.torch.clipping import clip_groups
 from clipsilon.torch.correlated_noise import make_noise
-from clipsilon.torch.exact_sums import charged_rule
+from clipsilon.torch.exact_sums import charged_rule, is_capped
 from clipsilon.torch.generators import make_batch_stream, make_stream
 from clipsilon.torch.guard import COARSE, Guard
 from clipsilon.torch.layers import register_conv1d
 from clipsilon.torch.lineage import FOREIGN, Lineage, follow_states, has_other_training, register, take_spent
 from clipsilon.torch.losses import RecordCriterion
 from clipsilon.torch.models import GhostModel, HooksModel
-from clipsilon.torch.optimizer import GhostOptimizer, HooksOptimizer, PrivateOptimizer
+from clipsilon.torch.optimizer import ERROR_REPLACED, GhostOptimizer, HooksOptimizer, PrivateOptimizer
 from clipsilon.torch.processes import unwrap_parallel
 from clipsilon.torch.rules import Passes, UpdateSettings, build_rule, is_uncapped, sampling_of
 from clipsilon.torch.rules import noise_multiplier as noise_multiplier_of
@@ -538,6 +538,16 @@ class PrivacyEngine:
             raise ValueError("make_private must be called first: there is nothing to state.")
         return self._training
 
+    def _used_with(self, optimizer: PrivateOptimizer) -> _Training:
+        """Return the training; raise ValueError if an optimiser, whose noise is saved or replaced, is of another."""
+        training = self._used()
+        if getattr(optimizer, "batch_state", None) is not training.state:
+            raise ValueError(
+                "optimizer must be the one that make_private of this engine has returned, got another "
+                f"{type(optimizer).__name__}."
+            )
+        return training
+
     @explain_other_names
     def save_checkpoint(
         self,
@@ -568,7 +578,7 @@ class PrivacyEngine:
 
     def _content(self, module: nn.Module, optimizer: PrivateOptimizer, more: dict[str, Any]) -> dict[str, Any]:
         """Return what a checkpoint holds."""
-        training = self._used()
+        training = self._used_with(optimizer)
         return {
             "format": checkpoint.FORMAT,
             "identity": training.identity,
@@ -622,9 +632,10 @@ class PrivacyEngine:
         self, source: str, content: dict[str, Any], module: nn.Module, optimizer: PrivateOptimizer
     ) -> dict[str, Any]:
         """Resume from what `_content` has returned; `source` is for messages."""
-        training = self._used()
+        training = self._used_with(optimizer)
         checkpoint.check(source, content, training.identity)
         checkpoint.check_shapes(source, content["module"], module)
+        checkpoint.check_memory(source, content.get("noise_memory", {}), optimizer.trained)
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
         lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
@@ -633,6 +644,8 @@ class PrivacyEngine:
             training.batches.begin_anew()
             if isinstance(training.rule.noise, Correlated):
                 training.state.add_fault(_NOISE_REPEATED)
+            if is_capped(training.rule):
+                training.state.add_fault(ERROR_REPLACED)
         else:
             training.resume(content, lineage)
             optimizer.noise.stream.set_state(content["noise"])

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clipsilon.torch.batch_state import STEP_FIRST
 from clipsilon.torch.loss_check import (
     Scores,
     Tape,
@@ -70,6 +71,7 @@ class Guard:
         self._tape: Tape | None = None  # of the batch that the loader gave last, if it is followed
         self._rows_of_call: NDArray[np.int64] | None = None  # per person, in the batch of the last call
         self._has_records = True  # whether the last call was of records, and not of a placeholder
+        self._calls = 0  # of the model
         self.has_checked_inputs = self.has_checked_loss = self.has_checked_reduction = False
         self._checked_records = self._attempts = self._loss_attempts = self._way_attempts = 0
 
@@ -95,6 +97,7 @@ class Guard:
                 self._attempts += 1
                 self._checked_records = max(self._checked_records, self._probe_model(inputs))
             self._rows_of_call, self._has_records = self.state.rows_per_person, not is_empty((args, kwargs))
+            self._calls += 1
             with unchanged(self._model._module):
                 outputs = answer(args, kwargs)
         if is_training and COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
@@ -193,7 +196,13 @@ class Guard:
         return tape.is_output(loss) or check_reduction(tape, loss, reduction)
 
     def see_gradient(self) -> None:
-        """Note whose rows the gradients are of, whatever is drawn, or called, before the step."""
+        """Note whose rows the gradients are of, whatever is drawn, or called, before the step.
+
+        The rows of a second call are those of other records, also where other layers have them.
+        """
+        if self._optimizer.call not in (None, self._calls):
+            raise RuntimeError(STEP_FIRST)
+        self._optimizer.call = self._calls
         self._optimizer.rows_per_person, self._optimizer.has_records = self._rows_of_call, self._has_records
 
     def see_output(self, output: Tensor) -> None:

@@ -102,7 +102,8 @@ def check_order(rule: Rule, data_loader: DataLoader[Any]) -> None:
 def _refuse_samplers(data_loader: DataLoader[Any]) -> None:
     """Refuse a loader that draws some records only, or with different probabilities."""
     known = (type(None), BatchSampler, SequentialSampler, RandomSampler, DistributedSampler)
-    for sampler in (data_loader.batch_sampler, data_loader.sampler):
+    batches = data_loader.batch_sampler
+    for sampler in (batches, data_loader.sampler, getattr(batches, "sampler", None)):
         if type(sampler) not in known:
             raise ValueError(
                 "data_loader must draw all records with equal probability, as private batches do, got "

@@ -36,6 +36,12 @@ class _Branch:
     state: BatchState
     resumed_at: int = 0
 
+    def copy(self) -> _Branch:
+        """Return the branch as it is now."""
+        state = BatchState()
+        state.steps = self.state.steps
+        return _Branch(self.run, state, self.resumed_at)
+
 
 class Lineage:
     """The trainings that a model went through.
@@ -105,6 +111,8 @@ class Lineage:
         own = self.runs()
         if run == self.run and self.branch.resumed_at < self.state.steps < steps:
             self.state.add_fault(_FORKED)  # another engine has gone on as well, and further
+        if run != self.run and self.branch.resumed_at < self.state.steps:
+            _branches.append(self.branch.copy())
         self.branch.run, self.branch.resumed_at, self.earlier = run, steps, dict(earlier)
         self.add(own)
 
@@ -119,8 +127,9 @@ class Lineage:
         return self.state.passes + sum(int(spent["passes"]) for spent in self.earlier.values())
 
     def has_left(self, run: str, steps: int) -> bool:
-        """Return whether this training has gone on from a checkpoint that was made after `steps`."""
-        return run == self.run and self.state.steps > steps
+        """Return whether steps that followed a checkpoint, which was made after `steps`, are counted here."""
+        counted = self.state.steps if run == self.run else self.earlier.get(run, {"steps": 0})["steps"]
+        return bool(counted > steps)
 
     def faults(self) -> list[str]:
         """Return why the steps before this training cannot be accounted for with its own."""

@@ -154,7 +154,7 @@ class _Hooked:
         """
         if not module.activations or module.activations[-1] is not activation:
             raise RuntimeError(_ONE_CALL)
-        if self.guard is not None:
+        if self.guard is not None and self.layer_calls is None:  # not in a check
             self.guard.see_gradient()
         gradient = mask_padding(module, activation[0], gradient)
         try:

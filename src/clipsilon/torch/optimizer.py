@@ -54,16 +54,21 @@ _BY_HAND = (
     "The optimiser that was given to make_private must not step by itself: its gradients have neither clip nor noise; "
     "call step() of the optimiser that make_private returned."
 )
+_SCALED = (
+    "GradScaler must not be used, or be made with enabled=False: it scales the gradients that are clipped, and leaves "
+    "out batches where one overflows, which reveals a record."
+)
 _TOO_MANY = (
     "Nothing can be certified: a step was made of more than 128 + 8·batch_size rows, for which sums are not exact."
 )
-_ERROR_REPLACED = (
+ERROR_REPLACED = (
     "Nothing can be certified: steps were taken, and then an earlier error was loaded, so that what records left in it "
     "is fed back twice; with residual_cap, load states before the first step only."
 )
 _NOT_FINITE = (
     "Nothing can be certified: a record's gradient was not finite, and that its batch was left out reveals the record."
 )
+_OTHER_PROCESS = "Nothing can be certified: one of the processes has a fault, which its own statement names."
 _TOO_LONG = (
     "Nothing can be certified: a layer saw more than four million rows at once, for which the rounding of ghost mode's "
     "sums is not bounded; split batches with BatchMemoryManager of Opacus."
@@ -107,11 +112,15 @@ class PrivateOptimizer(DPOptimizer):
         The trainings that the model went through.
     has_records : bool
         Whether the gradients are those of records, and not of the placeholder of an empty batch.
+    call : int or None
+        The number of the model's call that the gradients are of; None without gradients.
     has_people : bool
         Whether records are people with several rows, as the loader draws them.
     rows_per_person : array of int or None
         With people: how many rows each has in the batch that the gradients are of.
     """
+
+    _step_supports_amp_scaling = True  # so that GradScaler calls `step` in any case, which refuses it
 
     def __init__(
         self,
@@ -137,6 +146,7 @@ class PrivateOptimizer(DPOptimizer):
         self.threshold = Threshold(rule.clip) if isinstance(rule.clip, Adaptive) else None
         self.lineage = Lineage("", state)
         self.has_records, self.has_people = True, False
+        self.call: int | None = None
         self.rows_per_person: NDArray[np.int64] | None = None
         self._is_stepping = False
         optimizer.register_step_pre_hook(self._refuse_other_steps)
@@ -164,6 +174,8 @@ class PrivateOptimizer(DPOptimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Make the private update and apply it, or only add a piece of a batch to the sums."""
+        if self.__dict__.pop("found_inf", None) is not None:  # of GradScaler
+            raise RuntimeError(_SCALED)
         loss = None
         if closure is not None:  # which must not step itself
             with torch.enable_grad():
@@ -227,11 +239,19 @@ class PrivateOptimizer(DPOptimizer):
         if self.batch_state.rows * self.processes.world > self.noise.grid.rows:
             self.batch_state.add_fault(_TOO_MANY)
         with self.batch_state.releasing():
+            self._share_faults()
             self._drop_gradients()
             following = self._adapt()  # before the noise of the sums is drawn, as in the compiled engine
             for number, p in enumerate(self.trained):
                 p.grad, p.summed_grad = self._noisy_mean(number, self.sum_of(number)), None
             self._set_threshold(following)
+
+    def _share_faults(self) -> None:
+        """Let no process certify what another one of them does not."""
+        count = torch.tensor(float(len(self.batch_state.faults) + self.batch_state.is_foreign))
+        self.processes.all_reduce(count, self.trained[0].device)
+        if self.processes.world > 1 and count:
+            self.batch_state.add_fault(_OTHER_PROCESS)
 
     def _adapt(self) -> float | None:
         """Return the threshold of the next step; None if the clip is constant."""
@@ -276,8 +296,15 @@ class PrivateOptimizer(DPOptimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients, but not the sums of a batch; refuse it where the gradients are in the sums already."""
         self.batch_state.require_zero_grad_allowed()
+        self._require_finite_dropped()
+        self.call = None
         for p in self.trained:
             p.grad = p.grad_sample = None
+
+    def _require_finite_dropped(self) -> None:
+        """Certify nothing where gradients per record are dropped that no step could be made of."""
+        if not all(bool(t.isfinite().all()) for p in self.trained for t in _grad_samples(p)):
+            self.batch_state.add_fault(_NOT_FINITE)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimiser's state, the error, the threshold and the number of steps that were taken.
@@ -310,7 +337,7 @@ class PrivateOptimizer(DPOptimizer):
         """Load an error. With a cap, what records leave in it is counted once: it may not go back after a step."""
         is_same = all(map(torch.equal, self.residual, error))
         if self.batch_state.steps and is_capped(self.rule) and not is_same:
-            self.batch_state.add_fault(_ERROR_REPLACED)
+            self.batch_state.add_fault(ERROR_REPLACED)
         for whole, other in zip(self.residual, error, strict=True):
             whole.copy_(other)
 
@@ -350,6 +377,7 @@ class HooksOptimizer(PrivateOptimizer):
                 if capped is not None:
                     self.add_to_error(number, sample, capped[number])
                 self.trained[number].grad_sample = None
+        self.call = None
 
     def _means(self, samples: list[Tensor]) -> list[Tensor]:
         """Return the mean of the gradients of each person's rows; a batch of nobody has a placeholder row of zeros."""
@@ -374,6 +402,13 @@ class HooksOptimizer(PrivateOptimizer):
             One factor per record, in units of the grid.
         """
         add_whole(sample, factors, self.residual[number])
+
+
+def _grad_samples(p: Tensor) -> list[Tensor]:
+    """Return the gradients per record of all backward passes since the last step."""
+    if p.grad_sample is None:
+        return []
+    return p.grad_sample if isinstance(p.grad_sample, list) else [p.grad_sample]
 
 
 def _grad_sample(p: Tensor) -> Tensor:
@@ -406,6 +441,7 @@ class GhostOptimizer(PrivateOptimizer):
         """Clear the gradients and norms that the backward pass writes."""
         self.batch_state.require_backward_allowed()
         self.require_same_parameters()
+        self.call = None
         for p in self.trained:
             p.grad = p.grad_sample = p._norm_sample = None
 

@@ -273,9 +273,11 @@ class Probe:
         totals = _weighted([outputs[number] for number in leaves], part.records)
         if totals is None:
             return False
-        truths = {row: self._true_gradients(totals[row], calls, sources) for row in rows}
-        for row, truth in truths.items():
-            self._refuse_mixed_rows(row, truth, calls, part.records)
+        truths = {}
+        for row in rows:
+            gradients = self._true_gradients(totals[row], calls, sources)
+            self._refuse_mixed_rows(row, gradients, calls, part.records)
+            truths[row] = gradients.measure(calls, row)
         scale = part.records if self._model.loss_reduction == "mean" else 1
         torch.autograd.grad(totals.sum() / scale, self._trained, allow_unused=True)  # the layers' hooks measure
         for number, p in enumerate(self._trained):
@@ -284,7 +286,7 @@ class Probe:
                 self._compare_gradient(p, row, truth.parameters[number], sizes[row])
         return True
 
-    def _true_gradients(self, total: Tensor, calls: list[LayerCall], sources: list[Tensor]) -> _Truth:
+    def _true_gradients(self, total: Tensor, calls: list[LayerCall], sources: list[Tensor]) -> _Gradients:
         wanted = [*self._trained, *(call.edge for call in calls), *sources]
         self._model.ignores_gradients = True
         try:
@@ -292,9 +294,9 @@ class Probe:
         finally:
             self._model.ignores_gradients = False
         first, last = len(self._trained), len(self._trained) + len(calls)
-        return _Truth(found[:first], found[first:last], found[last:])
+        return _Gradients(found[:first], found[first:last], found[last:])
 
-    def _refuse_mixed_rows(self, row: int, truth: _Truth, calls: list[LayerCall], records: int) -> None:
+    def _refuse_mixed_rows(self, row: int, truth: _Gradients, calls: list[LayerCall], records: int) -> None:
         mixed = "the model's input" if any(_mixes(g, row) for g in truth.sources) else None
         for call, gradient in zip(calls, truth.layers, strict=True):
             if gradient is None or (type(call.module) is RNNLinear and len(gradient) < records):
@@ -319,7 +321,7 @@ class Probe:
         used = [number for number, call in enumerate(calls) if any(p is q for q in call.module.parameters())]
         for number in used:
             for row, truth in truths.items():
-                sizes[row] = sizes[row].plus(calls[number], truth.layers[number], row)
+                sizes[row] = sizes[row].plus(truth.sizes[number])
         more = len(used) ** 0.5  # rows of all calls are added up
         return {row: _Sizes(size.terms, more * size.allowance) for row, size in sizes.items()}
 
@@ -369,20 +371,36 @@ class _Answer(NamedTuple):
     is_random: bool  # whether a generator was used
 
 
-class _Truth(NamedTuple):
-    """Gradients of one record's answers."""
+class _Gradients(NamedTuple):
+    """Gradients of one record's answers, with respect to all rows of the outputs of layers and of the inputs."""
 
     parameters: Sequence[Tensor | None]
     layers: Sequence[Tensor | None]
     sources: Sequence[Tensor | None]
+
+    def measure(self, calls: list[LayerCall], row: int) -> _Truth:
+        """Return what is left to compare, without the rows, which take the memory of many records."""
+        return _Truth(self.parameters, [_Sizes.of(*pair, row) for pair in zip(calls, self.layers, strict=True)])
+
+
+class _Truth(NamedTuple):
+    """Gradients of one record's answers with respect to the parameters, and the sizes of what each call adds."""
+
+    parameters: Sequence[Tensor | None]
+    sizes: Sequence[_Sizes]
 
 
 class _Sizes(NamedTuple):
     terms: float
     allowance: float
 
-    def plus(self, call: LayerCall, gradient: Tensor | None, row: int) -> _Sizes:
-        """Return the sizes with those of one more call.
+    def plus(self, other: _Sizes) -> _Sizes:
+        """Return the sum of both."""
+        return _Sizes(self.terms + other.terms, self.allowance + other.allowance)
+
+    @classmethod
+    def of(cls, call: LayerCall, gradient: Tensor | None, row: int) -> _Sizes:
+        """Return the sizes of one call.
 
         Parameters
         ----------
@@ -394,10 +412,10 @@ class _Sizes(NamedTuple):
             The record.
         """
         if gradient is None:
-            return self
+            return cls(0.0, 0.0)
         x = call.x[row] if len(call.x) == len(gradient) and row < len(call.x) else call.x
         length = float(gradient.norm()) * (float(x.double().norm()) + x.numel() ** 0.5)
-        return _Sizes(self.terms + length, self.allowance + norm_allowance(call.module, call.x, gradient) * length)
+        return cls(length, norm_allowance(call.module, call.x, gradient) * length)
 
 
 def _generator_states(parameters: list[Tensor]) -> list[Any]:

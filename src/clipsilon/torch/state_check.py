@@ -18,7 +18,7 @@ class CheckError(RuntimeError):
     """A check of a private training failed, and nothing of the batch was released."""
 
 
-_ENTRIES = 2**20  # of a frozen tensor that are summed at once
+_ENTRIES = 2**16  # of a frozen tensor that are summed at once
 
 
 class _Seen(NamedTuple):

@@ -213,7 +213,7 @@ class PrivateTraining(Callback):
         exception : BaseException
             What ended the fit.
         """
-        pl_module.__dict__.pop(self._attribute, None)
+        self.on_fit_end(trainer, pl_module)
 
 
 def _loader_of(trainer: Trainer) -> DataLoader[Any]:
