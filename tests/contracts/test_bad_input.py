@@ -212,6 +212,11 @@ CASES = {
     ),
     "a trace without a name": (lambda: cs.Trace.load(None), "path must be the name of a file, got None"),
     "a model without a name": (lambda: cs.load_model(5), "path must be the name of a file, got 5"),
+    "a function that is no operation": (lambda: cs.implements(len, Nameless), "op must be an operation, such as"),
+    "no function": (
+        lambda: cs.implements(cs.losses.slope, Nameless)(min),
+        "slope of Nameless must be a function, got <built-in function min>",
+    ),
     "an operation by its name": (lambda: cs.implements("slope", Nameless), "op must be an operation, such as"),
     "a part and not its class": (lambda: cs.implements(cs.losses.slope, Nameless()), "part must be a class, got Nameless()"),
     "bytes": (lambda: cs.schedules.Constant(b"1"), "gamma must be a finite number, got b'1'"),
@@ -300,12 +305,25 @@ def test_a_small_error_clip_is_allowed_with_a_warning():
     assert rule.feedback.clip.threshold == 0.5
 
 
-def test_an_operation_is_implemented_once_and_with_its_arguments():
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (lambda loss, margin: 0.0, "(loss, margin)"),
+        (lambda loss, margin, label, weight=1.0: 0.0, "(loss, margin, label, weight=1.0)"),
+        (lambda loss, margin, *, label: 0.0, "(loss, margin, *, label)"),
+        (lambda *arguments: 0.0, "(*arguments)"),
+    ],
+)
+def test_an_operation_is_refused_with_other_arguments(function, given):
+    with pytest.raises(TypeError) as caught:
+        cs.implements(cs.losses.slope, Nameless)(function)
+    assert str(caught.value) == f"slope of Nameless must take (loss, margin, label), got {given}."
+
+
+def test_an_operation_is_implemented_once():
     class Part(NamedTuple):
         pass
 
-    with pytest.raises(TypeError, match=r"slope of Part must take \(loss, margin, label\), got \(loss, margin\)"):
-        cs.implements(cs.losses.slope, Part)(lambda loss, margin: 0.0)
     cs.implements(cs.losses.slope, Part)(lambda loss, margin, label: 0.0)
     with pytest.raises(TypeError, match="Part implements slope already"):
         cs.implements(cs.losses.slope, Part)(lambda loss, margin, label: 1.0)

@@ -100,20 +100,15 @@ def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation],
     Raises
     ------
     TypeError
-        If the number of arguments differs, the part belongs to clipsilon, or it implements the operation already.
+        If the arguments differ, the part belongs to clipsilon, or it implements the operation already.
     """
-    if not callable(op):
+    if getattr(op, "__name__", None) not in _ROLES:
         raise TypeError(f"op must be an operation, such as clipsilon.losses.slope, got {short_repr(op)}.")
     if not isinstance(part, type):
         raise TypeError(f"part must be a class, got {short_repr(part)}.")
-    expected = list(inspect.signature(op).parameters)
 
     def attach(function: Implementation) -> Implementation:
-        parameters = list(inspect.signature(function).parameters)
-        if len(parameters) != len(expected):
-            raise TypeError(
-                f"{op.__name__} of {part.__name__} must take ({', '.join(expected)}), got ({', '.join(parameters)})."
-            )
+        _check_arguments(op, part, function)
         if is_ours(part) and function.__module__.split(".")[0] != _PACKAGE:
             raise TypeError(f"{part.__name__} belongs to clipsilon; define a part of your own instead.")
         if (op.__name__, part) in _IMPLEMENTATIONS or (op.__name__, part) in _COMPILED:
@@ -124,6 +119,23 @@ def implements(op: Callable[..., Any], part: type) -> Callable[[Implementation],
         return function
 
     return attach
+
+
+def _check_arguments(op: Callable[..., Any], part: type, function: Implementation) -> None:
+    """Raise TypeError unless the function can be called with the arguments of the operation, by position."""
+    if not inspect.isfunction(function):
+        raise TypeError(f"{op.__name__} of {part.__name__} must be a function, got {short_repr(function)}.")
+    expected, given = _bare_signature(op), _bare_signature(function)
+    by_position = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    kinds = {parameter.kind for parameter in given.parameters.values()}
+    if len(given.parameters) != len(expected.parameters) or not kinds <= by_position:
+        raise TypeError(f"{op.__name__} of {part.__name__} must take {expected}, got {given}.")
+
+
+def _bare_signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function without its types."""
+    parameters = inspect.signature(function).parameters.values()
+    return inspect.Signature([parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters])
 
 
 def _make_name_unique(op: Callable[..., Any], part: type) -> None:
