@@ -78,7 +78,9 @@ def test_a_public_name_has_a_docstring_that_begins_with_a_sentence(name):
 
 
 def test_dir_lists_what_is_imported_when_it_is_used():
-    assert {"estimators", "live", "torch", "private_scores", "Problem"} <= set(dir(cs))
+    assert {"estimators", "live", "torch", "private_scores", "Problem", *cs.__all__} <= set(dir(cs))
+    assert set(cs.tables.__all__) <= set(dir(cs.tables))
+    assert {"estimate", "explore", "EstimatedResponse", "Slow"} <= set(dir(cs.responses))
 
 
 def test_every_public_name_is_on_an_api_page():

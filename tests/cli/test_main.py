@@ -26,6 +26,69 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_computed(co
     assert done.stderr.splitlines()[-1] == f"Error: Invalid value for '--plot': {message}"
 
 
+WRITING = {
+    "fit": ["fit", "none.csv", "--target", "y", "--epsilon", "1", "--output"],
+    "a report of fit": ["fit", "none.csv", "--target", "y", "--epsilon", "1", "--report"],
+    "a budget of fit": ["fit", "none.csv", "--target", "y", "--epsilon", "1", "--budget"],
+    "evaluate": ["evaluate", "none.json", "none.csv", "--epsilon", "1", "--report"],
+    "a budget of evaluate": ["evaluate", "none.json", "none.csv", "--epsilon", "1", "--budget"],
+    "predict": ["predict", "none.json", "none.csv", "--output"],
+    "schema": ["schema", "none.csv", "--target", "y", "--output"],
+    "budget": ["budget", "--create", "--epsilon", "1", "--delta", "1e-6"],
+    "audit": ["audit", *DICE, "--plot"],
+    "bias": ["bias", "--problem", "credit", "--plot"],
+    "local simulate": ["local", "simulate", "--report"],
+    "enrol": ["enrol"],
+    "serve": ["serve", "--dimension", "2", "--step-size", "1"],
+    "live": [*"live --dimension 2 --loss logistic --epsilon 1 --delta 1e-6 --horizon 100".split()],  # noqa: SIM905
+    "demo": ["demo", "--output"],
+    "demo live": ["demo", "live", "--output"],
+    "reproduce": ["reproduce", "--output"],
+}
+SUFFIXES = {"--report": ".html", "--plot": ".png"}
+
+
+def places(name):
+    """Where a command cannot write: for "demo" and "reproduce", a folder that is missing or there already is fine."""
+    if name in {"demo", "demo live", "reproduce"}:
+        return ["file", "read-only"]
+    opens = name in {"budget", "enrol", "serve", "live"} or name.startswith("a budget")
+    return ["none", "file", "folder"] if opens else ["none", "file", "folder", "read-only"]
+
+
+@pytest.mark.parametrize(("name", "place"), [(name, place) for name in WRITING for place in places(name)])
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(name, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = WRITING[name]
+    output = f"x{SUFFIXES.get(words[-1], '')}"
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / output).mkdir(parents=True)
+    (tmp_path / "read-only").mkdir()
+    if place == "read-only":  # tests may run as root
+        monkeypatch.setattr("clipsilon._core.storage.tempfile.TemporaryFile", refuse)
+    before = sorted(tmp_path.rglob("*"))
+    done = run(*words, f"{place}/{output}", *(["--quiet"] if "demo" in name else []))
+    assert done.exit_code in {1, 2}
+    message = done.stderr.splitlines()[-1]
+    assert message.startswith("Error: ")
+    assert f"{place}/{output}" in message
+    assert (done.stdout, sorted(tmp_path.rglob("*"))) == ("", before)
+
+
+def refuse(**arguments):
+    raise PermissionError
+
+
+def test_every_option_that_names_a_new_file_is_tested():
+    known = {(words[0], words[-1]) for words in WRITING.values()}
+    for command in commands():
+        group = "local" if command.name == "simulate" else command.name
+        for option in command.params:
+            name = option.opts[0]
+            if name in {"--output", "--report", "--plot", "--budget"} and isinstance(option.type, click.Path):
+                assert (group, name) in known
+
+
 def commands(group=main):
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -78,7 +141,7 @@ def loaded_by(*words):
 
 def test_listing_the_commands_imports_none_of_them():
     loaded = {name for name in loaded_by("--help") if name.startswith("clipsilon.cli.")}
-    assert loaded == {"clipsilon.cli.main"}
+    assert loaded == {"clipsilon.cli.main", "clipsilon.cli.errors"}
 
 
 @pytest.mark.parametrize("name", module.COMMANDS)
@@ -90,3 +153,28 @@ def test_an_unknown_command():
     done = run("train")
     assert done.exit_code == 2
     assert done.output.endswith("Error: No such command 'train'.\n")
+
+
+@pytest.mark.parametrize("name", module.COMMANDS)
+def test_ctrl_c_while_a_command_is_imported_ends_in_one_line(name, monkeypatch):
+    """Imports take up to two seconds, in which many notice that they mistyped an option."""
+
+    def interrupted(place):
+        assert place == f"clipsilon.cli.{name.replace('-', '_')}"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "import_module", interrupted)
+    done = run(name)
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "Stopped.\n")
+
+
+@pytest.mark.parametrize("command", [*commands()], ids=lambda command: command.name)
+def test_ctrl_c_in_a_command_ends_in_one_line(command, monkeypatch):
+    def interrupted(**options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "callback", interrupted)
+    monkeypatch.setattr(command, "params", [])
+    group = {"simulate": ["local"], "credit": ["data"], "mnist": ["data"]}.get(command.name, [])
+    done = run(*group, command.name)
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "Stopped.\n")

@@ -10,6 +10,7 @@ import clipsilon as cs
 from clipsilon._core import http_server
 from clipsilon.local import service
 from command_line import run
+from processes import COMMAND
 
 STEP = cs.schedules.Power(0.2, 0.5)
 
@@ -48,14 +49,9 @@ def test_serve_refuses_in_one_sentence(ledger, words, message, monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_serve_reports_that_it_was_stopped(tmp_path):
-    """As by Ctrl-C in a terminal; a background process may ignore SIGINT, so the handler is restored first."""
-    script = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from clipsilon.cli.main import main; main(sys.argv[1:])"
-    )
     words = ["serve", str(tmp_path / "ledger.db"), "--dimension", "2", "--step-size", "0.2", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", script, *words], **pipes) as process:
+    with subprocess.Popen([*COMMAND, *words], **pipes) as process:
         url = process.stdout.readline().split()[-1]
         cs.local.Client(url).model()  # it serves
         process.send_signal(signal.SIGINT)

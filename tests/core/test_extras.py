@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import clipsilon as cs
+from command_line import run
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
@@ -36,13 +37,44 @@ def test_every_extra_of_an_experiment_exists():
     assert {"torch", "language", "serve"} == {each.extra for each in catalogue() if each.extra} <= EXTRAS
 
 
-@pytest.mark.parametrize("name", ["live"])
-def test_a_service_without_its_extra_names_it(name, monkeypatch):
+@pytest.fixture
+def without_starlette(monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette", None)
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    monkeypatch.delitem(sys.modules, f"clipsilon.{name}.service", raising=False)
-    with pytest.raises(ImportError, match=rf"^clipsilon\.{name}\.service needs .*pip install 'clipsilon\[serve\]'\.$"):
-        importlib.import_module(f"clipsilon.{name}.service")
+    for package, name in (("clipsilon._core", "web"), ("clipsilon.live", "service")):
+        monkeypatch.delitem(sys.modules, f"{package}.{name}", raising=False)
+        monkeypatch.delattr(importlib.import_module(package), name, raising=False)  # `from … import` looks there first
+
+
+@pytest.mark.usefixtures("without_starlette")
+def test_a_service_without_its_extra_names_it():
+    with pytest.raises(ImportError, match=r"^clipsilon\.live\.service needs .*pip install 'clipsilon\[serve\]'\.$"):
+        importlib.import_module("clipsilon.live.service")
+
+
+@pytest.mark.usefixtures("without_starlette")
+def test_a_command_without_its_extra_names_it(tmp_path):
+    about = "--dimension 1 --loss logistic --epsilon 1 --delta 1e-6 --horizon 100"
+    done = run("live", tmp_path / "stream.db", *about.split())
+    message = "Error: live needs starlette and uvicorn: run pip install 'clipsilon[serve]'.\n"
+    assert (done.exit_code, done.output, [*tmp_path.iterdir()]) == (1, message, [])
+
+
+POSTGRES = "postgresql://localhost/people"
+LOGISTIC = cs.losses.Logistic()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: cs.live.Stream(POSTGRES, dimension=1, loss=LOGISTIC, epsilon=1.0, delta=1e-6, horizon=100),
+        lambda: cs.local.Server(POSTGRES, start=[0.0], step=cs.schedules.Constant(1.0)),
+    ],
+)
+def test_a_postgresql_database_without_its_extra_names_it(call, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ValueError, match=r"^PostgreSQL needs psycopg: run pip install 'clipsilon\[postgres\]'\.$"):
+        call()
 
 
 def test_no_other_spelling():

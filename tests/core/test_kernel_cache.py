@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import clipsilon as cs
+from clipsilon._core import kernel_cache
 from clipsilon._core.parts import fingerprint
 from clipsilon.engine.means import mean_gradient
 
@@ -201,3 +202,14 @@ def test_a_damaged_kernel_is_compiled_again(package, tmp_path):
     for kernel in (tmp_path / "cache").rglob("*.kernel"):
         kernel.write_bytes(kernel.read_bytes()[:100])
     assert run() == first
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_is_told_once_why_it_takes_long(terminal, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    kernel_cache._tell.cache_clear()
+    for _ in range(2):
+        kernel_cache._tell()
+    kernel_cache._tell.cache_clear()
+    told = "clipsilon: compiling; each kind of model takes some seconds once.\n"
+    assert capsys.readouterr().err == told * terminal

@@ -62,7 +62,24 @@ def test_a_plot_does_not_replace_a_picture_of_others(tmp_path, command):
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(tmp_path, monkeypatch):
-    monkeypatch.setattr("clipsilon._core.storage.os.access", lambda path, mode: False)  # tests may run as root
+    (tmp_path / "file").touch()
+    for place in ("file/figure.png", "file/new/figure.png"):
+        with pytest.raises(ValueError, match="^plot must be where files can be written, got "):
+            check_replaceable(tmp_path / place, "plot")
+    monkeypatch.setattr("clipsilon._core.storage.tempfile.TemporaryFile", refuse)  # tests may run as root
     with pytest.raises(ValueError, match="^plot must be where files can be written, got "):
         check_replaceable(tmp_path / "new" / "figure.png", "plot")
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_cannot_be_replaced_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "figure.svg"
+    path.write_bytes(b"<dc:title>clipsilon ")
+    check_replaceable(path, "plot")
+    monkeypatch.setattr("clipsilon._core.storage.os.access", lambda path, mode: False)
+    with pytest.raises(ValueError, match="^plot must be where files can be written, got "):
+        check_replaceable(path, "plot")
+
+
+def refuse(**arguments):
+    raise PermissionError

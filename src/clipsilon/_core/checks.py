@@ -42,8 +42,8 @@ def number(name: str, value: object) -> float:
     try:
         result = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        result = np.nan
-    if isinstance(value, str | bytes | bool) or not np.isfinite(result):
+        result = math.nan
+    if isinstance(value, str | bytes | bool) or not math.isfinite(result):
         raise ValueError(f"{name} must be a finite number, got {short_repr(value)}.")
     return result
 
@@ -240,7 +240,7 @@ def full_vector(name: str, value: object, size: int) -> Array:
     result = floats(name, value)
     if result.shape != (size,):
         raise ValueError(f"{name} must be a list of {size} number(s), got shape {result.shape}.")
-    return vector(name, result, size)
+    return _finite(name, result).copy()
 
 
 def vector(name: str, value: object, size: int) -> Array:

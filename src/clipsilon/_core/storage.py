@@ -46,7 +46,17 @@ def _sync_folder(folder: Path) -> None:
 
 
 def require_writable(path: Path, argument: str) -> None:
-    """Raise ValueError, naming the argument, if a file could not be written at `path`; nothing is created."""
-    nearest = path if path.exists() else next(folder for folder in path.absolute().parents if folder.exists())
-    if not os.access(nearest, os.W_OK):
+    """Raise ValueError, naming the argument, if a file could not be written at `path`; nothing is left behind.
+
+    Folders that do not exist are taken to be created. A nameless file is created to find out, because permissions do
+    not tell everything: of a network's drive, or to an administrator.
+    """
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError:
+        is_writable = False
+    else:
+        is_writable = not path.exists() or os.access(path, os.W_OK)
+    if not is_writable:
         raise ValueError(f"{argument} must be where files can be written, got {path}.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
+from clipsilon.cli.errors import stoppable
 from clipsilon.version import __version__
 
 # The command NAME is in the file NAME of this folder, with "_" for "-". The one-line helps stand here, so that listing
@@ -46,6 +48,11 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"clipsilon.cli.{cmd_name.replace('-', '_')}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Import and run a command; on Ctrl-C, even while it is imported, exit with code 130."""
+        with stoppable("Stopped."):
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""

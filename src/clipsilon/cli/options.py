@@ -38,6 +38,16 @@ def _check_page(context: click.Context, option: click.Parameter, path: Path | No
     return path
 
 
+def _check_budget(context: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a budget file that cannot be opened, before any data is read."""
+    if path is not None:
+        from clipsilon.privacy.budget import Budget
+
+        with plain_errors():
+            Budget(path)
+    return path
+
+
 report_option = click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -58,6 +68,7 @@ group_option = click.option(
 budget_option = click.option(
     "--budget",
     type=click.Path(dir_okay=False, path_type=Path),
+    callback=_check_budget,
     help="Budget file that all of it is charged to before it begins; see clipsilon budget.",
 )
 ignore_option = click.option("--ignore", multiple=True, metavar="COLUMN", help="Column to leave out; may be repeated.")

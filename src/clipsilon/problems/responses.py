@@ -44,6 +44,10 @@ Array = NDArray[np.float64]
 _FROM_LOGS = ("Deployment", "EstimatedResponse", "Exploration", "estimate", "explore")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_FROM_LOGS})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _FROM_LOGS:  # these need statements of privacy, which come later in the order of imports
         raise AttributeError(f"module 'clipsilon.problems.responses' has no attribute {name!r}")

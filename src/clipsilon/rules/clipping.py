@@ -46,7 +46,7 @@ class Clip(Part, Protocol):
 
     A clip that only scales its vector also implements `scale`, which is faster. `bound()` states the largest norm that
     leaves the clip; `initial_state()` the numbers that it carries from step to step; the class attribute `counts` how
-    many sums over records it adapts to.
+    many sums over records it adapts to. `check_dimension(dimension)` raises ValueError where θ has no fitting length.
     """
 
 
