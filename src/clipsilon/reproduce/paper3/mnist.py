@@ -120,30 +120,20 @@ def same_certificate(lab: Lab, epsilon: float) -> Result:
     return Result(findings, tables=[table])
 
 
-@experiment(
-    "mnist-epsilon-2",
-    paper=3,
-    where="Table 2, MNIST at certified ε = 2",
-    title="MNIST at certified ε = 2",
-    parameters=SIZE | {"certified ε": "2"},
-    extra="torch",
-)
-def at_epsilon_2(lab: Lab) -> Result:
-    """The models of `mnist-noise`, each algorithm with the least noise that certifies ε = 2."""
-    return same_certificate(lab, 2.0)
+def _register_certified(epsilon: float) -> None:
+    """Register the comparison at a certified ε."""
+    title = f"MNIST at certified ε = {epsilon:g}"
+
+    def make(lab: Lab) -> Result:
+        return same_certificate(lab, epsilon)
+
+    make.__doc__ = f"The models of `mnist-noise`, each algorithm with the least noise that certifies ε = {epsilon:g}."
+    parameters = SIZE | {"certified ε": f"{epsilon:g}"}
+    experiment(f"mnist-epsilon-{epsilon:g}", 3, f"Table 2, {title}", title, parameters, extra="torch")(make)
 
 
-@experiment(
-    "mnist-epsilon-8",
-    paper=3,
-    where="Table 2, MNIST at certified ε = 8",
-    title="MNIST at certified ε = 8",
-    parameters=SIZE | {"certified ε": "8"},
-    extra="torch",
-)
-def at_epsilon_8(lab: Lab) -> Result:
-    """The models of `mnist-noise`, each algorithm with the least noise that certifies ε = 8."""
-    return same_certificate(lab, 8.0)
+for certified in (2.0, 8.0):
+    _register_certified(certified)
 
 
 def _compare(lab: Lab, scale: Scale, noise: Callable[[dict[str, Any]], float]) -> tuple[Table, Accuracies]:
