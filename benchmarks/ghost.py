@@ -16,6 +16,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # before torch: its profiler would report each start and stop
@@ -176,15 +177,17 @@ def make_private(name: str, mode: str, parts: dict[str, Any]) -> tuple[nn.Module
     return made[0], made[1], made[2] if mode == "ghost" else lambda scores, targets, shape: criterion(scores, targets)
 
 
-def make_step(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
+def make_step(
+    privatise: Callable[[dict[str, Any]], tuple[nn.Module, Any, Callable[..., Tensor]]],
+    make: Callable[[], nn.Module],
+    batch: tuple[Tensor, Tensor],
+) -> Callable[[], None]:
     """Return a function that takes one training step.
 
     Parameters
     ----------
-    name : str
-        "Opacus" or a key of `RULES`.
-    mode : str
-        "ghost" or "hooks".
+    privatise : callable
+        Makes model, optimiser and loader private, and returns the private model, optimiser and criterion.
     make : callable
         Creates the model.
     batch : tuple of Tensor
@@ -200,7 +203,7 @@ def make_step(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[
     register_norms(model)
     loader = DataLoader(TensorDataset(*batch), batch_size=len(batch[0]))
     parts = {"module": model, "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3), "data_loader": loader}
-    private, optimizer, criterion = make_private(name, mode, parts)
+    private, optimizer, criterion = privatise(parts)
 
     def step() -> None:
         scores = private(batch[0])
@@ -212,26 +215,11 @@ def make_step(name: str, mode: str, make: Callable[[], nn.Module], batch: tuple[
     return step
 
 
-def peak_memory(name: str, make: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> int:
-    """Return the peak memory, in bytes, of all tensors in two steps with ghost clipping.
-
-    Parameters
-    ----------
-    name : str
-        "Opacus" or a key of `RULES`.
-    make : callable
-        Creates the model.
-    batch : tuple of Tensor
-        Inputs and targets of both steps.
-
-    Returns
-    -------
-    int
-        Includes the model itself.
-    """
+def peak_memory(make: Callable[[], Callable[[], None]]) -> int:
+    """Return the peak memory, in bytes, of all tensors in two steps; `make` creates the model and returns its step."""
     gc.collect()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        step = make_step(name, "ghost", make, batch)
+        step = make()
         step()
         step()
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -258,7 +246,7 @@ def measure_times(rows: list[Row], model: str, mode: str, batch: tuple[Tensor, T
     repeats : int
         Steps per contender.
     """
-    steps = {name: make_step(name, mode, MODELS[model][0], batch) for name in ["Opacus", *RULES]}
+    steps = {name: make_step(partial(make_private, name, mode), MODELS[model][0], batch) for name in ["Opacus", *RULES]}
     found = turns({name: lambda step=step: seconds(step) for name, step in steps.items()}, repeats)
     for name in RULES:
         least = LIMITS.get(name) if mode == "ghost" else None
@@ -278,8 +266,8 @@ def measure_memory(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) ->
     batch : tuple of Tensor
         Inputs and targets of every step.
     """
-    make = MODELS[model][0]
-    peaks = {name: peak_memory(name, make, batch) for name in ["Opacus", *RULES]}
+    made = {name: partial(make_private, name, "ghost") for name in ["Opacus", *RULES]}
+    peaks = {name: peak_memory(partial(make_step, how, MODELS[model][0], batch)) for name, how in made.items()}
     for name in RULES:
         found = peaks["Opacus"] / peaks[name]
         about = f"{name}, {model}, ghost"

@@ -24,7 +24,13 @@ from peers.environment import PeerError, pins
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("clipsilon", "numpy", "numba", "scikit-learn", "torch", "opacus", "dp-accounting", "dask")
-PEERS = {"jax": ("jax",), "jax-privacy": ("jax-privacy",), "diffprivlib": ("diffprivlib",)}
+PEERS = {
+    "jax": ("jax",),
+    "jax-privacy": ("jax-privacy",),
+    "opake": ("opake-dpftrl",),
+    "diffprivlib": ("diffprivlib",),
+    "interpret": ("interpret-core",),
+}
 
 
 class Row(NamedTuple):

@@ -25,9 +25,12 @@ PAGE = HERE.parent / "docs" / "peers.md"
 # Parts in the order of the page, with their names there.
 PARTS = {
     "engine": "Engine",
+    "correlated": "Correlated noise",
     "glm": "Estimators, speed",
     "quality": "Estimators, quality",
+    "mixed_tables": "Tables",
     "ghost": "PyTorch",
+    "adaptive": "Adaptive clip",
     "accounting": "Accounting",
     "audit": "Audits",
     "local": "Local privacy",

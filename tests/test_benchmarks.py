@@ -4,7 +4,10 @@ import importlib
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import clipsilon as cs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -28,7 +31,7 @@ def table(results):
     return importlib.import_module("table")
 
 
-WITH_OPACUS = {"accounting", "ghost"}
+WITH_OPACUS = {"accounting", "adaptive", "correlated", "ghost"}
 
 
 def test_every_part_is_there(table):
@@ -55,6 +58,34 @@ def test_the_loops_that_are_timed_are_the_engine(name):
         engine.must_agree("NumPy", found, case, how)
         with pytest.raises(RuntimeError, match="must end at the engine's model"):
             engine.must_agree("NumPy", found + 1e-5, case, how)
+
+
+def test_the_noise_of_a_matrix_is_that_of_the_package():
+    """The benchmark's formula, for matrices of other libraries, agrees with ours where both apply."""
+    pytest.importorskip("opacus")
+    correlated, ours = importlib.import_module("correlated"), cs.correlation
+    case, buffers = correlated.Participation(60, 3, 20), ours.square_root(60, 3)
+    expected = ours.shift_norm(buffers, *case) * ours.output_norm(buffers, np.ones(60))
+    assert correlated.error(ours.coefficients(buffers, 60), case) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("coefficients", [[1.0, 0.2, 0.3], [1.0, 0.2, -0.1]])
+def test_a_matrix_without_a_formula_for_its_sensitivity_is_refused(coefficients):
+    pytest.importorskip("opacus")
+    correlated = importlib.import_module("correlated")
+    with pytest.raises(ValueError, match="must not be negative nor increase"):
+        correlated.sensitivity(np.array(coefficients), correlated.Participation(3, 1, 3))
+
+
+def test_all_models_of_a_table_learn_from_the_same_rows():
+    """Trees get a column of levels for each block of the encoding; the longest row is attained."""
+    tables, kinds = importlib.import_module("mixed_tables"), cs.tables
+    schema = cs.Schema({"a": kinds.Number(0, 4, gap=4), "b": kinds.Category(["x", "y"]), "c": kinds.YesNo()})
+    rows = cs.SchemaEncoder(schema).fit_transform({"a": ["1", ""], "b": ["y", ""], "c": ["yes", "no"]})
+    found, nominal = tables.with_levels(schema, rows)
+    assert found.tolist() == [[-0.5, 0, 1, 1], [1, 1, 3, -1]]
+    assert nominal.tolist() == [False, True, True, True]
+    assert tables.longest_row(schema) == pytest.approx(np.linalg.norm(rows, axis=1).max())
 
 
 def test_only_what_is_between_the_marks_is_replaced(table):
