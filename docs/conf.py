@@ -60,8 +60,9 @@ nitpick_ignore_regex = [(r"py:.*", r"(?!clipsilon\.).*"), (r"ref\.|std:.*", r".*
 nitpick_ignore = [
     ("py:class", f"clipsilon.{internal}")
     for internal in (
-        *("engine.progress.Progress", "_core.parts.Class", "privacy.accounting.profiles.Profile"),
-        *("tables.kinds.ColumnKind", "torch.optimizer.PrivateOptimizer"),
+        *("engine.crowd.Conduct", "engine.progress.Progress", "_core.parts.Class"),
+        *("local.server.Accepted", "local.server.Submission", "local.simulation.Budgets"),
+        *("privacy.accounting.profiles.Profile", "tables.kinds.ColumnKind", "torch.optimizer.PrivateOptimizer"),
     )
 ]
 
