@@ -40,6 +40,7 @@ INNER_ORDER = {
         *(
             "checks",
             "grouping",
+            "options",
             "parts",
             "kernel_cache",
             "apart",

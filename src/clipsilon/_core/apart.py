@@ -15,6 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from clipsilon._core.kernel_cache import kernel, symbol_of
+from clipsilon._core.options import INLINE
 
 
 def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Callable[..., Any]:
@@ -44,7 +45,7 @@ def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Ca
     def apart(argument: Any) -> Any:
         return function(argument)
 
-    @overload(apart, strict=False, jit_options={"forceinline": True})
+    @overload(apart, strict=False, jit_options=INLINE)
     def _(argument: Any) -> Any:
         return lambda argument: call(argument)
 

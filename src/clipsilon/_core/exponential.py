@@ -12,6 +12,7 @@ from math import factorial
 import numpy as np
 from numba.extending import overload
 
+from clipsilon._core.options import INLINE
 from clipsilon._core.products import bits_of, from_bits, fused
 
 _SHIFT = 1.5 * 2.0**52  # added to a small number, it leaves the nearest whole one in the last bits
@@ -28,7 +29,7 @@ def exp(x: float) -> float:
     return float(np.exp(x))
 
 
-@overload(exp, jit_options={"forceinline": True})
+@overload(exp, jit_options=INLINE)
 def _exp_of(x):  # type: ignore[no-untyped-def]
     return _exp_by_series
 

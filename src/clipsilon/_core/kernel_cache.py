@@ -30,6 +30,7 @@ from numba import types
 from numba.core import caching
 from numba.core.compiler import CompileResult
 
+from clipsilon._core.options import KERNEL
 from clipsilon._core.parts import is_ours
 from clipsilon._core.sources import kernel_digest
 from clipsilon._core.storage import cache_folder, write_atomically
@@ -38,15 +39,10 @@ _KEEP_DAYS = 30
 _KERNELS: dict[str, Any] = {}  # by their names
 _SYMBOLS: dict[str, tuple[str, Any]] = {}  # the kernel and the type of its argument that a symbol stands for
 
-# No fast-math flags: with them, the last bits of what a record adds to a step could depend on its place in the batch.
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-
-INNER: dict[str, Any] = {"error_model": "numpy", "forceinline": True}
-
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function with Numba and cache the result on disk (a decorator)."""
-    dispatcher: Any = numba.njit(**OPTIONS)(function)
+    dispatcher: Any = numba.njit(**KERNEL)(function)
     name = _name(function)
     dispatcher._cache = _KernelCache(name)
     _KERNELS[name] = dispatcher

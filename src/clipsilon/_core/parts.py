@@ -31,6 +31,7 @@ from numba import types
 from numba.extending import overload
 
 from clipsilon._core.checks import frozen, short_repr
+from clipsilon._core.options import INLINE
 
 __all__ = ["Part", "checked", "fallback", "implements", "operation", "traits"]
 
@@ -77,7 +78,7 @@ def operation(declared: Callable[..., Any]) -> Callable[..., Any]:
             return implementation(call, part.instance_class)
         return None
 
-    overload(call, strict=False, jit_options={"forceinline": True})(compiled)
+    overload(call, strict=False, jit_options=INLINE)(compiled)
     return call
 
 

@@ -17,9 +17,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 
+from clipsilon._core.options import INLINE
+
 Array = NDArray[np.float64]
 
-_INLINE = {"forceinline": True}
 _LANES = 4
 _WORD, _DOUBLE = ir.IntType(64), ir.DoubleType()
 _VECTOR = ir.VectorType(_DOUBLE, _LANES)
@@ -38,7 +39,7 @@ def _fma(typing: Any, a: Any, b: Any, c: Any) -> Any:
     return types.float64(types.float64, types.float64, types.float64), generate
 
 
-@overload(fused, jit_options=_INLINE)
+@overload(fused, jit_options=INLINE)
 def _fused_of(a, b, c):
     return lambda a, b, c: _fma(np.float64(a), np.float64(b), c)
 
@@ -84,7 +85,7 @@ def dot(x: NDArray[Any], y: NDArray[Any]) -> float:
     return float(np.dot(x.astype(np.float64), y[: x.size].astype(np.float64)))
 
 
-@overload(dot, jit_options=_INLINE)
+@overload(dot, jit_options=INLINE)
 def _dot_of(x, y):
     if not (_is_contiguous(x) and _is_contiguous(y)):
         return _dot_strided
@@ -106,7 +107,7 @@ def dot_from(x: NDArray[Any], first: int, y: NDArray[Any], second: int, size: in
     return dot(x.ravel()[first : first + size], y.ravel()[second : second + size])
 
 
-@overload(dot_from, jit_options=_INLINE)
+@overload(dot_from, jit_options=INLINE)
 def _dot_from_of(x, first, y, second, size):
     return lambda x, first, y, second, size: _dot_from(x, first, y, second, size)
 
@@ -116,7 +117,7 @@ def measure_row(table: NDArray[Any], i: int, theta: Array) -> tuple[float, float
     return dot(table[i], theta), dot(table[i], table[i])
 
 
-@overload(measure_row, jit_options=_INLINE)
+@overload(measure_row, jit_options=INLINE)
 def _measure_row_of(table, i, theta):
     return lambda table, i, theta: _measure(table, (i,), theta)
 
@@ -127,7 +128,7 @@ def measure_eight(table: NDArray[Any], rows: tuple[int, ...], theta: Array) -> t
     return tuple([dot(x, theta) for x in picked] + [dot(x, x) for x in picked])
 
 
-@overload(measure_eight, jit_options=_INLINE)
+@overload(measure_eight, jit_options=INLINE)
 def _measure_eight_of(table, rows, theta):
     return lambda table, rows, theta: _measure(table, rows, theta)
 

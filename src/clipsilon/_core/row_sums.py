@@ -14,14 +14,13 @@ from numba import types
 from numba.extending import overload, register_jitable
 from numpy.typing import NDArray
 
+from clipsilon._core.options import INLINE
 from clipsilon._core.products import dot_from, fused
 from clipsilon._core.rows import Rows
 from clipsilon._core.vectors import norm
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-_INLINE = {"forceinline": True}
 
 
 def begin_sum(features: Rows, values: Array) -> int:
@@ -52,7 +51,7 @@ def add_to_sum(
     """
 
 
-@register_jitable(**_INLINE)  # type: ignore[untyped-decorator]
+@register_jitable(**INLINE)  # type: ignore[untyped-decorator]
 def add_two_to_sum(features: NDArray[Any], i: int, rates: tuple[float, float], values: Array) -> None:
     """Add rates[0]·x_i and then rates[1]·x_{i+1} of a dense table to a sum, to the same bits as one by one.
 
@@ -128,7 +127,7 @@ def add_sum(
     """
 
 
-@overload(begin_sum, jit_options=_INLINE)
+@overload(begin_sum, jit_options=INLINE)
 def _begin(features, values):
     def dense(features, values):
         for j in range(values.size):
@@ -138,7 +137,7 @@ def _begin(features, values):
     return dense if isinstance(features, types.Array) else lambda features, values: 0
 
 
-@overload(add_to_sum, jit_options=_INLINE)
+@overload(add_to_sum, jit_options=INLINE)
 def _add_to(features, i, rate, first, values, entries, places, size):
     def dense(features, i, rate, first, values, entries, places, size):
         for j in range(features.shape[1]):
@@ -159,7 +158,7 @@ def _add_to(features, i, rate, first, values, entries, places, size):
     return dense if isinstance(features, types.Array) else stored
 
 
-@overload(norm_of_sum, jit_options=_INLINE)
+@overload(norm_of_sum, jit_options=INLINE)
 def _norm_of(features, values, size):
     def stored(features, values, size):
         square = dot_from(values, 0, values, 0, size)
@@ -168,7 +167,7 @@ def _norm_of(features, values, size):
     return (lambda features, values, size: norm(values)) if isinstance(features, types.Array) else stored
 
 
-@overload(margin_of_sum, jit_options=_INLINE)
+@overload(margin_of_sum, jit_options=INLINE)
 def _margin_of(features, values, entries, size, theta):
     def dense(features, values, entries, size, theta):
         return dot_from(values, 0, theta, 0, size)
@@ -182,7 +181,7 @@ def _margin_of(features, values, entries, size, theta):
     return dense if isinstance(features, types.Array) else stored
 
 
-@overload(add_sum, jit_options=_INLINE)
+@overload(add_sum, jit_options=INLINE)
 def _add(features, values, entries, size, factor, rounding, total):
     def dense(features, values, entries, size, factor, rounding, total):
         for j in range(total.size if factor != 0.0 else 0):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clipsilon._core.checks import compressed, frozen
+from clipsilon._core.options import INLINE
 from clipsilon._core.products import bits_of, dot_from, from_bits, fused, measure_eight, measure_row, sum_of_words
 from clipsilon._core.vectors import norm
 
@@ -132,9 +133,6 @@ def at_a_time(columns: int) -> int:
     return max(8, min(ROWS_AT_A_TIME, 2048 // columns // 8 * 8))
 
 
-_INLINE = {"forceinline": True}
-
-
 @overload(width)
 def _width(features):
     if isinstance(features, types.Array):
@@ -142,7 +140,7 @@ def _width(features):
     return lambda features: features.width
 
 
-@overload(row, jit_options=_INLINE)
+@overload(row, jit_options=INLINE)
 def _row(features, i, workspace):
     if isinstance(features, types.Array):
         return lambda features, i, workspace: features[i]
@@ -157,7 +155,7 @@ def _row(features, i, workspace):
     return expanded
 
 
-@overload(margin, jit_options=_INLINE)
+@overload(margin, jit_options=INLINE)
 def _margin(features, i, theta, first):
     def of_all(features, i, theta, first):
         columns = features.shape[1]
@@ -172,7 +170,7 @@ def _margin(features, i, theta, first):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@overload(square, jit_options=_INLINE)
+@overload(square, jit_options=INLINE)
 def _square(features, i):
     def of_all(features, i):
         columns = features.shape[1]
@@ -187,7 +185,7 @@ def _square(features, i):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@overload(add_row, jit_options=_INLINE)
+@overload(add_row, jit_options=INLINE)
 def _add_row(features, i, rate, rounding, total, first):
     def of_all(features, i, rate, rounding, total, first):
         for j in range(features.shape[1]):
@@ -200,7 +198,7 @@ def _add_row(features, i, rate, rounding, total, first):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@overload(row_norm, jit_options=_INLINE)
+@overload(row_norm, jit_options=INLINE)
 def _row_norm(features, i, square):
     def of_row(features, i, square):
         return np.sqrt(square) if 1e-280 < square < 1e280 else norm(features[i])
@@ -213,14 +211,14 @@ def _row_norm(features, i, square):
     return of_row if isinstance(features, types.Array) else of_entries
 
 
-@overload(weight_of, jit_options=_INLINE)
+@overload(weight_of, jit_options=INLINE)
 def _weight_of(weights, i):
     if isinstance(weights, types.Array):
         return lambda weights, i: weights[i]
     return lambda weights, i: 1.0
 
 
-@overload(weigh, jit_options=_INLINE)
+@overload(weigh, jit_options=INLINE)
 def _weigh(weights, i, vector):
     def each(weights, i, vector):
         for j in range(vector.size):
@@ -232,7 +230,7 @@ def _weigh(weights, i, vector):
 # Dense rows are read eight at a time: eight streams from memory are nearly twice as fast as one.
 
 
-@register_jitable(**_INLINE)
+@register_jitable(**INLINE)
 def _eight(values, first):
     return (
         values[first], values[first + 1], values[first + 2], values[first + 3],
@@ -240,7 +238,7 @@ def _eight(values, first):
     )  # fmt: skip
 
 
-@register_jitable(**_INLINE)
+@register_jitable(**INLINE)
 def _entries(features, rows, j):
     a, b, c, d, e, f, g, h = rows
     return (
@@ -249,13 +247,13 @@ def _entries(features, rows, j):
     )  # fmt: skip
 
 
-@register_jitable(**_INLINE)
+@register_jitable(**INLINE)
 def _plain_sum(rates, x):
     first = fused(rates[0], x[0], rates[1] * x[1]) + fused(rates[2], x[2], rates[3] * x[3])
     return first + (fused(rates[4], x[4], rates[5] * x[5]) + fused(rates[6], x[6], rates[7] * x[7]))
 
 
-@register_jitable(**_INLINE)
+@register_jitable(**INLINE)
 def _whole_sum(rates, x, r):
     """Return the sum of eight products, each rounded to a whole number.
 
@@ -271,7 +269,7 @@ def _whole_sum(rates, x, r):
     return from_bits(sum_of_words(words, bits_of(r))) - r
 
 
-@overload(measure, jit_options=_INLINE)
+@overload(measure, jit_options=INLINE)
 def _measure(features, drawn, first, last, theta, scratch):
     def of_all(features, drawn, first, last, theta, scratch):
         eights = (last - first) // 8 * 8
@@ -290,7 +288,7 @@ def _measure(features, drawn, first, last, theta, scratch):
     return of_all if isinstance(features, types.Array) else of_entries
 
 
-@overload(add_rows, jit_options=_INLINE)
+@overload(add_rows, jit_options=INLINE)
 def _add_rows(features, drawn, span, scratch, which, rounding, total):
     def of_all(features, drawn, span, scratch, which, rounding, total):
         first, last = span

@@ -10,6 +10,7 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import frozen
+from clipsilon._core.options import INLINE
 from clipsilon._core.parts import all_ours, read_only
 from clipsilon._core.rows import stored
 from clipsilon.problems.losses.base import Loss
@@ -198,13 +199,13 @@ def first_row(starts: Indices | None, i: int) -> int:
     return i if starts is None else int(starts[i])
 
 
-@overload(count_records, jit_options={"forceinline": True})
+@overload(count_records, jit_options=INLINE)
 def _count_of(labels, starts):  # type: ignore[no-untyped-def]
     if isinstance(starts, types.Array):
         return lambda labels, starts: starts.size - 1
     return lambda labels, starts: labels.size
 
 
-@overload(first_row, jit_options={"forceinline": True})
+@overload(first_row, jit_options=INLINE)
 def _first_of(starts, i):  # type: ignore[no-untyped-def]
     return (lambda starts, i: starts[i]) if isinstance(starts, types.Array) else (lambda starts, i: i)

@@ -27,7 +27,8 @@ from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import kernel
+from clipsilon._core.options import INLINE, INNER
 from clipsilon._core.parts import all_ours_compiled, implementation, implemented
 from clipsilon._core.products import fused
 from clipsilon._core.row_sums import add_sum, add_to_sum, add_two_to_sum, begin_sum, margin_of_sum, norm_of_sum
@@ -757,7 +758,7 @@ def _tally_gradient(clip, gradient, counts):
     """Count a record by its gradient; the norm is computed only for clips that count."""
 
 
-@overload(_tally_gradient, jit_options={"forceinline": True})
+@overload(_tally_gradient, jit_options=INLINE)
 def _tally(clip, gradient, counts):
     if clip.instance_class in implemented(tally):
         return lambda clip, gradient, counts: tally(clip, norm(gradient), counts)
@@ -768,7 +769,7 @@ def _penalty_of(loss):
     """Return l2, or 0 for losses without a penalty."""
 
 
-@overload(_penalty_of, jit_options={"forceinline": True})
+@overload(_penalty_of, jit_options=INLINE)
 def _l2_of(loss):
     return (lambda loss: loss.l2) if _has_penalty(loss) else (lambda loss: 0.0)
 
@@ -788,7 +789,7 @@ def _gradient_norm(loss, rate, own, inner, size, theta_norm, d):
     """Return ‖rate·x + own·l2·θ‖ for ⟨x, θ⟩ = inner and ‖x‖ = size; rounded up, as far as rounding matters."""
 
 
-@overload(_gradient_norm, jit_options={"forceinline": True})
+@overload(_gradient_norm, jit_options=INLINE)
 def _norm_of(loss, rate, own, inner, size, theta_norm, d):
     def plain(loss, rate, own, inner, size, theta_norm, d):
         return abs(rate) * size

@@ -14,7 +14,8 @@ from numba.extending import register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import kernel
+from clipsilon._core.options import INNER
 from clipsilon._core.rows import row
 from clipsilon.engine.arrays import ProblemArrays, Sums
 from clipsilon.engine.batch import workspace

@@ -13,7 +13,8 @@ from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import kernel
+from clipsilon._core.options import INNER
 from clipsilon._core.parts import all_ours_compiled, implemented
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums, count_records, first_row
 from clipsilon.engine.batch import add_penalties, workspace

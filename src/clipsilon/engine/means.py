@@ -19,7 +19,8 @@ from numpy.random import SFC64, Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import frozen
-from clipsilon._core.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import kernel
+from clipsilon._core.options import INNER
 from clipsilon._core.rows import row, weigh, weight_of, width
 from clipsilon._core.vectors import norm
 from clipsilon.engine.arrays import ProblemArrays, count_records, problem_arrays, visible_models

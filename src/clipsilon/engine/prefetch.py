@@ -18,6 +18,7 @@ from numba.extending import intrinsic, overload, register_jitable
 from numpy.typing import NDArray
 
 from clipsilon._core.kernel_cache import kernel
+from clipsilon._core.options import INLINE
 from clipsilon._core.rows import Rows
 
 AHEAD = 8  # steps; from 4 to 16 it makes no difference
@@ -85,7 +86,7 @@ def fetch_start(features: Rows, record: int) -> None:
     """Prefetch the start of a dense row (for compiled code); the processor itself prefetches what follows."""
 
 
-@overload(fetch_start, jit_options={"forceinline": True})
+@overload(fetch_start, jit_options=INLINE)
 def _fetch_start(features, record):
     def dense(features, record):
         for column in range(0, min(features.shape[1], _START), _LINE):

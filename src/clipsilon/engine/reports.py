@@ -14,7 +14,7 @@ from numba.extending import overload, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.kernel_cache import INNER
+from clipsilon._core.options import INNER
 from clipsilon._core.parts import implemented
 from clipsilon._core.rows import row
 from clipsilon.engine.arrays import Models, RecordParts, Records, Span, Sums

@@ -19,7 +19,8 @@ from numba.extending import intrinsic, register_jitable
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from clipsilon._core.kernel_cache import INNER, kernel
+from clipsilon._core.kernel_cache import kernel
+from clipsilon._core.options import INNER
 from clipsilon.engine.arrays import Models, ProblemArrays, RecordParts, Span, Sums
 from clipsilon.engine.batch import add_batch, workspace
 from clipsilon.engine.grid import Scaling, step_grid

@@ -12,7 +12,7 @@ import numpy as np
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from clipsilon._core.kernel_cache import INNER
+from clipsilon._core.options import INNER
 from clipsilon._core.vectors import norm
 from clipsilon.engine.grid import Grid
 from clipsilon.problems.problem import Problem

@@ -1,0 +1,15 @@
+"""Options with which Numba compiles, in one place so that all compiled code follows the same rules.
+
+No fast-math flags: with them, the last bits of what a record adds to a step could depend on its place in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# What is called from Python.
+KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+# What only compiled code calls. Nothing calls it through a C callback, and its wrapper would be a tenth of compiling.
+INLINE: dict[str, Any] = {"forceinline": True, "no_cfunc_wrapper": True}
+INNER: dict[str, Any] = {"error_model": "numpy", **INLINE}
