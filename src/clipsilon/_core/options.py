@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 # What is called from Python.
-KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+KERNEL: Any = {"nogil": True, "error_model": "numpy"}
 
 # What only compiled code calls. Nothing calls it through a C callback, and its wrapper would be a tenth of compiling.
-INLINE: dict[str, Any] = {"forceinline": True, "no_cfunc_wrapper": True}
-INNER: dict[str, Any] = {"error_model": "numpy", **INLINE}
+INLINE: Any = {"forceinline": True, "no_cfunc_wrapper": True}
+INNER: Any = {"error_model": "numpy", **INLINE}
