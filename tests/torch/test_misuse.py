@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import re
+from contextlib import suppress
 
 import pytest
 import torch
@@ -627,3 +628,38 @@ def test_gradients_of_two_calls_in_one_step_are_refused(mode):
     with pytest.raises(RuntimeError, match="must follow every backward pass|no gradient per record"):
         accumulate()
     assert training.engine.steps == 0
+
+
+def test_gradients_dropped_by_the_model_are_dropped():
+    """`zero_grad` of the model, as of the optimiser, lets another batch follow."""
+    training, other = (Training(algorithm="dpsgd") for _ in range(2))
+    first, second = (records()[k : k + 5] for k in (0, 5))
+    training.loss(first).backward()
+    training.private.zero_grad()
+    training.loss(second).backward()
+    training.optimizer.step()
+    other.step(second)
+    assert torch.equal(training.update(), other.update())
+
+
+@pytest.mark.parametrize("part", ["optimizer", "private"])
+def test_what_ghost_clipping_has_added_to_the_sums_cannot_be_dropped(part):
+    training = Training("ghost", algorithm="dpsgd")
+    training.loss(records()[:5]).backward()
+    with pytest.raises(RuntimeError, match=r"optimizer.step\(\) must come before optimizer.zero_grad\(\)"):
+        getattr(training, part).zero_grad()
+
+
+@pytest.mark.parametrize("part", ["optimizer", "private"])
+@pytest.mark.parametrize("mode", MODES)
+def test_dropping_a_gradient_that_is_not_finite_certifies_nothing(mode, part):
+    """That the batch is left out reveals the record."""
+    training = Training(mode, algorithm="dpsgd", noise_multiplier=1.0, noise_generator=None, generator=None)
+    training.step(next(iter(training.loader)))
+    assert training.engine.statement().certified < math.inf
+    x, y = (column.clone() for column in records()[:5])
+    x[3] = math.inf
+    with suppress(RuntimeError):
+        training.loss((x, y)).backward()
+    getattr(training, part).zero_grad()
+    assert training.engine.statement().certified == math.inf

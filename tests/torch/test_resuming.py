@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+import clipsilon as cs
+from clipsilon.engine.checkpoint import CheckpointError
+from clipsilon.torch import lineage
 from clipsilon.torch.generators import RandomStream
 from private_training import Training, flat, records
 
@@ -154,6 +157,94 @@ def test_batches_of_another_loader_are_not_forgotten(tmp_path):
     training.engine.load_checkpoint(**parts_of(training, tmp_path))
     with pytest.warns(UserWarning, match="did not draw"):
         assert training.engine.statement().certified == math.inf
+
+
+@pytest.mark.parametrize("seeded", ["noise_generator", "generator"])
+def test_a_seed_is_not_forgotten_by_states_of_pytorch(seeded):
+    """Neither the model's nor the optimiser's ordinary state hides that steps before were seeded."""
+    data = records()
+    first = Training(data=data, **{**DPSGD, seeded: torch.Generator().manual_seed(0)})
+    steps_of(first, 3)
+    for part in ("private", "optimizer"):
+        second = Training(data=data, **DPSGD)
+        getattr(second, part).load_state_dict(getattr(first, part).state_dict())
+        steps_of(second, 2)
+        assert second.engine.statement().certified == math.inf
+
+
+# An older checkpoint after newer weights
+
+
+def newer_weights_then_an_older_checkpoint(first, second, folder):
+    """Let a second engine load the weights of a first one after six steps, and then its checkpoint after two."""
+    steps_of(first, 2)
+    first.engine.save_checkpoint(**parts_of(first, folder))
+    steps_of(first, 4)
+    second.private.load_state_dict(first.private.state_dict())
+    second.engine.load_checkpoint(**parts_of(second, folder))
+
+
+def test_newer_weights_do_not_hide_that_a_checkpoint_was_seeded(tmp_path):
+    data = records()
+    first, second = Training(data=data, algorithm="dpsgd", noise_multiplier=1.0), Training(data=data, **DPSGD)
+    newer_weights_then_an_older_checkpoint(first, second, tmp_path)
+    steps_of(second, 2)
+    assert second.engine.statement().certified == math.inf
+
+
+def test_newer_weights_do_not_lift_the_limit_of_a_charge(tmp_path):
+    data, budget = records(), cs.Budget(tmp_path / "budget", 50.0, 1e-3, "replace-one")
+    first = Training(data=data, budget=budget, epochs=1, delta=1e-5, **DPSGD)
+    second = Training(data=data, **DPSGD)
+    newer_weights_then_an_older_checkpoint(first, second, tmp_path)
+    while second.engine.steps < 8:
+        steps_of(second, 1)
+    with pytest.raises(RuntimeError, match="The 8 steps that noise was planned for, or a budget file charged with"):
+        steps_of(second, 1)
+
+
+def test_newer_weights_of_a_training_whose_noise_is_drawn_again_certify_nothing(tmp_path):
+    """The process of the first training is gone, so that only its state tells of its later steps."""
+    data = records()
+    first, second = (Training(data=data, **DPSGD) for _ in range(2))
+    before = len(lineage._branches)
+    newer_weights_then_an_older_checkpoint(first, second, tmp_path)
+    first.engine._training.lineage.branch.run = "of another process"
+    del lineage._branches[before:]
+    steps_of(second, 2)
+    assert second.engine.statement().certified == math.inf
+
+
+def test_an_engine_that_loads_its_own_latest_checkpoint_stays_forked(tmp_path):
+    """Two engines took steps with the same noise, and one of them has since resumed from where it was."""
+    data = records()
+    first, second = (Training(data=data, **DPSGD) for _ in range(2))
+    steps_of(first, 2)
+    first.engine.save_checkpoint(**parts_of(first, tmp_path))
+    updates, _ = steps_of(first, 2)
+    latest = {**parts_of(first, tmp_path), "path": tmp_path / "latest"}
+    first.engine.save_checkpoint(**latest)
+    first.engine.load_checkpoint(**latest)
+    assert first.engine.statement().certified < math.inf
+    second.engine.load_checkpoint(**parts_of(second, tmp_path))
+    same, _ = steps_of(second, 2)
+    assert all(map(torch.equal, updates, same))
+    for training in (first, second):
+        assert training.engine.statement().certified == math.inf
+
+
+def test_an_engine_whose_charge_is_used_up_refuses_other_trainings(tmp_path):
+    data, budget = records(), cs.Budget(tmp_path / "budget", 50.0, 1e-3, "replace-one")
+    training = Training(data=data, budget=budget, epochs=1, delta=1e-5, **DPSGD)
+    other = Training(data=data, **DPSGD)
+    other.engine.save_checkpoint(**parts_of(other, tmp_path))
+    for _ in range(8):
+        steps_of(training, 1)
+    before = training.theta()
+    with pytest.raises(CheckpointError, match="is of another training, whose steps the charge of this engine does not"):
+        training.engine.load_checkpoint(**parts_of(training, tmp_path))
+    assert training.engine.steps == 8
+    assert torch.equal(training.theta(), before)
 
 
 # The error of DiceSGD

@@ -17,10 +17,11 @@ from torch.utils.data import DataLoader
 from clipsilon._core import checks
 from clipsilon._core.grouping import Grouping
 from clipsilon._core.other_names import explain_other_names, refuse_other_names
+from clipsilon.engine.checkpoint import CheckpointError
 from clipsilon.privacy.budget import Budget, charge_to
 from clipsilon.privacy.calibration import calibrate
 from clipsilon.privacy.certificate import require_public_size
-from clipsilon.privacy.statement import Statement, about_people, about_seed, account, fail_closed
+from clipsilon.privacy.statement import SEEDED, Statement, about_people, about_seed, account, fail_closed
 from clipsilon.privacy.warning import PrivacyWarning, warn_about_delta
 from clipsilon.rules.clipping import Adaptive
 from clipsilon.rules.feedback import remembers
@@ -204,6 +205,10 @@ class _Training:
         model, loss = not self.guard.has_checked_model, not self.guard.has_checked_loss
         moved = self.has_people and not self.guard.has_checked_inputs
         return [*[_MODEL_UNSEEN] * model, *[_LOSS_UNSEEN] * loss, *[_INPUTS_UNSEEN] * moved]
+
+    def faults_ahead(self) -> list[str]:
+        """Return what else holds of the steps wherever they are counted: seeds, and checks that were not possible."""
+        return [*[SEEDED] * self.is_seeded, *[_GUESSABLE] * self.is_guessable, *self.unchecked()]
 
     def untested(self) -> list[str]:
         """Return what was not tested, and is assumed."""
@@ -623,7 +628,8 @@ class PrivacyEngine:
         Raises
         ------
         CheckpointError
-            If the file is not a checkpoint, or is one of another training.
+            If the file is not a checkpoint, or is one of another training: of other settings, or, if the steps of
+            this engine were charged to a budget file, of an engine that it was not resumed from.
         """
         self._used()
         return self._resume(str(path), checkpoint.load(path), module, optimizer)
@@ -636,9 +642,14 @@ class PrivacyEngine:
         checkpoint.check(source, content, training.identity)
         checkpoint.check_shapes(source, content["module"], module)
         checkpoint.check_memory(source, content.get("noise_memory", {}), optimizer.trained)
+        lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
+        if training.lineage.budget is not None and training.state.steps and lineage["run"] != training.lineage.run:
+            raise CheckpointError(
+                f"{source} is of another training, whose steps the charge of this engine does not cover; load it by a "
+                "new engine."
+            )
         optimizer.load_state_dict(content["optimizer"])
         module.load_state_dict(content["module"])
-        lineage = content.get("lineage", {"run": training.lineage.run, "earlier": {}})
         if training.lineage.has_left(lineage["run"], content["steps"]) and not training.is_replayed:
             optimizer.noise.stream.renew()
             training.batches.begin_anew()
@@ -697,7 +708,7 @@ def _begin_lineage(training: _Training, inner: nn.Module, optimizer: PrivateOpti
         planned.limit(training.state, training.lineage)
     settings = training.identity
     training.lineage.settings = repr(sorted(settings.items()))
-    training.lineage.unchecked = training.unchecked
+    training.lineage.faults_ahead = training.faults_ahead
     training.lineage.add(take_spent(optimizer.param_groups))
     follow_states(inner, training.lineage)
     register(training.dataset, training.lineage)
@@ -709,5 +720,6 @@ def close_statement(stated: Statement, faults: list[str]) -> Statement:
     """Return the statement of a training of which nothing can be certified; each fault is a reason."""
     if FOREIGN in faults:
         warnings.warn(FOREIGN, PrivacyWarning, stacklevel=3)
-    closed = fail_closed(stated, faults[0])
-    return replace(closed, claimed=None, claim_holds=None, reasons=tuple(faults), notes=tuple(faults))
+    for fault in reversed(faults):
+        stated = fail_closed(stated, fault)
+    return replace(stated, claimed=None, claim_holds=None, reasons=tuple(faults), notes=tuple(faults))

@@ -205,6 +205,10 @@ class Guard:
         self._optimizer.call = self._calls
         self._optimizer.rows_per_person, self._optimizer.has_records = self._rows_of_call, self._has_records
 
+    def drop_gradients(self) -> None:
+        """Drop the gradients of all records."""
+        self._optimizer.zero_grad()
+
     def see_output(self, output: Tensor) -> None:
         """Note that a layer computes with too few bits."""
         if output.is_floating_point() and output.dtype.itemsize < 4:

@@ -42,6 +42,11 @@ class _Branch:
         state.steps = self.state.steps
         return _Branch(self.run, state, self.resumed_at)
 
+    def is_forked_from(self, other: _Branch) -> bool:
+        """Return whether both are the same training, of which each went on from the same checkpoint."""
+        start = max(self.resumed_at, other.resumed_at)
+        return other is not self and other.run == self.run and min(self.state.steps, other.state.steps) > start
+
 
 class Lineage:
     """The trainings that a model went through.
@@ -57,10 +62,12 @@ class Lineage:
     ----------
     branch : _Branch
         Its name, and the steps after which it was resumed from a checkpoint.
+    left : list of _Branch
+        What this engine was before it loaded a checkpoint: the branches that it has taken steps on and left.
     earlier : dict
         What the trainings before it have spent, by name.
-    unchecked : callable
-        Returns sentences about checks that were not possible.
+    faults_ahead : callable
+        Returns why nothing can be certified of these steps wherever they are counted, such as a seed.
     budget : Path or None
         The budget file that its planned steps were charged to.
     """
@@ -68,8 +75,9 @@ class Lineage:
     def __init__(self, settings: str, state: BatchState):
         self.settings, self.state = settings, state
         self.branch = _Branch(secrets.token_hex(8), state)
+        self.left: list[_Branch] = []
         self.earlier: Runs = {}
-        self.unchecked: Callable[[], list[str]] = list
+        self.faults_ahead: Callable[[], list[str]] = list
         self.budget: Path | None = None
         _branches.append(self.branch)
 
@@ -86,7 +94,7 @@ class Lineage:
             "settings": self.settings,
             "steps": self.state.steps,
             "passes": self.state.passes,
-            "faults": [*self.state.faults, *self.unchecked(), *[FOREIGN] * self.state.is_foreign],
+            "faults": [*self.state.faults, *self.faults_ahead(), *[FOREIGN] * self.state.is_foreign],
         }
         return {**self.earlier, self.run: own}
 
@@ -109,10 +117,14 @@ class Lineage:
             What the trainings before it have spent.
         """
         own = self.runs()
-        if run == self.run and self.branch.resumed_at < self.state.steps < steps:
+        has_gone_on = self.branch.resumed_at < self.state.steps
+        if run == self.run and has_gone_on and self.state.steps < steps:
             self.state.add_fault(_FORKED)  # another engine has gone on as well, and further
-        if run != self.run and self.branch.resumed_at < self.state.steps:
-            _branches.append(self.branch.copy())
+        if run != self.run and self._steps_elsewhere(run) > steps:
+            self.state.add_fault(_FORKED)  # a state of later steps was loaded before, whose noise is drawn again
+        if has_gone_on:
+            self.left.append(self.branch.copy())
+            _branches.append(self.left[-1])
         self.branch.run, self.branch.resumed_at, self.earlier = run, steps, dict(earlier)
         self.add(own)
 
@@ -127,20 +139,19 @@ class Lineage:
         return self.state.passes + sum(int(spent["passes"]) for spent in self.earlier.values())
 
     def has_left(self, run: str, steps: int) -> bool:
-        """Return whether steps that followed a checkpoint, which was made after `steps`, are counted here."""
-        counted = self.state.steps if run == self.run else self.earlier.get(run, {"steps": 0})["steps"]
-        return bool(counted > steps)
+        """Return whether this engine has itself gone on from a checkpoint that was made after `steps`."""
+        branches = [self.branch, *self.left]
+        return any(branch.run == run and branch.state.steps > steps for branch in branches)
+
+    def _steps_elsewhere(self, run: str) -> int:
+        """Return the steps of another training that loaded states have told of."""
+        return int(self.earlier.get(run, {"steps": 0})["steps"])
 
     def faults(self) -> list[str]:
         """Return why the steps before this training cannot be accounted for with its own."""
         found = [fault for spent in self.earlier.values() for fault in spent["faults"]]
-        found += [_FORKED] * any(self._is_forked_from(other) for other in _branches)
+        found += [_FORKED] * any(own.is_forked_from(other) for own in (self.branch, *self.left) for other in _branches)
         return found + [_OTHER_SETTINGS for spent in self.earlier.values() if spent["settings"] != self.settings][:1]
-
-    def _is_forked_from(self, other: _Branch) -> bool:
-        """Return whether both are the same training, of which each went on from the same checkpoint."""
-        start = max(self.branch.resumed_at, other.resumed_at)
-        return other is not self.branch and other.run == self.run and min(self.state.steps, other.state.steps) > start
 
 
 FOREIGN = "Nothing can be certified: steps were made of batches that the loader of make_private did not draw."

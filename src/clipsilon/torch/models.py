@@ -165,6 +165,12 @@ class _Hooked:
                 f"({error}); replace the layer, or freeze it."
             ) from error
 
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        """Drop gradients as `zero_grad` of the private optimiser does, with its checks."""
+        if self.guard is not None:
+            self.guard.drop_gradients()
+        super().zero_grad(set_to_none)  # type: ignore[misc]
+
     def __getstate__(self: Any) -> dict[str, Any]:
         """Return what copies keep: a model to evaluate, without the training it belongs to."""
         return {**self.__dict__, "hooks_enabled": False, **dict.fromkeys(self.NOT_COPIED)}
