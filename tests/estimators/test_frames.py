@@ -58,3 +58,10 @@ def test_other_errors_stay_as_they_are():
         PrivateLogisticRegression(classes=[0, 1]).fit(FRAME[["income"]], np.zeros(3))
     with pytest.raises(ValueError, match="could not convert string to float"):
         PrivateLogisticRegression(classes=[0, 1]).fit(FRAME[["region"]].to_numpy(), np.arange(ROWS) % 2)
+
+
+def test_one_column_is_refused_as_scikit_learn_does():
+    """A series is no data frame, and its cells have no names."""
+    for use in (PrivateLogisticRegression(1.0, 1e-5, classes=[0, 1]).fit, PrivateScaler(1.0, 1e-5).fit):
+        with pytest.raises(ValueError, match="Expected a 2"):
+            use(FRAME["income"], np.arange(ROWS) % 2)

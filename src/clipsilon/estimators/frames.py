@@ -30,7 +30,8 @@ def naming_columns(X: Any) -> Iterator[None]:
 
 def _find_faults(X: Any) -> dict[str, str]:
     """Return what is no number in the columns of a data frame in memory; nothing of other tables."""
-    if not hasattr(X, "dtypes") or not hasattr(X, "items") or hasattr(X, "dask"):
+    is_frame = hasattr(X, "dtypes") and hasattr(X, "items") and getattr(X, "ndim", 0) == 2
+    if not is_frame or hasattr(X, "dask"):
         return {}
     found = {str(name): _fault(list(column)) for name, column in X.items()}
     return {name: fault for name, fault in found.items() if fault}
