@@ -129,3 +129,13 @@ def test_a_database_that_is_killed_is_found_again():
             assert client.take_part("bob", ([0.3, -0.7], 1), LOSS, mu=2.0).sequence == 2
         assert server.reports == 2
         assert server.replay().theta.tobytes() == server.theta.tobytes()
+
+
+def test_reports_are_taken_when_the_ledger_is_up_to_date(address):
+    """A group is closed when the turn to write has come, after what others have written was read."""
+    with cs.local.Server(address, **ABOUT) as one, cs.local.Server(address, **ABOUT) as other:
+        other.apply("ann", 1.0, 0, REPORTS[0])
+        report = one.check(Submission("bob", 1.0, 0, REPORTS[1]))
+        known = []
+        answers = one.apply_checked(lambda: known.append(one.reports) or [report])
+        assert (known, [answer.sequence for answer in answers]) == ([1], [2])
