@@ -78,7 +78,7 @@ def learn_levels(
     random_state : int or None, default None
         None for cryptographic noise. A seed makes the result repeatable, and unfit for release.
     budget : Budget or path, optional
-        A budget file to charge before anything is counted (`clipsilon.Budget`).
+        A budget file to charge before noise is drawn (`clipsilon.Budget`).
 
     Returns
     -------
@@ -142,7 +142,7 @@ def learn_ranges(
     random_state : int or None, default None
         None for cryptographic noise. A seed makes the result repeatable, and unfit for release.
     budget : Budget or path, optional
-        A budget file to charge before anything is counted (`clipsilon.Budget`).
+        A budget file to charge before noise is drawn (`clipsilon.Budget`).
 
     Returns
     -------
