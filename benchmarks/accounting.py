@@ -110,14 +110,13 @@ def compare(rows: list[Row], cases: list[Setting], repeats: int) -> None:
         for name, peer in PEERS.items():
             tightness[name].append(peer(case) / certified)
             speed[name].append(ratio(taken, name, "ours"))
-    for name in PEERS:
-        rows.append(summary("certified ε", f"{name}: its ε", tightness[name]))
-        rows.append(summary("time of `cs.account`", f"{name}: its time", speed[name]))
+    rows += [summary("certified ε", name, tightness[name]) for name in PEERS]
+    rows += [summary("time of `cs.account`", name, speed[name]) for name in PEERS]
 
 
 def summary(what: str, other: str, ratios: list[float]) -> Row:
     """Return one row for all settings: the median ratio, with the range in words."""
-    about = f"{len(ratios)} settings, {min(ratios):#.4g} to {max(ratios):#.4g}"
+    about = f"{min(ratios):#.4g} to {max(ratios):#.4g}"
     return ahead(TOPIC, what, other, statistics.median(ratios), about)
 
 
@@ -143,8 +142,8 @@ def calibration(rows: list[Row], cases: list[Setting], repeats: int) -> None:
             taken = turns({key: lambda job=job: seconds(job) for key, job in jobs.items()}, repeats)
             noises.append(jobs["peer"]() / jobs["ours"]())
             times.append(ratio(taken, "peer", "ours"))
-        rows.append(summary("noise for ε = 1", f"{peer}: its noise", noises))
-        rows.append(summary("time of `cs.calibrate`", f"{peer}: its time", times))
+        rows.append(summary("noise for ε = 1", peer, noises))
+        rows.append(summary("time of `cs.calibrate`", peer, times))
 
 
 def measure(rows: list[Row], quick: bool) -> None:

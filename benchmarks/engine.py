@@ -272,7 +272,7 @@ def against_numpy(rows: list[Row], case: cs.Problem, quick: bool) -> None:
         contenders = {other: per_step(loop, steps // fewer) for other, (loop, _) in loops.items()}
         ours = per_step(lambda steps, how=how: engine(case, how, steps), (100_000 if batch == 1 else 2_000) // fewer)
         found = turns({"ours": ours, **contenders}, repeats)
-        what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} per step"
+        what = name if batch == 1 else f"{name}, batches of {batch}"
         for other, (_, least) in loops.items():
             rows.append(ahead(TOPIC, what, other, ratio(found, other, "ours"), _how(repeats), least))
 
@@ -357,13 +357,13 @@ def against_jax(rows: list[Row], case: cs.Problem, folder: Path, quick: bool) ->
         for name, batch, steps in (("PCSGD", 1, 50_000), ("DiceSGD", 1, 50_000), ("DPSGD", BATCH, 2_000)):
             order = {"file": file, "dice": name == "DiceSGD", "batch": batch, "replicates": 1, "steps": steps // fewer}
             found = beside_jax(peer, order, lambda steps, name=name: engine(case, rule(name), steps), repeats)
-            what = f"{name}, {'one record' if batch == 1 else f'{batch} records'} per step"
+            what = name if batch == 1 else f"{name}, batches of {batch}"
             rows.append(ahead(TOPIC, what, "JAX, compiled scan", found, _how(repeats, "ours in 1 thread")))
         for name in ("PCSGD", "DiceSGD"):
             order = {"dice": name == "DiceSGD", "batch": 1, "replicates": REPLICATES, "steps": 20_000 // fewer}
             ours = lambda steps, name=name: replicates(case, rule(name), steps)  # noqa: E731
             found = beside_jax(peer, order | {"file": file}, ours, repeats)
-            what = f"{name}, one record per step, {REPLICATES} runs"
+            what = f"{name}, {REPLICATES} runs"
             rows.append(ahead(TOPIC, what, "JAX, vmapped scan", found, _how(repeats, "all cores for both")))
 
 

@@ -250,8 +250,8 @@ def measure_times(rows: list[Row], model: str, mode: str, batch: tuple[Tensor, T
     found = turns({name: lambda step=step: seconds(step) for name, step in steps.items()}, repeats)
     for name in RULES:
         least = LIMITS.get(name) if mode == "ghost" else None
-        about, how = f"{name}, {model}, {mode}", f"time per step, 1 thread, {repeats} turns"
-        rows.append(ahead(TOPIC, about, f"Opacus's DP-SGD, {mode}", ratio(found, "Opacus", name), how, least))
+        about, how = f"{name}, {model}", f"time per step, {mode}, {repeats} turns"
+        rows.append(ahead(TOPIC, about, "Opacus's DP-SGD", ratio(found, "Opacus", name), how, least))
 
 
 def measure_memory(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) -> None:
@@ -270,8 +270,7 @@ def measure_memory(rows: list[Row], model: str, batch: tuple[Tensor, Tensor]) ->
     peaks = {name: peak_memory(partial(make_step, how, MODELS[model][0], batch)) for name, how in made.items()}
     for name in RULES:
         found = peaks["Opacus"] / peaks[name]
-        about = f"{name}, {model}, ghost"
-        rows.append(ahead(TOPIC, about, "Opacus's DP-SGD, ghost", found, "peak memory", MEMORY_LIMIT))
+        rows.append(ahead(TOPIC, f"{name}, {model}", "Opacus's DP-SGD", found, "peak memory, ghost", MEMORY_LIMIT))
 
 
 def measure_release(rows: list[Row], repeats: int) -> None:

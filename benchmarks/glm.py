@@ -140,10 +140,10 @@ def epochs_beside(
         },
         repeats,
     )
-    about = f"an epoch, n = {len(labels):,}, d = {features.shape[1]:,}"
+    about = f"an epoch, {features.shape[1]:,} columns"
     how = f"{threads} thread{'s' if threads > 1 else ''}, {repeats} turns"
-    rows.append(ahead(TOPIC, about, "Opacus with its DataLoader", ratio(found, "loader", "ours"), how, least))
-    rows.append(ahead(TOPIC, about, "Opacus, batches fetched in advance", ratio(found, "batches", "ours"), how))
+    rows.append(ahead(TOPIC, about, "Opacus, DataLoader", ratio(found, "loader", "ours"), how, least))
+    rows.append(ahead(TOPIC, about, "Opacus, prefetched", ratio(found, "batches", "ours"), how))
     both, noise = MOST[features.shape[1]] if threads == 1 else (None, None)
     rows.append(cost(TOPIC, about, "without clipping and noise", ratio(found, "ours", "plain"), how, most=both))
     if threads == 1:
@@ -196,9 +196,9 @@ def fits_beside(rows: list[Row], peer: Peer, features: np.ndarray, labels: np.nd
         },
         repeats,
     )
-    about, how = f"n = {len(labels):,}, d = {features.shape[1]:,}", f"1 thread, {repeats} turns"
+    about, how = f"{features.shape[1]:,} columns", f"1 thread, {repeats} turns"
     fit = ratio(found, "diffprivlib", "fit")
-    rows.append(ahead(TOPIC, f"a fit with defaults, {about}", "diffprivlib: a fit", fit, how))
+    rows.append(ahead(TOPIC, f"a fit, {about}", "diffprivlib: a fit", fit, how))
     one = ratio(found, "diffprivlib", "epoch")
     rows.append(ahead(TOPIC, f"an epoch, {about}", "diffprivlib: a fit", one, how))
 
@@ -239,11 +239,9 @@ def people(rows: list[Row], quick: bool) -> None:
             },
             repeats,
         )
-        about, how = f"an epoch of people with 2.5 rows, n = {n:,}, d = {d}", f"1 thread, {repeats} turns"
+        about, how = f"an epoch of people with 2.5 rows, {d} columns", f"1 thread, {repeats} turns"
         most = None if quick else 1.3
-        rows.append(
-            cost(TOPIC, about, "one of the same rows without groups", ratio(found, "grouped", "each"), how, most=most)
-        )
+        rows.append(cost(TOPIC, about, "the same rows, no groups", ratio(found, "grouped", "each"), how, most=most))
 
 
 def measure(rows: list[Row], quick: bool) -> None:

@@ -202,7 +202,7 @@ def measure(rows: list[Row], quick: bool) -> None:
         for kind, contender in kinds.items():
             taken[kind].append(contender())
     rates = {kind: 1.0 / float(np.median(times)) for kind, times in taken.items()}
-    about = f"{SENDERS} senders on the same cores, {SIZE} records of {COLUMNS} features per request, kept connections"
+    about = f"{SENDERS} senders, {SIZE} records of {COLUMNS} features per request, kept connections"
     how = f"{rates['stream']:,.0f} records per second; {about}"
     rows.append(ahead(TOPIC, "records per second", f"{LEAST:,.0f} per second", rates["stream"] / LEAST, how, 1.0))
     how = f"time per record; {rates['bare']:,.0f} records per second without checks and steps"

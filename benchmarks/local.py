@@ -148,7 +148,7 @@ def measure(rows: list[Row], quick: bool) -> None:
             case = problem(name, dimension, users)
             times, taken = factor(case, repeats), grid(case, replicates)
             total, peer = total + taken, peer + times * taken
-            about, how = f"LDP-ASGD, {name}, d = {dimension}", f"time per step, all cores, {repeats} turns"
+            about, how = f"{name}, {dimension} columns", f"time per step, all cores, {repeats} turns"
             rows.append(ahead(TOPIC, about, "NumPy loop", times, how))
     rows.append(ahead(TOPIC, "paper 4's whole grid", "NumPy loop", peer / total, "weighted by time", 45))
     base, runs, data = memory(users // 3, 4), memory(users // 3, 64), memory(4 * users // 3, 64)

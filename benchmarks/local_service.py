@@ -333,7 +333,7 @@ def add(rows: list[Row], where: str, devices: int, delay: float, least: float, f
         Reports per second, and seconds of processor time per report.
     """
     kind = f"{devices} fast devices" if delay == 0.0 else f"{devices} devices, {1000 * delay:.0f} ms each"
-    how = f"{found[0]:,.0f} reports per second, {1e6 * found[1]:.0f} µs of the front ends' processor time per report"
+    how = f"{found[0]:,.0f} reports per second, {1e6 * found[1]:.0f} µs each"
     rows.append(ahead(TOPIC, f"{kind}, {where}", f"{least:,.0f} per second", found[0] / least, how, 1.0))
 
 

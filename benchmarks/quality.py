@@ -182,10 +182,9 @@ def errors(rows: list[Row], name: str, seeds: range, epsilon: float = 1.0) -> No
     for peer, called in {"opacus": "Opacus", "diffprivlib": "diffprivlib"}.items():
         with unless_missing(rows, "Quality", name, called):
             theirs = peer_scores(peer, splits, epsilon, points[peer][str(epsilon)])
-            for metric, what in zip(METRICS, ("1 − AUC", "1 − accuracy"), strict=True):
+            for metric, what in zip(METRICS, ("AUC error", "accuracy error"), strict=True):
                 found, spread = error_ratio(theirs, ours, metric)
-                how = f"ε = {epsilon:g}, {len(seeds)} seeds, standard error {spread:.2g}"
-                rows.append(ahead("Quality", f"{what}, {name}", f"{called}, tuned", found, how))
+                rows.append(ahead("Quality", f"{what}, {name}", f"{called}, tuned", found, f"± {spread:.2g}"))
 
 
 def error_ratio(theirs: list[dict[str, float]], ours: list[dict[str, float]], metric: str) -> tuple[float, float]:

@@ -106,40 +106,45 @@ def problems_of(part: str, found: dict[str, Any] | str) -> list[str]:
 def page(found: dict[str, dict[str, Any] | str]) -> str:
     """Return the text between the marks: machine and dates, the table of peers, and the table of costs."""
     named = ", ".join(f"{name} {version}" for name, version in versions().items())
-    dates = "; ".join(f"{PARTS[part]}: {_when(what)}" for part, what in found.items())
+    latest = max((what["date"] for what in found.values() if not isinstance(what, str)), default="–")
+    minutes = "; ".join(f"{PARTS[part]}: {_when(what, latest)}" for part, what in found.items())
     rows = [row for what in found.values() if not isinstance(what, str) for row in what["rows"]]
     return "\n".join(
         [
-            f"Measured on: {machine()}. Versions: {named}. Parts: {dates}.",
+            f"Measured on: {machine()}. Versions: {named}. Minutes per part, on {latest} unless dated: {minutes}.",
             "",
-            "| topic | clipsilon | peer | ratio | wanted | how measured |",
-            "|---|---|---|---|---|---|",
+            "| clipsilon | peer | ratio (wanted) | how measured |",
+            "|---|---|---|---|",
             *_lines([row for row in rows if row.kind == "peer"]),
             "",
             "What clipsilon's own parts cost, in the same runs: time or memory of the first over the second.",
             "",
-            "| topic | first | second | ratio | wanted | how measured |",
-            "|---|---|---|---|---|---|",
+            "| first | second | ratio (wanted) | how measured |",
+            "|---|---|---|---|",
             *_lines([row for row in rows if row.kind == "cost"]),
         ]
     )
 
 
-def _when(found: dict[str, Any] | str) -> str:
+def _when(found: dict[str, Any] | str, latest: str) -> str:
+    """Return the minutes that a part took, with its date if that is not the latest, or why it is not on the page."""
     if isinstance(found, str):
         return found
-    return f"{found['date']}, {found['minutes']:g} minutes" + ("" if found["finished"] else ", not finished")
+    date = "" if found["date"] == latest else f", {found['date']}"
+    return f"{found['minutes']:g}{date}" + ("" if found["finished"] else ", not finished")
 
 
 def _lines(rows: list[Row]) -> list[str]:
-    """Return the rows of a table; words that repeat the row above are left out."""
+    """Return the rows of a table; cells that repeat the row above are empty."""
     lines = []
     above = ("", "", "", "")
     for row in rows:
         cells = (row.topic, row.ours, row.other, row.how)
         topic, ours, other, how = ("" if cell == last else cell for cell, last in zip(cells, above, strict=True))
+        first = f"**{topic}**: {row.ours}" if topic else ours
         wanted = row.wanted if row.kept else f"{row.wanted}: missed"
-        lines.append(f"| {topic} | {ours} | {other} | {row.shown} | {wanted} | {how} |")
+        shown = f"{row.shown} ({wanted})" if wanted else row.shown
+        lines.append(f"| {first} | {other} | {shown} | {how} |")
         above = cells
     return lines
 

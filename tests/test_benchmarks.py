@@ -128,8 +128,8 @@ def test_rows_of_all_parts_are_joined(results, table):
     found = {part: table.kept(part) for part in table.PARTS}
     page = table.page(found)
     peers, costs = page.split("What clipsilon's own parts cost")
-    assert "| Engine | a step | NumPy | 120 | ≥ 100 | 3 turns |" in peers.splitlines()
-    assert "| Audits | an audit | its runs | 1.40 | ≤ 1.3: missed |  |" in costs.splitlines()
+    assert "| **Engine**: a step | NumPy | 120 (≥ 100) | 3 turns |" in peers.splitlines()
+    assert "| **Audits**: an audit | its runs | 1.40 (≤ 1.3: missed) |  |" in costs.splitlines()
     assert "Dask: not run" in peers
     assert table.problems_of("engine", found["engine"]) == []
     assert table.problems_of("audit", found["audit"]) == ["audit: an audit / its runs: 1.40, wanted ≤ 1.3"]
@@ -145,10 +145,10 @@ def test_cells_that_repeat_the_row_above_are_empty(results, table):
     results.keep("engine", measure)
     lines = table.page({"engine": table.kept("engine")}).splitlines()
     assert [line for line in lines if "turns" in line or ".00" in line] == [
-        "| Engine | a step | NumPy | 120 |  | 3 turns |",
-        "|  | a run |  | 2.00 |  |  |",
-        "|  |  | JAX | 3.00 |  | 5 turns |",
-        "| Engine | a run | JAX | 4.00 |  | 5 turns |",
+        "| **Engine**: a step | NumPy | 120 | 3 turns |",
+        "| a run |  | 2.00 |  |",
+        "|  | JAX | 3.00 | 5 turns |",
+        "| **Engine**: a run | JAX | 4.00 | 5 turns |",
     ]
 
 
