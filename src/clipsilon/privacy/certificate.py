@@ -1,6 +1,6 @@
 """What can be proven about a release: a privacy profile, and how it was found, in sentences.
 
-One function for each row of the table in docs/privacy.md. Nothing here looks at a run. Steps are composed event by
+One function for each kind of rule in docs/privacy.md, "The certificates". Nothing here looks at a run. Steps are composed event by
 event; steps with nearly equal noise multipliers are merged, and count with the smallest.
 """
 
