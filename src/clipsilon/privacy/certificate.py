@@ -1,7 +1,7 @@
 """What can be proven about a release: a privacy profile, and how it was found, in sentences.
 
-One function for each kind of rule in docs/privacy.md, "The certificates". Nothing here looks at a run. Steps are composed event by
-event; steps with nearly equal noise multipliers are merged, and count with the smallest.
+One function for each kind of rule in docs/privacy.md, "The certificates". Nothing here looks at a run. Steps are
+composed event by event; steps with nearly equal noise multipliers are merged, and count with the smallest.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +31,13 @@ _CELLS = 512  # splits of the error budget that the Gaussian bound walks through
 # chance. For the Gaussian bound, μ should be the same at every threshold, so the width of the limits counts even more.
 _CAUTION, _GAUSSIAN_CAUTION = 1e-3, 1e-6
 _SPARE = 0.01  # fraction of the error budget spent on either rate alone being extreme
-_RANKS = (1, 5, *(20 * 3**k for k in range(30)))  # of the thresholds that are fixed beforehand
+_RANKS = (1, 5, *(20 * 2**k for k in range(45)))  # of the thresholds that are fixed beforehand
 _EVALUATED, _RANK_CELLS = 3, 64  # how many of the most promising tests are evaluated in full, and how finely
 
 # What the attacker guesses when the score is on the named side of the threshold ("above" includes it).
 _DIRECTIONS = ("present if above", "present if below", "absent if above", "absent if below")
+# At fixed ranks, how the error budget is divided: attacks are made so that the canary raises the score.
+_FRACTIONS = {"present if above": 0.45, "absent if below": 0.45, "present if below": 0.05, "absent if above": 0.05}
 
 
 class Bound(NamedTuple):
@@ -190,9 +193,10 @@ def gaussian_bound(absent: ArrayLike, present: ArrayLike, delta: float, confiden
 def rank_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: float) -> Bound:
     """Bound ε from below by log((TPR − δ)/FPR) at thresholds whose ranks among the false positives are fixed.
 
-    The thresholds are the scores of rank 1, 5, 20, 60, 180, … in the array of false positives, in all directions. No
-    run is spent on choosing one: the error budget is divided among them, and the largest bound counts. The p-values of
-    the two rates are combined as in `gaussian_bound`. It shows little if many scores are equal.
+    The thresholds are the scores of rank 1, 5, 20, 40, 80, … in the array of false positives, in all directions. No
+    run is spent on choosing one: the error budget is divided among them, nine tenths for those that take high scores
+    for present, and the largest bound counts. The p-values of the two rates are combined as in `gaussian_bound`. It
+    shows little if many scores are equal.
 
     Parameters
     ----------
@@ -224,19 +228,20 @@ def rank_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: 
     low, high = np.sort(_scores("absent", absent)), np.sort(_scores("present", present))
     pairs = {"present": (low, high), "absent": (high, low)}
     tests = [test for direction in _DIRECTIONS for test in _at_ranks(*pairs[direction.split()[0]], direction)]
-    each = error / len(tests)
+    shares = np.array([_FRACTIONS[test.direction] for test in tests])
+    shares /= shares.sum()
 
-    def evaluate(test: _Test) -> float:
-        counts = test.counts
+    def evaluate(k: int) -> float:
+        counts = tests[k].counts
         weights = _rank_weights(counts.alarms + 1, counts.alarm_runs, counts.hit_runs)
-        return _joint_limit(counts, each, weights, lambda alarm, hit: _log_ratio(alarm, hit, delta), _RANK_CELLS)
+        return _joint_limit(counts, error * shares[k], weights, partial(_log_ratio, delta=delta), _RANK_CELLS)
 
     every = Counts(*(np.array(column) for column in zip(*(test.counts for test in tests), strict=True)))
-    promises = _log_ratio(*_limits(every, each / 2), delta)
-    found = [(evaluate(tests[k]), tests[k]) for k in np.argsort(promises)[::-1][:_EVALUATED]]
-    bound, best = max(found, key=lambda one: one[0])
-    about = (best.direction, best.threshold, best.counts)
-    return _report(bound, *about, confidence, low.size + high.size, len(tests))
+    promises = _log_ratio(*_limits(every, error * shares / 2), delta)
+    found = [(evaluate(k), k) for k in np.argsort(promises)[::-1][:_EVALUATED]]
+    bound, best = max(found)
+    about = (tests[best].direction, tests[best].threshold, tests[best].counts)
+    return _report(bound, *about, confidence, low.size + high.size, shares[best])
 
 
 def tradeoff_points(absent: ArrayLike, present: ArrayLike) -> tuple[Array, Array]:
@@ -368,7 +373,7 @@ def _rank_weights(rank: int, alarm_runs: int, hit_runs: int) -> tuple[float, flo
     return spreads[0] / math.hypot(*spreads), spreads[1] / math.hypot(*spreads)
 
 
-def _limits(counts: Counts, error: float) -> tuple[Array, Array]:
+def _limits(counts: Counts, error: float | Array) -> tuple[Array, Array]:
     """Return FPR from above and TPR from below, each at `error`."""
     return upper_limit(counts.alarms, counts.alarm_runs, error), lower_limit(counts.hits, counts.hit_runs, error)
 
@@ -433,10 +438,10 @@ def _gaussian_epsilon(shift: float, delta: float) -> float:
 
 
 def _report(
-    bound: float, direction: str, threshold: float, counts: Counts, confidence: float, runs: int, tests: int = 1
+    bound: float, direction: str, threshold: float, counts: Counts, confidence: float, runs: int, share: float = 1.0
 ) -> Bound:
-    """Return the bound with the rates of its test, which is one of several, and their limits."""
-    alarm_limit, hit_limit = _limits(counts, _error(confidence) / tests / 2)
+    """Return the bound with the rates of its test, which has a share of the error budget, and their limits."""
+    alarm_limit, hit_limit = _limits(counts, _error(confidence) * share / 2)
     return Bound(
         lower_bound=max(0.0, bound),
         threshold=threshold,
