@@ -1,5 +1,6 @@
 """The kernel cache saves a second process from compiling, and never returns stale code."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core import event
+from numba.core.errors import TypingError
 
 import clipsilon as cs
 from clipsilon._core import kernel_cache
@@ -213,3 +216,29 @@ def test_a_terminal_is_told_once_why_it_takes_long(terminal, monkeypatch, capsys
     kernel_cache._tell.cache_clear()
     told = "clipsilon: compiling; each kind of model takes some seconds once.\n"
     assert capsys.readouterr().err == told * terminal
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_garbage_is_not_collected_while_a_kernel_is_compiled(fails, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLIPSILON_CACHE", str(tmp_path))
+    seen = []
+
+    class Listener(event.Listener):
+        def on_start(self, started):
+            seen.append(gc.isenabled())
+
+        def on_end(self, ended): ...
+
+    def double(value):
+        return 2 * value if not fails else value.nothing
+
+    assert gc.isenabled()
+    with event.install_listener("numba:compile", Listener()):
+        if fails:
+            with pytest.raises(TypingError, match="nothing"):
+                kernel_cache.kernel(double)(1.0)
+        else:
+            assert kernel_cache.kernel(double)(1.0) == 2.0
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()

@@ -12,6 +12,7 @@ before the first is loaded, so a stored kernel comes with a list of those that i
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import pickle
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,8 +46,29 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     dispatcher: Any = numba.njit(**KERNEL)(function)
     name = _name(function)
     dispatcher._cache = _KernelCache(name)
+    dispatcher.compile = _without_collecting(dispatcher.compile)
     _KERNELS[name] = dispatcher
     return cast(Callable[..., Any], dispatcher)
+
+
+def _without_collecting(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Pause the garbage collector while a kernel is compiled.
+
+    Compiling makes millions of objects that stay until its end; going through them again and again took a fifth of the
+    time.
+    """
+
+    @wraps(build)
+    def paused(signature: Any) -> Any:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return build(signature)
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    return paused
 
 
 def symbol_of(function: Callable[..., Any], argument: Any) -> str:
