@@ -1,5 +1,6 @@
 """What pytest collects: everything, except what needs PyTorch, Opacus or a trainer that is not installed."""
 
+import gc
 import signal
 from importlib.util import find_spec
 
@@ -18,6 +19,12 @@ collect_ignore = [path for path, names in NEEDING.items() if set(names) & set(MI
 def pytest_configure() -> None:
     """Let tests send Ctrl-C: a run in the background of a script inherits that SIGINT is ignored, and passes it on."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Take what imports and collecting have made, which stays, out of the garbage collections that trainers force."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str | None:

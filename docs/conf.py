@@ -61,7 +61,7 @@ nitpick_ignore = [
     ("py:class", f"clipsilon.{internal}")
     for internal in (
         *("engine.crowd.Conduct", "engine.progress.Progress", "_core.parts.Class"),
-        *("local.server.Accepted", "local.server.Submission", "local.simulation.Budgets"),
+        *("local.server.Accepted", "local.server.Checked", "local.server.Submission", "local.simulation.Budgets"),
         *("privacy.accounting.profiles.Profile", "tables.kinds.ColumnKind", "torch.optimizer.PrivateOptimizer"),
     )
 ]

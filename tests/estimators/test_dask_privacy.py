@@ -273,7 +273,7 @@ def test_a_projection_does_not_depend_on_the_other_rows(columns, as_table):
 
 
 def test_rescaling_steps_are_those_in_memory_to_the_bit():
-    how = {"method": "dpsgd", "epochs": 100, "batch": 2}  # chunks of which one record is drawn, or none
+    how = {"method": "dpsgd", "epochs": 20, "batch": 2}  # chunks of which one record is drawn, or none
     found, expected = (
         PrivateLogisticRegression(1000.0, 1e-5, random_state=3, classes=[0, 1], **how).fit(*tables)
         for tables in ([da.from_array(own, chunks=(50, *own.shape[1:])) for own in (X, Y)], (X, Y))
