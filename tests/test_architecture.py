@@ -40,6 +40,7 @@ INNER_ORDER = {
         *(
             "checks",
             "grouping",
+            "inner_compiler",
             "options",
             "parts",
             "kernel_cache",

@@ -154,3 +154,10 @@ def test_every_function_that_a_kernel_compiles_is_in_the_digest():
         assert mean_gradient(problem, np.zeros(1), np.zeros(1), 1)[0] == 1.0
     assert compiled  # what earlier tests have compiled is not compiled again
     assert compiled <= set(reached(sources._FILES, "clipsilon"))
+
+
+def test_an_edit_of_how_it_is_compiled_changes_the_digest(monkeypatch):
+    compute = sources.kernel_digest.__wrapped__
+    before = compute()
+    monkeypatch.setitem(sources._FILES, "_core/inner_compiler.py", sources._FILES["_core/inner_compiler.py"] + b"\n")
+    assert compute() != before

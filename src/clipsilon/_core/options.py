@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from clipsilon._core.inner_compiler import InnerCompiler
+
 # What is called from Python.
 KERNEL: Any = {"nogil": True, "error_model": "numpy"}
 
 # What only compiled code calls. Nothing calls it through a C callback, and its wrapper would be a tenth of compiling.
-INLINE: Any = {"forceinline": True, "no_cfunc_wrapper": True}
+INLINE: Any = {"forceinline": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
 INNER: Any = {"error_model": "numpy", **INLINE}

@@ -16,6 +16,7 @@ from clipsilon._core.kernel_sources import digest_of
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _EXCLUDED = ("reproduce/", "report/", "torch/", "cli/")  # no run depends on these
+_COMPILER = "_core/inner_compiler.py"  # its classes are not compiled, but make compiled code
 _FOLLOWED = ("clipsilon.reproduce", "clipsilon.torch")  # packages within which `digest_with` follows imports
 
 _FILES = {path.relative_to(_PACKAGE).as_posix(): path.read_bytes() for path in sorted(_PACKAGE.rglob("*.py"))}
@@ -34,8 +35,8 @@ SOURCE_DIGEST = _digest([name for name in _FILES if not name.startswith(_EXCLUDE
 
 @cache
 def kernel_digest() -> str:
-    """Return a digest that changes with everything that Numba compiles, but not with other code."""
-    return digest_of(_FILES, "clipsilon")
+    """Return a digest that changes with everything that Numba compiles and with how, but not with other code."""
+    return hashlib.sha256((digest_of(_FILES, "clipsilon") + _digest([_COMPILER])).encode()).hexdigest()
 
 
 def digest_with(module: str) -> str:
