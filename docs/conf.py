@@ -15,6 +15,7 @@ project_copyright = author
 release = metadata.version("clipsilon")
 
 extensions = [
+    "documented",
     "indices",
     "myst_parser",
     "sphinx.ext.autodoc",

@@ -25,6 +25,7 @@ PAGES = [page for page in sorted((DOCS / "api").glob("*.md")) if page.stem not i
 BESIDE = ["_core.parts", "estimators", "report.charts", "reproduce", *OPTIONAL]
 TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LISTED = re.compile(r"^   ~(clipsilon\.[\w.]+)$|^\.\. py:data:: (clipsilon\.[\w.]+)$", re.MULTILINE)
+WHOLE = re.compile(r"^\.\. documented:: (clipsilon[\w.]*)$", re.MULTILINE)
 DIRECTIVE = re.compile(r"^\.\. auto\w+:: (clipsilon[\w.]*)", re.MULTILINE)
 
 
@@ -54,7 +55,10 @@ def resolved(name):
 
 
 def listed(page):
-    return [first or second for first, second in LISTED.findall(page.read_text("utf-8"))]
+    """The names on a page: those in its lists, and what is public of the modules that it documents as a whole."""
+    text = page.read_text("utf-8")
+    names = [first or second for first, second in LISTED.findall(text)]
+    return names + [f"{module}.{name}" for module in WHOLE.findall(text) for name in import_module(module).__all__]
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
