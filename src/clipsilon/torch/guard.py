@@ -72,6 +72,7 @@ class Guard:
         self._rows_of_call: NDArray[np.int64] | None = None  # per person, in the batch of the last call
         self._has_records = True  # whether the last call was of records, and not of a placeholder
         self._calls = 0  # of the model
+        self._is_called, self._is_passed = False, False  # whether it is being called, and gradients came without
         self.has_checked_inputs = self.has_checked_loss = self.has_checked_reduction = False
         self._checked_records = self._attempts = self._loss_attempts = self._way_attempts = 0
 
@@ -91,7 +92,7 @@ class Guard:
         is_training = self._model.training and torch.is_grad_enabled() and inputs.records > 0
         if is_training and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             self.state.add_fault(COARSE)
-        with self._faults_kept():
+        with self._faults_kept(), self._calling():
             tape = self._check_way(given, inputs.records) if is_training else None
             if is_training and self._is_due(inputs.records):
                 self._attempts += 1
@@ -153,8 +154,8 @@ class Guard:
 
     @property
     def has_checked_model(self) -> bool:
-        """Whether the model has passed a check."""
-        return self._checked_records > 0
+        """Whether the model has passed a check, and all gradients came from calls of it."""
+        return self._checked_records > 0 and not self._is_passed
 
     def _is_due(self, records: int) -> bool:
         is_open = self._checked_records < min(records, 2) and self._attempts < _ATTEMPTS
@@ -210,9 +211,25 @@ class Guard:
         self._optimizer.zero_grad()
 
     def see_output(self, output: Tensor) -> None:
-        """Note that a layer computes with too few bits."""
+        """Note that a layer computes with too few bits, or that its gradient comes from a call past the model.
+
+        In such a call rows may be those of other records than in the model's own call.
+        """
         if output.is_floating_point() and output.dtype.itemsize < 4:
             self.state.add_fault(COARSE)
+        if not self._is_called:
+            output.register_hook(self._see_passed)
+
+    def _see_passed(self, gradient: Tensor) -> None:
+        self._is_passed = True
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        self._is_called = True
+        try:
+            yield
+        finally:
+            self._is_called = False
 
     @contextmanager
     def _faults_kept(self) -> Iterator[None]:
