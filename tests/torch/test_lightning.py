@@ -265,6 +265,16 @@ def test_resuming_from_a_training_that_was_not_private_is_refused(tmp_path):
         fit(tmp_path, ckpt_path=tmp_path / "stopped.ckpt")
 
 
+def test_a_fit_after_an_evaluated_checkpoint_is_another_training(tmp_path):
+    """It would repeat the noise of the steps that the first training took after the checkpoint."""
+    fit(tmp_path, callbacks=[Stop(5)])
+    private, module = PrivateTraining({"noise_multiplier": 1.0, "delta": 1e-3}), Classifier()
+    trainer, val = trainer_of(tmp_path, private), DataLoader(records(30, seed=3), batch_size=7)
+    trainer.validate(module, val, ckpt_path=tmp_path / "stopped.ckpt", verbose=False)
+    trainer.fit(module, DataLoader(records(), batch_size=5))
+    assert private.engine.steps == trainer.global_step == 16
+
+
 def test_the_best_model_has_the_statement_of_all_steps(tmp_path):
     best = ModelCheckpoint(tmp_path, monitor="loss")
     val = DataLoader(records(30, seed=3), batch_size=7)

@@ -171,7 +171,7 @@ class PrivateTraining(Callback):
             checkpoint["optimizer_states"] = []
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the private state until the fit begins.
+        """Keep the private state until the fit begins that is resumed from it.
 
         Parameters
         ----------
@@ -182,12 +182,14 @@ class PrivateTraining(Callback):
         checkpoint : dict
             What was loaded.
         """
-        if trainer.state.fn == "fit" and _KEY not in checkpoint:
+        if trainer.state.fn != "fit":  # a later fit is a training of its own, with noise of its own
+            return
+        if _KEY not in checkpoint:
             raise ValueError(
                 "ckpt_path must name a checkpoint of a private training, without which the steps taken so far are not "
                 "known, got one of another; to begin from a public model, load its weights beforehand."
             )
-        self._saved = checkpoint.get(_KEY)
+        self._saved = checkpoint[_KEY]
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Give the module its plain model back.
