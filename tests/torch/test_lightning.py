@@ -305,8 +305,9 @@ def test_settings_that_change_the_guarantee_are_refused(tmp_path, settings, mess
 def test_other_refusals(tmp_path):
     with pytest.raises(ValueError, match="Lightning needs a loss that is a tensor"):
         PrivateTraining({"noise_multiplier": 1.0, "grad_sample_mode": "ghost"})
-    with pytest.raises(ValueError, match="must not have LearningRateFinder"):
-        fit(tmp_path, callbacks=[LearningRateFinder()])
+    for kind in (LearningRateFinder, type("FineTuneFinder", (LearningRateFinder,), {})):
+        with pytest.raises(ValueError, match=f"must not have {kind.__name__}"):
+            fit(tmp_path, callbacks=[kind()])
     module = Classifier()
     module.net, module.model = module.model, None
     with pytest.raises(ValueError, match="attribute must name the model that training_step calls, .* got 'model'"):

@@ -235,6 +235,8 @@ def _check_trainer(trainer: Any) -> None:
             )
     if trainer.precision not in ("32-true", "64-true"):
         raise ValueError(f"precision of the Trainer must be '32-true' or '64-true', got {trainer.precision!r}: {BITS}.")
-    found = [type(callback).__name__ for callback in trainer.callbacks if type(callback).__name__ in _TRYING]
-    if found:
-        raise ValueError(f"callbacks must not have {found[0]}, which tries settings on the records without noise.")
+    for callback in trainer.callbacks:
+        if any(kind.__name__ in _TRYING for kind in type(callback).__mro__):
+            raise ValueError(
+                f"callbacks must not have {type(callback).__name__}, which tries settings on the records without noise."
+            )
