@@ -327,6 +327,15 @@ def test_a_budget_is_charged_once(tmp_path):
     assert budget.spent == spent
 
 
+def test_a_budget_that_was_not_charged_is_refused(tmp_path):
+    """A training that is resumed is not charged again, so nothing would be."""
+    interrupted(tmp_path, 3)
+    budget = cs.Budget(tmp_path / "b.json", epsilon=50.0, delta=1e-2, adjacency="replace-one")
+    for given in (budget, tmp_path / "b.json"):
+        with pytest.raises(ValueError, match="privacy must have the budget .* was charged to, None, got"):
+            trainer_of(tmp_path, classifier(0.2), privacy={"budget": given}).train(resume_from_checkpoint=True)
+
+
 def test_the_own_files_of_the_optimizer_are_not_written(tmp_path):
     interrupted(tmp_path, 1)
     names = {path.name for path in (tmp_path / "checkpoint-1").iterdir()}

@@ -244,6 +244,21 @@ def test_a_resumed_training_certifies_all_steps(tmp_path):
     assert private.engine.statement().certified == cs.account(rule(), 40, 16, 1e-3).certified < math.inf
 
 
+def test_a_budget_is_charged_once(tmp_path):
+    """A training that is resumed is not charged again, nor to another file."""
+    one, other = (
+        cs.Budget(tmp_path / name, epsilon=50.0, delta=1e-2, adjacency="replace-one") for name in ("a.json", "b.json")
+    )
+    data = records()
+    fit(tmp_path, data=data, privacy={"budget": one}, callbacks=[Stop(5)])
+    spent = one.spent()
+    private, _ = fit(tmp_path, data=data, privacy={"budget": one}, ckpt_path=tmp_path / "stopped.ckpt")
+    assert one.spent() == spent
+    assert private.engine.statement().certified < math.inf
+    with pytest.raises(ValueError, match="privacy must have the budget .* was charged to, .*a.json, got"):
+        fit(tmp_path, data=data, privacy={"budget": other}, ckpt_path=tmp_path / "stopped.ckpt")
+
+
 def test_a_checkpoint_holds_a_plain_model_and_no_other_state_of_the_optimizer(tmp_path):
     fit(tmp_path, callbacks=[Stop(5)])
     saved = torch.load(tmp_path / "stopped.ckpt", weights_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -98,6 +99,24 @@ def check_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     if "noise_multiplier" not in privacy and "target_epsilon" not in privacy:
         raise ValueError("privacy must have noise_multiplier, or target_epsilon and target_delta, got neither.")
     return dict(privacy)
+
+
+def check_charged(budget: Any, charged: Path | None) -> None:
+    """Raise ValueError if a training that was resumed is not charged to the budget file that was given.
+
+    Parameters
+    ----------
+    budget : Budget, path-like or None
+        What `privacy` has.
+    charged : Path or None
+        The file that the planned steps were charged to before the checkpoint.
+    """
+    if budget is None or charged == Path(getattr(budget, "path", budget)).resolve():
+        return
+    raise ValueError(
+        f"privacy must have the budget that the training before the checkpoint was charged to, {charged}, got "
+        f"{budget!r}: a training that is resumed is not charged again."
+    )
 
 
 def check_datasets(train: Any, evaluation: Any) -> None:

@@ -38,7 +38,13 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint, unwrap_
 from clipsilon.torch.engine import PrivacyEngine
 from clipsilon.torch.loss_check import plain
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.trainers.arguments import check_datasets, check_hooks, check_privacy, private_arguments
+from clipsilon.torch.trainers.arguments import (
+    check_charged,
+    check_datasets,
+    check_hooks,
+    check_privacy,
+    private_arguments,
+)
 from clipsilon.torch.trainers.shared_rows import repeat_shared_rows
 
 __all__ = ["PrivateTrainer"]
@@ -324,6 +330,7 @@ class PrivateTrainer(Trainer):
         kept = self.engine.load_checkpoint(
             path=Path(checkpoint) / PRIVATE_STATE, module=self._private, optimizer=self._private_optimizer
         )
+        check_charged(self._privacy.get("budget"), self.engine.charged_to)
         self.lr_scheduler.load_state_dict(kept["scheduler"])
 
 

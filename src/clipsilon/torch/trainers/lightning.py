@@ -24,7 +24,7 @@ except ModuleNotFoundError:
 
 from clipsilon.torch.engine import PrivacyEngine
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.trainers.arguments import BITS, ONE_PROCESS, Setting, check_hooks, check_privacy
+from clipsilon.torch.trainers.arguments import BITS, ONE_PROCESS, Setting, check_charged, check_hooks, check_privacy
 from clipsilon.torch.trainers.shared_rows import repeat_shared_rows
 
 __all__ = ["PrivateTraining"]
@@ -127,6 +127,7 @@ class PrivateTraining(Callback):
         self._optimizer = optimizer
         if self._saved is not None:
             self.engine._resume("ckpt_path", self._saved, private, optimizer)
+            check_charged(self._privacy.get("budget"), self.engine.charged_to)
         iter(trainer.fit_loop._data_fetcher)  # which has begun with the plain loader
 
     def _planned(self, trainer: Trainer, loader: DataLoader[Any]) -> dict[str, Any]:
