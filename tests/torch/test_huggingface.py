@@ -321,10 +321,10 @@ def test_a_resumed_training_certifies_all_steps(tmp_path):
 def test_a_budget_is_charged_once(tmp_path):
     budget = cs.Budget(tmp_path / "b.json", epsilon=50.0, delta=1e-2, adjacency="replace-one")
     interrupted(tmp_path, 3, privacy={"budget": budget})
-    spent = budget.spent
+    spent = budget.spent()
     resumed = trainer_of(tmp_path, classifier(0.2), privacy={"budget": budget})
     resumed.train(resume_from_checkpoint=True)
-    assert budget.spent == spent
+    assert budget.spent() == spent
 
 
 def test_a_budget_that_was_not_charged_is_refused(tmp_path):
