@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import pickle
 import re
 
 import pytest
@@ -334,6 +335,16 @@ def test_a_budget_that_was_not_charged_is_refused(tmp_path):
     for given in (budget, tmp_path / "b.json"):
         with pytest.raises(ValueError, match="privacy must have the budget .* was charged to, None, got"):
             trainer_of(tmp_path, classifier(0.2), privacy={"budget": given}).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copied_model_does_not_tell_the_size_of_a_batch(tmp_path, copied):
+    trainer = trainer_of(tmp_path)
+    trainer.train()
+    hooks = [hook for layer in copied(trainer.model).modules() for hook in layer._forward_pre_hooks.values()]
+    assert hooks
+    assert {hook.__self__.count for hook in hooks} == {0}
+    assert len({id(hook.__self__) for hook in hooks}) == 1
 
 
 def test_the_own_files_of_the_optimizer_are_not_written(tmp_path):
