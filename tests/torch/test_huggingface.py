@@ -267,7 +267,9 @@ def test_evaluation_does_not_change_the_training(tmp_path):
 def test_training_losses_are_logged_only_where_wanted(tmp_path):
     for wanted in (False, True):
         trainer = trainer_of(tmp_path / str(wanted), others={"log_loss": wanted}, save_strategy="steps", save_steps=6)
-        metrics = trainer.train().metrics
+        output = trainer.train()
+        metrics = output.metrics
+        assert math.isfinite(output.training_loss) is wanted
         state = json.loads((tmp_path / str(wanted) / "checkpoint-6" / "trainer_state.json").read_text("utf-8"))
         assert any("loss" in entry for entry in state["log_history"]) is wanted
         assert ("train_loss" in metrics) is wanted

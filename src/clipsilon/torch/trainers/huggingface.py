@@ -74,7 +74,8 @@ class PrivateTrainer(Trainer):
     engine : PrivacyEngine, optional
         The engine, for another adjacency.
     log_loss : bool, default False
-        Whether logs show the training loss, which is not private. Losses on the evaluation set are always logged.
+        Whether logs, and what `train` returns, show the training loss, which is not private. Losses on the evaluation
+        set are always logged.
     **others
         Other arguments of `Trainer`, except `model_init`. A `compute_loss_func` returns the mean over the records or,
         with ghost clipping, one loss per record.
@@ -292,7 +293,7 @@ class PrivateTrainer(Trainer):
         Returns
         -------
         TrainOutput
-            Its `metrics` have `epsilon` and `delta`.
+            Its `metrics` have `epsilon` and `delta`. Its `training_loss` is NaN unless losses are logged.
         """
         if others.get("trial") is not None:
             raise ValueError("trial must be None: the trials of a search would each spend privacy.")
@@ -303,7 +304,7 @@ class PrivateTrainer(Trainer):
             stated = self.engine.statement()
             output.metrics.update(epsilon=stated.certified, delta=stated.delta)
             self.log({"epsilon": stated.certified, "delta": stated.delta})
-        return output
+        return output if self._log_loss else output._replace(training_loss=math.nan)
 
     def log(self, logs: dict[str, float], *args: Any) -> None:
         """Log what is private or public; training losses only where they are wanted."""
