@@ -152,6 +152,24 @@ def test_a_target_sets_the_noise_for_all_steps(tmp_path):
     assert trainer.engine.statement().certified < 3.0
 
 
+CORRELATED = {"algorithm": "correlated", "poisson_sampling": False, "noise_multiplier": 4.0}
+
+
+def test_correlated_noise_is_planned_for_all_steps(tmp_path):
+    """Two passes of five steps, of which six are taken: pieces, evaluation and a checkpoint change nothing."""
+    data, size = texts(), {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    evaluated = {"others": {"eval_dataset": texts(30, seed=7)}, "eval_strategy": "steps", "eval_steps": 2}
+    trainer = trainer_of(tmp_path / "a", data=data, privacy=CORRELATED, **size, **evaluated)
+    trainer.train()
+    stated = trainer.engine.statement()
+    assert (trainer.engine.steps, stated.steps) == (6, 10)
+    assert stated.certified < math.inf
+    interrupted(tmp_path / "b", 3, privacy=CORRELATED)
+    resumed = trainer_of(tmp_path / "b", classifier(0.2), privacy=CORRELATED)
+    resumed.train(resume_from_checkpoint=True)
+    assert (resumed.engine.steps, resumed.engine.statement().certified) == (6, stated.certified)
+
+
 def test_the_engine_decides_about_neighbours(tmp_path):
     trainer = trainer_of(tmp_path, others={"engine": PrivacyEngine(adjacency="zero-out")})
     trainer.train()

@@ -111,6 +111,17 @@ def test_a_target_sets_the_noise_for_all_steps(tmp_path):
         fit(tmp_path, privacy={"target_epsilon": 3.0, "target_delta": 1e-3}, max_epochs=-1)
 
 
+def test_correlated_noise_is_planned_for_all_steps(tmp_path):
+    """A pass that is cut short goes on where the last step was made."""
+    chosen = {"algorithm": "correlated", "poisson_sampling": False, "noise_multiplier": 4.0}
+    private, _ = fit(tmp_path, privacy=chosen, limit_train_batches=5, callbacks=[Stop(7)])
+    stated = private.engine.statement()
+    assert (private.engine.steps, stated.steps) == (7, 16)
+    assert stated.certified < math.inf
+    resumed, _ = fit(tmp_path, privacy=chosen, ckpt_path=tmp_path / "stopped.ckpt")
+    assert resumed.engine.statement().certified == stated.certified
+
+
 def test_the_engine_decides_about_neighbours(tmp_path):
     private, _ = fit(tmp_path, engine=PrivacyEngine(adjacency="zero-out"))
     assert private.engine.statement().certified == cs.account(rule(), 40, 16, 1e-3, "zero-out").certified

@@ -101,6 +101,11 @@ def check_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     return dict(privacy)
 
 
+def needs_length(privacy: Mapping[str, Any]) -> bool:
+    """Return whether the noise depends on the planned number of epochs."""
+    return "target_epsilon" in privacy or privacy.get("algorithm") == "correlated"
+
+
 def check_charged(budget: Any, charged: Path | None) -> None:
     """Raise ValueError if a training that was resumed is not charged to the budget file that was given.
 

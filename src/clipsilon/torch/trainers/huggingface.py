@@ -43,6 +43,7 @@ from clipsilon.torch.trainers.arguments import (
     check_datasets,
     check_hooks,
     check_privacy,
+    needs_length,
     private_arguments,
 )
 from clipsilon.torch.trainers.shared_rows import repeat_shared_rows
@@ -148,7 +149,7 @@ class PrivateTrainer(Trainer):
         if self._is_resumed and "budget" in self._privacy:
             found["budget"] = None
         is_charged = self._privacy.get("budget") is not None and not self._is_resumed
-        if is_charged or "target_epsilon" in self._privacy:
+        if is_charged or needs_length(self._privacy):
             steps = self.args.max_steps / len(loader) if self.args.max_steps > 0 else self.args.num_train_epochs
             found["epochs"] = math.ceil(steps)
         return found

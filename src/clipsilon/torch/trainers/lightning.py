@@ -24,7 +24,15 @@ except ModuleNotFoundError:
 
 from clipsilon.torch.engine import PrivacyEngine
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.trainers.arguments import BITS, ONE_PROCESS, Setting, check_charged, check_hooks, check_privacy
+from clipsilon.torch.trainers.arguments import (
+    BITS,
+    ONE_PROCESS,
+    Setting,
+    check_charged,
+    check_hooks,
+    check_privacy,
+    needs_length,
+)
 from clipsilon.torch.trainers.shared_rows import repeat_shared_rows
 
 __all__ = ["PrivateTraining"]
@@ -134,7 +142,7 @@ class PrivateTraining(Callback):
         """Return the number of epochs where it is needed; a budget is charged once."""
         is_resumed = self._saved is not None
         found: dict[str, Any] = {"budget": None} if is_resumed and "budget" in self._privacy else {}
-        if "target_epsilon" not in self._privacy and (is_resumed or self._privacy.get("budget") is None):
+        if not needs_length(self._privacy) and (is_resumed or self._privacy.get("budget") is None):
             return found
         ends = [trainer.max_epochs] if (trainer.max_epochs or -1) > 0 else []
         ends += [math.ceil(trainer.max_steps / len(loader))] if trainer.max_steps > 0 else []
