@@ -382,6 +382,39 @@ def test_targets_that_are_mixed_are_refused():
         train_through(lambda x, y: (x, y - y.mean()), batch=20)
 
 
+def train_by_own_answers(mode, change, switch=lambda private, is_training: None, model=None):
+    """Train on the distance from what the model itself answers for the batch, without gradients."""
+    settings = {"criterion": nn.MSELoss(), "batch": 20, "noise_multiplier": 1.0, **UNSEEDED, **DPSGD}
+    training = Training(mode, model=model, **settings)
+    for x, _ in training.loader:
+        training.optimizer.zero_grad()
+        switch(training.private, False)
+        with torch.no_grad():
+            targets = training.private(x)
+        switch(training.private, True)
+        training.criterion(training.private(x), change(targets)).backward()
+        training.optimizer.step()
+    return training.engine.statement()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("switch", [lambda private, is_training: None, lambda private, mode: private.train(mode)])
+@pytest.mark.parametrize("change", [lambda targets: targets.roll(1, 0), lambda targets: targets - targets.mean(0)])
+def test_targets_of_other_records_are_refused(mode, switch, change):
+    """A record would move the gradients of others, each of which is clipped alone."""
+    message = "^The loss must be the mean or the sum" if mode == "hooks" else "^criterion must give each record a loss"
+    with pytest.raises(RuntimeError, match=message):
+        train_by_own_answers(mode, change, switch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dropout", [False, True])
+def test_targets_of_the_same_record_stay_certified(mode, dropout):
+    stated = train_by_own_answers(mode, lambda targets: 0.5 * targets, model=with_dropout() if dropout else None)
+    assert stated.certified < math.inf
+    assert not any("could not be checked" in reason for reason in stated.reasons)
+
+
 def shuffle(x, y):
     rows = torch.randperm(len(x))
     return x[rows], y[rows]

@@ -31,7 +31,7 @@ from clipsilon.torch.loss_check import (
     plain,
 )
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.probe import Inputs, Probe, is_empty
+from clipsilon.torch.probe import Inputs, Probe, WithoutDropout, is_empty
 from clipsilon.torch.state_check import CheckError, unchanged
 
 CHECK_EVERY = 100
@@ -86,8 +86,9 @@ class Guard:
         answer : callable
             Calls the model with them.
         """
-        given = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
-        args, kwargs = map_leaves(_stripped, (args, kwargs))
+        original = args, kwargs
+        given = [leaf for leaf in leaves_of(original) if isinstance(leaf, Tensor) and leaf.dim()]
+        args, kwargs = map_leaves(_stripped, original)
         inputs = Inputs.of(args, kwargs)
         is_training = self._model.training and torch.is_grad_enabled() and inputs.records > 0
         if is_training and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
@@ -101,7 +102,9 @@ class Guard:
             self._calls += 1
             with unchanged(self._model._module):
                 outputs = answer(args, kwargs)
-        if is_training and COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
+        if not is_training:
+            return _follow_other_call(original, answer, outputs)
+        if COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
             return (tape or Tape(inputs.records, self.check_loss)).follow(outputs)
         return outputs
 
@@ -245,6 +248,27 @@ def _require_rows_of(tape: Tape | None, given: list[Tensor], records: int) -> No
     followed = [leaf for leaf in given if isinstance(leaf, Scores) and leaf.tape is tape]
     if tape is None or tape.records != records or not followed:
         raise CheckError(_MOVED)
+
+
+def _follow_other_call(given: tuple[Any, Any], answer: Callable[[Any, Any], Any], outputs: Any) -> Any:
+    """Return the outputs of a call that trains nothing, which are recorded if the batch is: a loss may compare them.
+
+    Parameters
+    ----------
+    given : tuple
+        The arguments, of which those from the loader are followed.
+    answer : callable
+        Calls the model with them.
+    outputs
+        What it returned.
+    """
+    tapes = [leaf.tape for leaf in leaves_of(given) if isinstance(leaf, Scores) and leaf.tape is not None]
+
+    def repeat(args: Any, kwargs: Any) -> list[Any]:
+        with WithoutDropout():
+            return leaves_of(answer(args, kwargs))
+
+    return tapes[0].follow_call(repeat, given, outputs) if tapes and tapes[0].is_open else outputs
 
 
 def _stripped(leaf: Any) -> Any:
