@@ -557,10 +557,11 @@ def test_callbacks_that_step_are_refused(tmp_path, callback, message):
 
 
 def test_an_optimizer_that_steps_during_the_backward_pass_is_refused(tmp_path):
-    model = classifier()
-    model.classifier.weight.register_post_accumulate_grad_hook(lambda p: None)
-    with pytest.raises(ValueError, match="must have no hooks .* got one on classifier.weight"):
-        trainer_of(tmp_path, model).train()
+    for register in (torch.Tensor.register_post_accumulate_grad_hook, torch.Tensor.register_hook):
+        model = classifier()
+        register(model.classifier.weight, lambda _: None)
+        with pytest.raises(ValueError, match="must have no hooks .* got one on classifier.weight"):
+            trainer_of(tmp_path, model).train()
 
 
 def test_another_model_in_the_place_of_the_private_one_is_refused(tmp_path):

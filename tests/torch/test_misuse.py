@@ -631,6 +631,23 @@ def test_gradients_of_two_calls_in_one_step_are_refused(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("register", [torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook])
+def test_hooks_that_take_gradients_are_refused(mode, register):
+    """Some optimisers step during the backward pass, with gradients that have neither clip nor noise."""
+    model = network()
+    register(model[0].weight, lambda _: None)
+    with pytest.raises(ValueError, match="must have no hooks .* got one on 0.weight"):
+        Training(mode, model=model)
+    training = Training(mode)
+    training.run(1)
+    register(training.model[2].bias, lambda _: None).remove()
+    training.run(1)
+    register(training.model[2].bias, lambda _: None)
+    with pytest.raises(ValueError, match="must have no hooks .* got one on 2.bias"):
+        training.run(1)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_call_past_the_model_in_the_same_step_certifies_nothing(mode):
     """Its rows may be those of other records: one record then has a part in two rows, each of which is clipped."""
     training = Training(mode, algorithm="dpsgd", noise_multiplier=1.0, noise_generator=None, generator=None)

@@ -32,6 +32,7 @@ from clipsilon.torch.loss_check import (
 )
 from clipsilon.torch.optimizer import PrivateOptimizer
 from clipsilon.torch.probe import Inputs, Probe, WithoutDropout, is_empty
+from clipsilon.torch.refused_layers import refuse_gradient_hooks
 from clipsilon.torch.state_check import CheckError, unchanged
 
 CHECK_EVERY = 100
@@ -93,6 +94,8 @@ class Guard:
         is_training = self._model.training and torch.is_grad_enabled() and inputs.records > 0
         if is_training and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             self.state.add_fault(COARSE)
+        if is_training:
+            refuse_gradient_hooks(self._model._module)
         with self._faults_kept(), self._calling():
             tape = self._check_way(given, inputs.records) if is_training else None
             if is_training and self._is_due(inputs.records):

@@ -32,7 +32,7 @@ from clipsilon.torch.layers import register_conv1d
 from clipsilon.torch.loss_check import leaves_of
 from clipsilon.torch.probe import kept_generators
 from clipsilon.torch.processes import Processes
-from clipsilon.torch.refused_layers import refuse_layers
+from clipsilon.torch.refused_layers import refuse_gradient_hooks, refuse_layers
 
 
 def records_and_batch(data_loader: DataLoader[Any]) -> tuple[int, int]:
@@ -181,6 +181,7 @@ def check_model(module: nn.Module, mode: str) -> None:
         raise ValueError("module must be in training mode, got one in evaluation mode; call module.train() first.")
     register_conv1d(module)
     refuse_layers(module, mode)
+    refuse_gradient_hooks(module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("module must have parameters to train, got none.")
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
-
 BITS = "rounding to fewer than 32 bits is not covered"
 _CALLS = "gradients per record are measured at the layers' own calls"
 ONE_PROCESS = "the trainer works in one process; wrap the model yourself and call PrivacyEngine for several"
@@ -132,13 +130,3 @@ def check_datasets(train: Any, evaluation: Any) -> None:
             "eval_dataset must be of other people than train_dataset, got the same data: logs, early stopping and the "
             "choice of the best model would use it without noise."
         )
-
-
-def check_hooks(model: nn.Module) -> None:
-    """Raise ValueError if something acts on gradients during the backward pass, such as an optimiser per layer."""
-    for name, p in model.named_parameters():
-        if getattr(p, "_post_accumulate_grad_hooks", None):
-            raise ValueError(
-                f"model must have no hooks that take gradients before they are clipped, got one on {name}; choose an "
-                "optimiser that steps after the backward pass."
-            )

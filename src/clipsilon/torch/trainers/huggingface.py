@@ -41,7 +41,6 @@ from clipsilon.torch.optimizer import PrivateOptimizer
 from clipsilon.torch.trainers.arguments import (
     check_charged,
     check_datasets,
-    check_hooks,
     check_privacy,
     needs_length,
     private_arguments,
@@ -132,7 +131,6 @@ class PrivateTrainer(Trainer):
         self.model.train()
         repeat_shared_rows(self.model)
         optimizer = self.create_optimizer()
-        check_hooks(self.model)
         settings = {**self._privacy, **self._own_settings(loader)}
         has_target = "target_epsilon" in settings
         make = self.engine.make_private_with_epsilon if has_target else self.engine.make_private

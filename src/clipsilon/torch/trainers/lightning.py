@@ -29,7 +29,6 @@ from clipsilon.torch.trainers.arguments import (
     ONE_PROCESS,
     Setting,
     check_charged,
-    check_hooks,
     check_privacy,
     needs_length,
 )
@@ -121,7 +120,6 @@ class PrivateTraining(Callback):
             )
         model.train()
         repeat_shared_rows(model)
-        check_hooks(model)
         trainer.fit_loop.setup_data()
         loader = _loader_of(trainer)
         settings = {**self._privacy, **self._planned(trainer, loader)}
