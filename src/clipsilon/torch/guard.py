@@ -265,13 +265,14 @@ def _follow_other_call(given: tuple[Any, Any], answer: Callable[[Any, Any], Any]
     outputs
         What it returned.
     """
-    tapes = [leaf.tape for leaf in leaves_of(given) if isinstance(leaf, Scores) and leaf.tape is not None]
+    tapes = (leaf.tape for leaf in leaves_of(given) if isinstance(leaf, Scores))
+    tape = next((tape for tape in tapes if tape is not None and tape.is_open), None)
 
     def repeat(args: Any, kwargs: Any) -> list[Any]:
         with WithoutDropout():
             return leaves_of(answer(args, kwargs))
 
-    return tapes[0].follow_call(repeat, given, outputs) if tapes and tapes[0].is_open else outputs
+    return outputs if tape is None else tape.follow_call(repeat, given, outputs)
 
 
 def _stripped(leaf: Any) -> Any:
