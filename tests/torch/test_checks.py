@@ -332,6 +332,14 @@ def test_what_cannot_be_checked_certifies_nothing(step, tmp_path):
     assert resumed.engine.statement().certified == math.inf
 
 
+def test_a_model_that_is_switched_back_by_itself_is_checked():
+    """As Lightning does after a validation: what trains are its layers, whatever the private model's own flag is."""
+    training = Training(noise_multiplier=1.0, **UNSEEDED, **DPSGD)
+    training.private.eval()
+    training.model.train()
+    assert training.run(1).engine.statement().certified < math.inf
+
+
 def test_batches_of_one_record_need_no_check_of_the_loss():
     training = Training(criterion=None, batch=1, poisson_sampling=False, noise_multiplier=1.0, **UNSEEDED, **DPSGD)
     for x, y in training.loader:

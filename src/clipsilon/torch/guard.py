@@ -91,7 +91,7 @@ class Guard:
         given = [leaf for leaf in leaves_of(original) if isinstance(leaf, Tensor) and leaf.dim()]
         args, kwargs = map_leaves(_stripped, original)
         inputs = Inputs.of(args, kwargs)
-        is_training = self._model.training and torch.is_grad_enabled() and inputs.records > 0
+        is_training = self._model._module.training and torch.is_grad_enabled() and inputs.records > 0
         if is_training and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             self.state.add_fault(COARSE)
         if is_training:
