@@ -390,6 +390,20 @@ def test_targets_that_are_mixed_are_refused():
         train_through(lambda x, y: (x, y - y.mean()), batch=20)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [DPSGD, {"algorithm": "correlated", "poisson_sampling": False, "epochs": 3}])
+def test_one_batch_for_all_steps_is_refused(mode, kind):
+    training = Training(mode, batch=20, noise_multiplier=1.0, **UNSEEDED, **kind)
+    batches = iter(training.loader)
+    first = next(batches)
+    training.step(first)
+    next(batches)
+    with pytest.raises(RuntimeError, match="^The model must be trained on the batch that the private loader gave last"):
+        training.step(first)
+    assert training.engine.steps == 1
+    assert training.engine.statement(1e-3).certified == math.inf
+
+
 def train_by_own_answers(mode, change, switch=lambda private, is_training: None, model=None):
     """Train on the distance from what the model itself answers for the batch, without gradients."""
     settings = {"criterion": nn.MSELoss(), "batch": 20, "noise_multiplier": 1.0, **UNSEEDED, **DPSGD}

@@ -46,6 +46,10 @@ COARSE = (
 )
 
 
+_EARLIER = (
+    "The model must be trained on the batch that the private loader gave last, got records of an earlier one, which "
+    "would take part more often than is accounted for; make one step of each batch."
+)
 _MOVED = (
     "With groups, the model must be called with the rows of the batch that the private loader gave last, all of them "
     "and in their order, since their people are known by their places, got others."
@@ -70,6 +74,7 @@ class Guard:
         self._checks_way = False  # whether it is checked where the rows of the batch go
         self._sizes: set[int] = set()  # of batches whose size was a number in the loss
         self._tape: Tape | None = None  # of the batch that the loader gave last, if it is followed
+        self._last: Tape | None = None  # the same, also after the model was called
         self._rows_of_call: NDArray[np.int64] | None = None  # per person, in the batch of the last call
         self._has_records = True  # whether the last call was of records, and not of a placeholder
         self._calls = 0  # of the model
@@ -97,6 +102,8 @@ class Guard:
         if is_training:
             refuse_gradient_hooks(self._model._module)
         with self._faults_kept(), self._calling():
+            if is_training:
+                _require_current(given)
             tape = self._check_way(given, inputs.records) if is_training else None
             if is_training and self._is_due(inputs.records):
                 self._attempts += 1
@@ -117,14 +124,16 @@ class Guard:
         """Follow a batch of the loader until the model is called and its loss is known, if that is to be checked."""
         if self._tape is not None:
             self._tape.close()
-            self._tape = None
+        if self._last is not None:
+            self._last.is_past = not self.state.fetches_ahead
+        self._tape = self._last = None
         sizes = [len(leaf) for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.dim()]
         is_due = (not self.has_checked_inputs and self._way_attempts < _LOSS_ATTEMPTS) or not self._is_loss_done
         self._checks_way = is_due or _is_drawn()
         if not sizes or sizes[0] < 2 or not (self._checks_way or self._optimizer.has_people):
             return batch
         self._way_attempts += self._checks_way
-        self._tape = Tape(sizes[0], self.check_loss)
+        self._tape = self._last = Tape(sizes[0], self.check_loss)
         return self._tape.follow_records(batch)
 
     def _check_way(self, given: list[Tensor], records: int) -> Tape | None:
@@ -244,6 +253,12 @@ class Guard:
         except CheckError as error:
             self.state.add_fault(f"Nothing can be certified, since a check failed: {error}")
             raise
+
+
+def _require_current(given: list[Tensor]) -> None:
+    """Raise CheckError if records come from a batch before the last one, as far as batches are followed."""
+    if any(isinstance(leaf, Scores) and leaf.tape is not None and leaf.tape.is_past for leaf in given):
+        raise CheckError(_EARLIER)
 
 
 def _require_rows_of(tape: Tape | None, given: list[Tensor], records: int) -> None:

@@ -64,6 +64,7 @@ class Tape:
         self._kept: list[Tensor] = []  # so that no other tensor gets their `id`
         self._calls: list[_Call] = []
         self.is_open = True
+        self.is_past = False  # whether the loader has given a later batch
 
     def follow(self, outputs: Any) -> Any:
         """Return the outputs of the model, which are recorded from now on."""
