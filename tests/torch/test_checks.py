@@ -332,6 +332,14 @@ def test_what_cannot_be_checked_certifies_nothing(step, tmp_path):
     assert resumed.engine.statement().certified == math.inf
 
 
+def test_a_model_that_is_switched_back_by_itself_is_checked():
+    """As Lightning does after a validation: what trains are its layers, whatever the private model's own flag is."""
+    training = Training(noise_multiplier=1.0, **UNSEEDED, **DPSGD)
+    training.private.eval()
+    training.model.train()
+    assert training.run(1).engine.statement().certified < math.inf
+
+
 def test_batches_of_one_record_need_no_check_of_the_loss():
     training = Training(criterion=None, batch=1, poisson_sampling=False, noise_multiplier=1.0, **UNSEEDED, **DPSGD)
     for x, y in training.loader:
@@ -380,6 +388,53 @@ def test_batches_that_are_mixed_before_the_model_are_refused(change, workers):
 def test_targets_that_are_mixed_are_refused():
     with pytest.raises(RuntimeError, match="^The loss must be the mean or the sum"):
         train_through(lambda x, y: (x, y - y.mean()), batch=20)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [DPSGD, {"algorithm": "correlated", "poisson_sampling": False, "epochs": 3}])
+def test_one_batch_for_all_steps_is_refused(mode, kind):
+    training = Training(mode, batch=20, noise_multiplier=1.0, **UNSEEDED, **kind)
+    batches = iter(training.loader)
+    first = next(batches)
+    training.step(first)
+    next(batches)
+    with pytest.raises(RuntimeError, match="^The model must be trained on the batch that the private loader gave last"):
+        training.step(first)
+    assert training.engine.steps == 1
+    assert training.engine.statement(1e-3).certified == math.inf
+
+
+def train_by_own_answers(mode, change, switch=lambda private, is_training: None, model=None):
+    """Train on the distance from what the model itself answers for the batch, without gradients."""
+    settings = {"criterion": nn.MSELoss(), "batch": 20, "noise_multiplier": 1.0, **UNSEEDED, **DPSGD}
+    training = Training(mode, model=model, **settings)
+    for x, _ in training.loader:
+        training.optimizer.zero_grad()
+        switch(training.private, False)
+        with torch.no_grad():
+            targets = training.private(x)
+        switch(training.private, True)
+        training.criterion(training.private(x), change(targets)).backward()
+        training.optimizer.step()
+    return training.engine.statement()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("switch", [lambda private, is_training: None, lambda private, mode: private.train(mode)])
+@pytest.mark.parametrize("change", [lambda targets: targets.roll(1, 0), lambda targets: targets - targets.mean(0)])
+def test_targets_of_other_records_are_refused(mode, switch, change):
+    """A record would move the gradients of others, each of which is clipped alone."""
+    message = "^The loss must be the mean or the sum" if mode == "hooks" else "^criterion must give each record a loss"
+    with pytest.raises(RuntimeError, match=message):
+        train_by_own_answers(mode, change, switch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dropout", [False, True])
+def test_targets_of_the_same_record_stay_certified(mode, dropout):
+    stated = train_by_own_answers(mode, lambda targets: 0.5 * targets, model=with_dropout() if dropout else None)
+    assert stated.certified < math.inf
+    assert not any("could not be checked" in reason for reason in stated.reasons)
 
 
 def shuffle(x, y):

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import pickle
 import re
 
 import pytest
@@ -151,6 +152,24 @@ def test_a_target_sets_the_noise_for_all_steps(tmp_path):
     assert trainer.engine.statement().certified < 3.0
 
 
+CORRELATED = {"algorithm": "correlated", "poisson_sampling": False, "noise_multiplier": 4.0}
+
+
+def test_correlated_noise_is_planned_for_all_steps(tmp_path):
+    """Two passes of five steps, of which six are taken: pieces, evaluation and a checkpoint change nothing."""
+    data, size = texts(), {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    evaluated = {"others": {"eval_dataset": texts(30, seed=7)}, "eval_strategy": "steps", "eval_steps": 2}
+    trainer = trainer_of(tmp_path / "a", data=data, privacy=CORRELATED, **size, **evaluated)
+    trainer.train()
+    stated = trainer.engine.statement()
+    assert (trainer.engine.steps, stated.steps) == (6, 10)
+    assert stated.certified < math.inf
+    interrupted(tmp_path / "b", 3, privacy=CORRELATED)
+    resumed = trainer_of(tmp_path / "b", classifier(0.2), privacy=CORRELATED)
+    resumed.train(resume_from_checkpoint=True)
+    assert (resumed.engine.steps, resumed.engine.statement().certified) == (6, stated.certified)
+
+
 def test_the_engine_decides_about_neighbours(tmp_path):
     trainer = trainer_of(tmp_path, others={"engine": PrivacyEngine(adjacency="zero-out")})
     trainer.train()
@@ -266,7 +285,9 @@ def test_evaluation_does_not_change_the_training(tmp_path):
 def test_training_losses_are_logged_only_where_wanted(tmp_path):
     for wanted in (False, True):
         trainer = trainer_of(tmp_path / str(wanted), others={"log_loss": wanted}, save_strategy="steps", save_steps=6)
-        metrics = trainer.train().metrics
+        output = trainer.train()
+        metrics = output.metrics
+        assert math.isfinite(output.training_loss) is wanted
         state = json.loads((tmp_path / str(wanted) / "checkpoint-6" / "trainer_state.json").read_text("utf-8"))
         assert any("loss" in entry for entry in state["log_history"]) is wanted
         assert ("train_loss" in metrics) is wanted
@@ -321,10 +342,29 @@ def test_a_resumed_training_certifies_all_steps(tmp_path):
 def test_a_budget_is_charged_once(tmp_path):
     budget = cs.Budget(tmp_path / "b.json", epsilon=50.0, delta=1e-2, adjacency="replace-one")
     interrupted(tmp_path, 3, privacy={"budget": budget})
-    spent = budget.spent
+    spent = budget.spent()
     resumed = trainer_of(tmp_path, classifier(0.2), privacy={"budget": budget})
     resumed.train(resume_from_checkpoint=True)
-    assert budget.spent == spent
+    assert budget.spent() == spent
+
+
+def test_a_budget_that_was_not_charged_is_refused(tmp_path):
+    """A training that is resumed is not charged again, so nothing would be."""
+    interrupted(tmp_path, 3)
+    budget = cs.Budget(tmp_path / "b.json", epsilon=50.0, delta=1e-2, adjacency="replace-one")
+    for given in (budget, tmp_path / "b.json"):
+        with pytest.raises(ValueError, match="privacy must have the budget .* was charged to, None, got"):
+            trainer_of(tmp_path, classifier(0.2), privacy={"budget": given}).train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copied_model_does_not_tell_the_size_of_a_batch(tmp_path, copied):
+    trainer = trainer_of(tmp_path)
+    trainer.train()
+    hooks = [hook for layer in copied(trainer.model).modules() for hook in layer._forward_pre_hooks.values()]
+    assert hooks
+    assert {hook.__self__.count for hook in hooks} == {0}
+    assert len({id(hook.__self__) for hook in hooks}) == 1
 
 
 def test_the_own_files_of_the_optimizer_are_not_written(tmp_path):
@@ -517,10 +557,11 @@ def test_callbacks_that_step_are_refused(tmp_path, callback, message):
 
 
 def test_an_optimizer_that_steps_during_the_backward_pass_is_refused(tmp_path):
-    model = classifier()
-    model.classifier.weight.register_post_accumulate_grad_hook(lambda p: None)
-    with pytest.raises(ValueError, match="must have no hooks .* got one on classifier.weight"):
-        trainer_of(tmp_path, model).train()
+    for register in (torch.Tensor.register_post_accumulate_grad_hook, torch.Tensor.register_hook):
+        model = classifier()
+        register(model.classifier.weight, lambda _: None)
+        with pytest.raises(ValueError, match="must have no hooks .* got one on classifier.weight"):
+            trainer_of(tmp_path, model).train()
 
 
 def test_another_model_in_the_place_of_the_private_one_is_refused(tmp_path):

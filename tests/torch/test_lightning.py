@@ -111,6 +111,17 @@ def test_a_target_sets_the_noise_for_all_steps(tmp_path):
         fit(tmp_path, privacy={"target_epsilon": 3.0, "target_delta": 1e-3}, max_epochs=-1)
 
 
+def test_correlated_noise_is_planned_for_all_steps(tmp_path):
+    """A pass that is cut short goes on where the last step was made."""
+    chosen = {"algorithm": "correlated", "poisson_sampling": False, "noise_multiplier": 4.0}
+    private, _ = fit(tmp_path, privacy=chosen, limit_train_batches=5, callbacks=[Stop(7)])
+    stated = private.engine.statement()
+    assert (private.engine.steps, stated.steps) == (7, 16)
+    assert stated.certified < math.inf
+    resumed, _ = fit(tmp_path, privacy=chosen, ckpt_path=tmp_path / "stopped.ckpt")
+    assert resumed.engine.statement().certified == stated.certified
+
+
 def test_the_engine_decides_about_neighbours(tmp_path):
     private, _ = fit(tmp_path, engine=PrivacyEngine(adjacency="zero-out"))
     assert private.engine.statement().certified == cs.account(rule(), 40, 16, 1e-3, "zero-out").certified
@@ -244,6 +255,21 @@ def test_a_resumed_training_certifies_all_steps(tmp_path):
     assert private.engine.statement().certified == cs.account(rule(), 40, 16, 1e-3).certified < math.inf
 
 
+def test_a_budget_is_charged_once(tmp_path):
+    """A training that is resumed is not charged again, nor to another file."""
+    one, other = (
+        cs.Budget(tmp_path / name, epsilon=50.0, delta=1e-2, adjacency="replace-one") for name in ("a.json", "b.json")
+    )
+    data = records()
+    fit(tmp_path, data=data, privacy={"budget": one}, callbacks=[Stop(5)])
+    spent = one.spent()
+    private, _ = fit(tmp_path, data=data, privacy={"budget": one}, ckpt_path=tmp_path / "stopped.ckpt")
+    assert one.spent() == spent
+    assert private.engine.statement().certified < math.inf
+    with pytest.raises(ValueError, match="privacy must have the budget .* was charged to, .*a.json, got"):
+        fit(tmp_path, data=data, privacy={"budget": other}, ckpt_path=tmp_path / "stopped.ckpt")
+
+
 def test_a_checkpoint_holds_a_plain_model_and_no_other_state_of_the_optimizer(tmp_path):
     fit(tmp_path, callbacks=[Stop(5)])
     saved = torch.load(tmp_path / "stopped.ckpt", weights_only=True)
@@ -263,6 +289,16 @@ def test_resuming_from_a_training_that_was_not_private_is_refused(tmp_path):
     trainer.fit(Classifier(), DataLoader(records(), batch_size=5))
     with pytest.raises(ValueError, match="ckpt_path must name a checkpoint of a private training"):
         fit(tmp_path, ckpt_path=tmp_path / "stopped.ckpt")
+
+
+def test_a_fit_after_an_evaluated_checkpoint_is_another_training(tmp_path):
+    """It would repeat the noise of the steps that the first training took after the checkpoint."""
+    fit(tmp_path, callbacks=[Stop(5)])
+    private, module = PrivateTraining({"noise_multiplier": 1.0, "delta": 1e-3}), Classifier()
+    trainer, val = trainer_of(tmp_path, private), DataLoader(records(30, seed=3), batch_size=7)
+    trainer.validate(module, val, ckpt_path=tmp_path / "stopped.ckpt", verbose=False)
+    trainer.fit(module, DataLoader(records(), batch_size=5))
+    assert private.engine.steps == trainer.global_step == 16
 
 
 def test_the_best_model_has_the_statement_of_all_steps(tmp_path):
@@ -295,8 +331,9 @@ def test_settings_that_change_the_guarantee_are_refused(tmp_path, settings, mess
 def test_other_refusals(tmp_path):
     with pytest.raises(ValueError, match="Lightning needs a loss that is a tensor"):
         PrivateTraining({"noise_multiplier": 1.0, "grad_sample_mode": "ghost"})
-    with pytest.raises(ValueError, match="must not have LearningRateFinder"):
-        fit(tmp_path, callbacks=[LearningRateFinder()])
+    for kind in (LearningRateFinder, type("FineTuneFinder", (LearningRateFinder,), {})):
+        with pytest.raises(ValueError, match=f"must not have {kind.__name__}"):
+            fit(tmp_path, callbacks=[kind()])
     module = Classifier()
     module.net, module.model = module.model, None
     with pytest.raises(ValueError, match="attribute must name the model that training_step calls, .* got 'model'"):

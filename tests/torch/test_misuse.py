@@ -630,6 +630,39 @@ def test_gradients_of_two_calls_in_one_step_are_refused(mode):
     assert training.engine.steps == 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("register", [torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook])
+def test_hooks_that_take_gradients_are_refused(mode, register):
+    """Some optimisers step during the backward pass, with gradients that have neither clip nor noise."""
+    model = network()
+    register(model[0].weight, lambda _: None)
+    with pytest.raises(ValueError, match="must have no hooks .* got one on 0.weight"):
+        Training(mode, model=model)
+    training = Training(mode)
+    training.run(1)
+    register(training.model[2].bias, lambda _: None).remove()
+    training.run(1)
+    register(training.model[2].bias, lambda _: None)
+    with pytest.raises(ValueError, match="must have no hooks .* got one on 2.bias"):
+        training.run(1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_call_past_the_model_in_the_same_step_certifies_nothing(mode):
+    """Its rows may be those of other records: one record then has a part in two rows, each of which is clipped."""
+    training = Training(mode, algorithm="dpsgd", noise_multiplier=1.0, noise_generator=None, generator=None)
+    for x, y in training.loader:
+        training.optimizer.zero_grad()
+        loss = training.criterion(training.private(x), y)
+        if len(x) > 1:
+            loss = loss + training.criterion(training.model(x.roll(1, 0)), y.roll(1, 0))
+        loss.backward()
+        training.optimizer.step()
+    stated = training.engine.statement(1e-3)
+    assert stated.certified == math.inf > stated.nominal
+    assert "call the model that make_private returned" in stated.reasons[0]
+
+
 def test_gradients_dropped_by_the_model_are_dropped():
     """`zero_grad` of the model, as of the optimiser, lets another batch follow."""
     training, other = (Training(algorithm="dpsgd") for _ in range(2))

@@ -151,5 +151,5 @@ def test_steps_that_protect_rows_do_not_count_as_steps_that_protect_people(tmp_p
 def test_a_batch_that_was_drawn_before_is_refused():
     training = Training(batch=9, **HOW)
     batches = list(training.loader)
-    with pytest.raises(Exception, match="With groups"):
+    with pytest.raises(Exception, match="the batch that the private loader gave last"):
         training.step(batches[0])

@@ -31,7 +31,7 @@ def test_noise_has_the_deviation_of_the_rule(mode, algorithm):
     by 5.5/√20200; sixteen such tests raise a false alarm with probability 6e-7."""
     training = training_without_gradients(mode, algorithm=algorithm, clip=0.7, noise_multiplier=1.3, batch=8)
     updates = []
-    for batch in list(training.loader)[:2]:
+    for batch in itertools.islice(training.loader, 2):
         training.step(batch)
         updates.append(training.update())
     n = updates[0].numel()

@@ -9,7 +9,7 @@ import opacus
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from clipsilon import PrivacyWarning
 from clipsilon.engine.checkpoint import CheckpointError
@@ -60,6 +60,18 @@ SETTINGS = {
 def test_settings(message):
     with pytest.raises(ValueError, match=f"^{message}"):
         private(**SETTINGS[message])
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: Subset(data, range(5))])
+def test_a_subset_that_repeats_a_record_needs_groups(wrap):
+    """A record would take part more often than is accounted for."""
+    items = [0, 1, 2, 3, -40, 5]
+    loader = DataLoader(wrap(Subset(records(), items)), batch_size=2)
+    with pytest.raises(ValueError, match="must have each record once, .* got a Subset with repeated indices"):
+        private(loader=loader)
+    people = [item % 40 for item in items][: len(loader.dataset)]
+    private(loader=loader, groups=people)
+    private(loader=DataLoader(Subset(records(), [3, 1, -1]), batch_size=2))
 
 
 def frozen_normalisation():

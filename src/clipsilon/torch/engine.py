@@ -247,6 +247,11 @@ class PrivacyEngine:
         """The number of steps taken so far, with those of trainings that this one was resumed from."""
         return 0 if self._training is None else self._training.lineage.steps
 
+    @property
+    def charged_to(self) -> Path | None:
+        """The budget file that the planned steps were charged to, before a checkpoint or here; None without."""
+        return None if self._training is None else self._training.lineage.budget
+
     @staticmethod
     def get_compatible_module(module: nn.Module) -> nn.Module:
         """Return a copy of a model in which layers that are refused are replaced, as far as Opacus can do so."""

@@ -31,7 +31,8 @@ from clipsilon.torch.loss_check import (
     plain,
 )
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.probe import Inputs, Probe, is_empty
+from clipsilon.torch.probe import Inputs, Probe, WithoutDropout, is_empty
+from clipsilon.torch.refused_layers import refuse_gradient_hooks
 from clipsilon.torch.state_check import CheckError, unchanged
 
 CHECK_EVERY = 100
@@ -45,6 +46,10 @@ COARSE = (
 )
 
 
+_EARLIER = (
+    "The model must be trained on the batch that the private loader gave last, got records of an earlier one, which "
+    "would take part more often than is accounted for; make one step of each batch."
+)
 _MOVED = (
     "With groups, the model must be called with the rows of the batch that the private loader gave last, all of them "
     "and in their order, since their people are known by their places, got others."
@@ -69,9 +74,11 @@ class Guard:
         self._checks_way = False  # whether it is checked where the rows of the batch go
         self._sizes: set[int] = set()  # of batches whose size was a number in the loss
         self._tape: Tape | None = None  # of the batch that the loader gave last, if it is followed
+        self._last: Tape | None = None  # the same, also after the model was called
         self._rows_of_call: NDArray[np.int64] | None = None  # per person, in the batch of the last call
         self._has_records = True  # whether the last call was of records, and not of a placeholder
         self._calls = 0  # of the model
+        self._is_called, self._is_passed = False, False  # whether it is being called, and gradients came without
         self.has_checked_inputs = self.has_checked_loss = self.has_checked_reduction = False
         self._checked_records = self._attempts = self._loss_attempts = self._way_attempts = 0
 
@@ -85,13 +92,18 @@ class Guard:
         answer : callable
             Calls the model with them.
         """
-        given = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
-        args, kwargs = map_leaves(_stripped, (args, kwargs))
+        original = args, kwargs
+        given = [leaf for leaf in leaves_of(original) if isinstance(leaf, Tensor) and leaf.dim()]
+        args, kwargs = map_leaves(_stripped, original)
         inputs = Inputs.of(args, kwargs)
-        is_training = self._model.training and torch.is_grad_enabled() and inputs.records > 0
+        is_training = self._model._module.training and torch.is_grad_enabled() and inputs.records > 0
         if is_training and any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             self.state.add_fault(COARSE)
-        with self._faults_kept():
+        if is_training:
+            refuse_gradient_hooks(self._model._module)
+        with self._faults_kept(), self._calling():
+            if is_training:
+                _require_current(given)
             tape = self._check_way(given, inputs.records) if is_training else None
             if is_training and self._is_due(inputs.records):
                 self._attempts += 1
@@ -100,7 +112,9 @@ class Guard:
             self._calls += 1
             with unchanged(self._model._module):
                 outputs = answer(args, kwargs)
-        if is_training and COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
+        if not is_training:
+            return _follow_other_call(original, answer, outputs)
+        if COARSE not in self.state.faults and (tape or not self._is_loss_done or _is_drawn()):
             return (tape or Tape(inputs.records, self.check_loss)).follow(outputs)
         return outputs
 
@@ -110,14 +124,16 @@ class Guard:
         """Follow a batch of the loader until the model is called and its loss is known, if that is to be checked."""
         if self._tape is not None:
             self._tape.close()
-            self._tape = None
+        if self._last is not None:
+            self._last.is_past = not self.state.fetches_ahead
+        self._tape = self._last = None
         sizes = [len(leaf) for leaf in leaves_of(batch) if isinstance(leaf, Tensor) and leaf.dim()]
         is_due = (not self.has_checked_inputs and self._way_attempts < _LOSS_ATTEMPTS) or not self._is_loss_done
         self._checks_way = is_due or _is_drawn()
         if not sizes or sizes[0] < 2 or not (self._checks_way or self._optimizer.has_people):
             return batch
         self._way_attempts += self._checks_way
-        self._tape = Tape(sizes[0], self.check_loss)
+        self._tape = self._last = Tape(sizes[0], self.check_loss)
         return self._tape.follow_records(batch)
 
     def _check_way(self, given: list[Tensor], records: int) -> Tape | None:
@@ -153,8 +169,8 @@ class Guard:
 
     @property
     def has_checked_model(self) -> bool:
-        """Whether the model has passed a check."""
-        return self._checked_records > 0
+        """Whether the model has passed a check, and all gradients came from calls of it."""
+        return self._checked_records > 0 and not self._is_passed
 
     def _is_due(self, records: int) -> bool:
         is_open = self._checked_records < min(records, 2) and self._attempts < _ATTEMPTS
@@ -210,9 +226,25 @@ class Guard:
         self._optimizer.zero_grad()
 
     def see_output(self, output: Tensor) -> None:
-        """Note that a layer computes with too few bits."""
+        """Note that a layer computes with too few bits, or that its gradient comes from a call past the model.
+
+        In such a call rows may be those of other records than in the model's own call.
+        """
         if output.is_floating_point() and output.dtype.itemsize < 4:
             self.state.add_fault(COARSE)
+        if not self._is_called:
+            output.register_hook(self._see_passed)
+
+    def _see_passed(self, gradient: Tensor) -> None:
+        self._is_passed = True
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        self._is_called = True
+        try:
+            yield
+        finally:
+            self._is_called = False
 
     @contextmanager
     def _faults_kept(self) -> Iterator[None]:
@@ -223,11 +255,39 @@ class Guard:
             raise
 
 
+def _require_current(given: list[Tensor]) -> None:
+    """Raise CheckError if records come from a batch before the last one, as far as batches are followed."""
+    if any(isinstance(leaf, Scores) and leaf.tape is not None and leaf.tape.is_past for leaf in given):
+        raise CheckError(_EARLIER)
+
+
 def _require_rows_of(tape: Tape | None, given: list[Tensor], records: int) -> None:
     """Raise CheckError unless the model is called with the batch that was drawn last, of which each person is known."""
     followed = [leaf for leaf in given if isinstance(leaf, Scores) and leaf.tape is tape]
     if tape is None or tape.records != records or not followed:
         raise CheckError(_MOVED)
+
+
+def _follow_other_call(given: tuple[Any, Any], answer: Callable[[Any, Any], Any], outputs: Any) -> Any:
+    """Return the outputs of a call that trains nothing, which are recorded if the batch is: a loss may compare them.
+
+    Parameters
+    ----------
+    given : tuple
+        The arguments, of which those from the loader are followed.
+    answer : callable
+        Calls the model with them.
+    outputs
+        What it returned.
+    """
+    tapes = (leaf.tape for leaf in leaves_of(given) if isinstance(leaf, Scores))
+    tape = next((tape for tape in tapes if tape is not None and tape.is_open), None)
+
+    def repeat(args: Any, kwargs: Any) -> list[Any]:
+        with WithoutDropout():
+            return leaves_of(answer(args, kwargs))
+
+    return outputs if tape is None else tape.follow_call(repeat, given, outputs)
 
 
 def _stripped(leaf: Any) -> Any:

@@ -20,6 +20,7 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     default_collate,
 )
 
@@ -31,7 +32,7 @@ from clipsilon.torch.layers import register_conv1d
 from clipsilon.torch.loss_check import leaves_of
 from clipsilon.torch.probe import kept_generators
 from clipsilon.torch.processes import Processes
-from clipsilon.torch.refused_layers import refuse_layers
+from clipsilon.torch.refused_layers import refuse_gradient_hooks, refuse_layers
 
 
 def records_and_batch(data_loader: DataLoader[Any]) -> tuple[int, int]:
@@ -61,9 +62,23 @@ def group_items(data_loader: DataLoader[Any], groups: ArrayLike | None, max_rows
     if groups is None:
         if max_rows is not None:
             raise ValueError(f"max_rows must be left out without groups, got {max_rows!r}.")
+        _refuse_repetition(getattr(data_loader, "dataset", None))
         return None
     items, _ = records_and_batch(data_loader)
     return group_rows(checks.people("groups", groups, items), max_rows)
+
+
+def _refuse_repetition(dataset: Any) -> None:
+    """Refuse a subset that has an item several times, each of which would be taken for a record of its own."""
+    if not isinstance(dataset, Subset):
+        return
+    items = {int(index) % len(dataset.dataset) for index in dataset.indices}  # type: ignore[arg-type]
+    if len(items) < len(dataset.indices):
+        raise ValueError(
+            "data_loader.dataset must have each record once, since a statement is about one of its items, got a Subset "
+            "with repeated indices; give groups, the id of the record that each item is of."
+        )
+    _refuse_repetition(dataset.dataset)
 
 
 def check_people(mode: str, processes: Processes, data_loader: DataLoader[Any]) -> None:
@@ -166,6 +181,7 @@ def check_model(module: nn.Module, mode: str) -> None:
         raise ValueError("module must be in training mode, got one in evaluation mode; call module.train() first.")
     register_conv1d(module)
     refuse_layers(module, mode)
+    refuse_gradient_hooks(module)
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("module must have parameters to train, got none.")
 

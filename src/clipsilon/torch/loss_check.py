@@ -64,6 +64,7 @@ class Tape:
         self._kept: list[Tensor] = []  # so that no other tensor gets their `id`
         self._calls: list[_Call] = []
         self.is_open = True
+        self.is_past = False  # whether the loader has given a later batch
 
     def follow(self, outputs: Any) -> Any:
         """Return the outputs of the model, which are recorded from now on."""
@@ -94,6 +95,22 @@ class Tape:
             return self._outputs[-1]
 
         return map_leaves(followed, batch)
+
+    def follow_call(self, function: Callable[..., Any], args: Any, outputs: Any) -> Any:
+        """Return the outputs of a function, whose call is recorded as a whole.
+
+        Parameters
+        ----------
+        function : callable
+            Computes a list of the outputs.
+        args
+            Its arguments.
+        outputs
+            What it returned.
+        """
+        followed = map_leaves(lambda leaf: _as_scores(leaf, self) if _is_new(leaf) else leaf, outputs)
+        self.add(function, args, {}, leaves_of(followed))
+        return followed
 
     def others(self, loss: Tensor) -> set[int]:
         """Return the numbers of the outputs without one row per record that the loss is computed from."""
@@ -593,10 +610,9 @@ def check_rows(tape: Tape, losses: Tensor) -> bool:
         return False
     chosen = _SYSTEM.sample(range(tape.records), min(tape.records, _MOST_RECORDS))
     for parts in _partitions(chosen):
-        expected = [_rows(_plain(losses), part, tape.records) for part in parts]
         found = [
-            all(one.shape == other.shape and _near(one, other) for one, other in zip(alone, expected, strict=True))
-            for alone in tape.losses(losses, parts)
+            all(_is_part(one, whole, part, tape.records) for one, part in zip(alone, parts, strict=True))
+            for whole, *alone in tape.losses(losses, [range(tape.records), *parts])
         ]
         if found and not any(found):
             raise CheckError(_MIXED_ROWS)
@@ -620,6 +636,12 @@ def _check_other_rows(tape: Tape, losses: Tensor) -> bool:
     except Exception:  # of a function that cannot be repeated
         return False
     return bool(is_repeatable)
+
+
+def _is_part(losses: Tensor, whole: Tensor, part: Sequence[int], records: int) -> bool:
+    """Return whether losses are those of a part of all records."""
+    expected = _rows(whole, part, records)
+    return losses.shape == expected.shape and _near(losses, expected)
 
 
 def _near(one: Tensor, other: Tensor) -> bool:

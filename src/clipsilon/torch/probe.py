@@ -121,7 +121,7 @@ class Inputs(NamedTuple):
         return Inputs(args, kwargs, self.records), [t for t in found if len(t) == self.records]
 
 
-class _WithoutDropout(TorchFunctionMode):
+class WithoutDropout(TorchFunctionMode):
     """Replaces every dropout by the identity."""
 
     def __torch_function__(
@@ -192,7 +192,7 @@ class Probe:
         """Return the model's outputs without dropout, and what the call wrote to attributes of its modules."""
         drawn = _generator_states(self._trained)
         with restored_attributes(self._module) as before, unchanged(self._module, by_content=by_content):
-            with torch.no_grad(), _WithoutDropout(), warnings.catch_warnings():
+            with torch.no_grad(), WithoutDropout(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 outputs = _floats(self._module(*inputs.args, **inputs.kwargs))
             after = _attributes(self._module)

@@ -52,6 +52,16 @@ def refuse_layers(module: nn.Module, mode: str) -> None:
     raise ValueError(f"module must treat records one by one, in layers that are measured, got {'; '.join(instead)}.")
 
 
+def refuse_gradient_hooks(module: nn.Module) -> None:
+    """Raise ValueError if something acts on gradients during the backward pass, such as an optimiser per layer."""
+    for name, p in module.named_parameters():
+        if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
+            raise ValueError(
+                f"module must have no hooks that take gradients before they are clipped, got one on {name}; choose an "
+                "optimiser that steps after the backward pass."
+            )
+
+
 def _is_trained(layer: nn.Module) -> bool:
     return any(p.requires_grad for p in layer.parameters(recurse=False))
 

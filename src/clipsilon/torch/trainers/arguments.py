@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
-
-from torch import nn
 
 BITS = "rounding to fewer than 32 bits is not covered"
 _CALLS = "gradients per record are measured at the layers' own calls"
@@ -100,6 +99,29 @@ def check_privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     return dict(privacy)
 
 
+def needs_length(privacy: Mapping[str, Any]) -> bool:
+    """Return whether the noise depends on the planned number of epochs."""
+    return "target_epsilon" in privacy or privacy.get("algorithm") == "correlated"
+
+
+def check_charged(budget: Any, charged: Path | None) -> None:
+    """Raise ValueError if a training that was resumed is not charged to the budget file that was given.
+
+    Parameters
+    ----------
+    budget : Budget, path-like or None
+        What `privacy` has.
+    charged : Path or None
+        The file that the planned steps were charged to before the checkpoint.
+    """
+    if budget is None or charged == Path(getattr(budget, "path", budget)).resolve():
+        return
+    raise ValueError(
+        f"privacy must have the budget that the training before the checkpoint was charged to, {charged}, got "
+        f"{budget!r}: a training that is resumed is not charged again."
+    )
+
+
 def check_datasets(train: Any, evaluation: Any) -> None:
     """Raise ValueError if a model would be evaluated on the records that it is trained on."""
     parts = evaluation.values() if isinstance(evaluation, Mapping) else [evaluation]
@@ -108,13 +130,3 @@ def check_datasets(train: Any, evaluation: Any) -> None:
             "eval_dataset must be of other people than train_dataset, got the same data: logs, early stopping and the "
             "choice of the best model would use it without noise."
         )
-
-
-def check_hooks(model: nn.Module) -> None:
-    """Raise ValueError if something acts on gradients during the backward pass, such as an optimiser per layer."""
-    for name, p in model.named_parameters():
-        if getattr(p, "_post_accumulate_grad_hooks", None):
-            raise ValueError(
-                f"model must have no hooks that take gradients before they are clipped, got one on {name}; choose an "
-                "optimiser that steps after the backward pass."
-            )

@@ -38,7 +38,13 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint, unwrap_
 from clipsilon.torch.engine import PrivacyEngine
 from clipsilon.torch.loss_check import plain
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.trainers.arguments import check_datasets, check_hooks, check_privacy, private_arguments
+from clipsilon.torch.trainers.arguments import (
+    check_charged,
+    check_datasets,
+    check_privacy,
+    needs_length,
+    private_arguments,
+)
 from clipsilon.torch.trainers.shared_rows import repeat_shared_rows
 
 __all__ = ["PrivateTrainer"]
@@ -68,7 +74,8 @@ class PrivateTrainer(Trainer):
     engine : PrivacyEngine, optional
         The engine, for another adjacency.
     log_loss : bool, default False
-        Whether logs show the training loss, which is not private. Losses on the evaluation set are always logged.
+        Whether logs, and what `train` returns, show the training loss, which is not private. Losses on the evaluation
+        set are always logged.
     **others
         Other arguments of `Trainer`, except `model_init`. A `compute_loss_func` returns the mean over the records or,
         with ghost clipping, one loss per record.
@@ -124,7 +131,6 @@ class PrivateTrainer(Trainer):
         self.model.train()
         repeat_shared_rows(self.model)
         optimizer = self.create_optimizer()
-        check_hooks(self.model)
         settings = {**self._privacy, **self._own_settings(loader)}
         has_target = "target_epsilon" in settings
         make = self.engine.make_private_with_epsilon if has_target else self.engine.make_private
@@ -141,7 +147,7 @@ class PrivateTrainer(Trainer):
         if self._is_resumed and "budget" in self._privacy:
             found["budget"] = None
         is_charged = self._privacy.get("budget") is not None and not self._is_resumed
-        if is_charged or "target_epsilon" in self._privacy:
+        if is_charged or needs_length(self._privacy):
             steps = self.args.max_steps / len(loader) if self.args.max_steps > 0 else self.args.num_train_epochs
             found["epochs"] = math.ceil(steps)
         return found
@@ -286,7 +292,7 @@ class PrivateTrainer(Trainer):
         Returns
         -------
         TrainOutput
-            Its `metrics` have `epsilon` and `delta`.
+            Its `metrics` have `epsilon` and `delta`. Its `training_loss` is NaN unless losses are logged.
         """
         if others.get("trial") is not None:
             raise ValueError("trial must be None: the trials of a search would each spend privacy.")
@@ -297,7 +303,7 @@ class PrivateTrainer(Trainer):
             stated = self.engine.statement()
             output.metrics.update(epsilon=stated.certified, delta=stated.delta)
             self.log({"epsilon": stated.certified, "delta": stated.delta})
-        return output
+        return output if self._log_loss else output._replace(training_loss=math.nan)
 
     def log(self, logs: dict[str, float], *args: Any) -> None:
         """Log what is private or public; training losses only where they are wanted."""
@@ -324,6 +330,7 @@ class PrivateTrainer(Trainer):
         kept = self.engine.load_checkpoint(
             path=Path(checkpoint) / PRIVATE_STATE, module=self._private, optimizer=self._private_optimizer
         )
+        check_charged(self._privacy.get("budget"), self.engine.charged_to)
         self.lr_scheduler.load_state_dict(kept["scheduler"])
 
 

@@ -24,7 +24,14 @@ except ModuleNotFoundError:
 
 from clipsilon.torch.engine import PrivacyEngine
 from clipsilon.torch.optimizer import PrivateOptimizer
-from clipsilon.torch.trainers.arguments import BITS, ONE_PROCESS, Setting, check_hooks, check_privacy
+from clipsilon.torch.trainers.arguments import (
+    BITS,
+    ONE_PROCESS,
+    Setting,
+    check_charged,
+    check_privacy,
+    needs_length,
+)
 from clipsilon.torch.trainers.shared_rows import repeat_shared_rows
 
 __all__ = ["PrivateTraining"]
@@ -113,7 +120,6 @@ class PrivateTraining(Callback):
             )
         model.train()
         repeat_shared_rows(model)
-        check_hooks(model)
         trainer.fit_loop.setup_data()
         loader = _loader_of(trainer)
         settings = {**self._privacy, **self._planned(trainer, loader)}
@@ -127,13 +133,14 @@ class PrivateTraining(Callback):
         self._optimizer = optimizer
         if self._saved is not None:
             self.engine._resume("ckpt_path", self._saved, private, optimizer)
+            check_charged(self._privacy.get("budget"), self.engine.charged_to)
         iter(trainer.fit_loop._data_fetcher)  # which has begun with the plain loader
 
     def _planned(self, trainer: Trainer, loader: DataLoader[Any]) -> dict[str, Any]:
         """Return the number of epochs where it is needed; a budget is charged once."""
         is_resumed = self._saved is not None
         found: dict[str, Any] = {"budget": None} if is_resumed and "budget" in self._privacy else {}
-        if "target_epsilon" not in self._privacy and (is_resumed or self._privacy.get("budget") is None):
+        if not needs_length(self._privacy) and (is_resumed or self._privacy.get("budget") is None):
             return found
         ends = [trainer.max_epochs] if (trainer.max_epochs or -1) > 0 else []
         ends += [math.ceil(trainer.max_steps / len(loader))] if trainer.max_steps > 0 else []
@@ -171,7 +178,7 @@ class PrivateTraining(Callback):
             checkpoint["optimizer_states"] = []
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Keep the private state until the fit begins.
+        """Keep the private state until the fit begins that is resumed from it.
 
         Parameters
         ----------
@@ -182,12 +189,14 @@ class PrivateTraining(Callback):
         checkpoint : dict
             What was loaded.
         """
-        if trainer.state.fn == "fit" and _KEY not in checkpoint:
+        if trainer.state.fn != "fit":  # a later fit is a training of its own, with noise of its own
+            return
+        if _KEY not in checkpoint:
             raise ValueError(
                 "ckpt_path must name a checkpoint of a private training, without which the steps taken so far are not "
                 "known, got one of another; to begin from a public model, load its weights beforehand."
             )
-        self._saved = checkpoint.get(_KEY)
+        self._saved = checkpoint[_KEY]
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Give the module its plain model back.
@@ -233,6 +242,8 @@ def _check_trainer(trainer: Any) -> None:
             )
     if trainer.precision not in ("32-true", "64-true"):
         raise ValueError(f"precision of the Trainer must be '32-true' or '64-true', got {trainer.precision!r}: {BITS}.")
-    found = [type(callback).__name__ for callback in trainer.callbacks if type(callback).__name__ in _TRYING]
-    if found:
-        raise ValueError(f"callbacks must not have {found[0]}, which tries settings on the records without noise.")
+    for callback in trainer.callbacks:
+        if any(kind.__name__ in _TRYING for kind in type(callback).__mro__):
+            raise ValueError(
+                f"callbacks must not have {type(callback).__name__}, which tries settings on the records without noise."
+            )

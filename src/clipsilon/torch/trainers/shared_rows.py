@@ -18,6 +18,10 @@ class _Records:
     def __init__(self) -> None:
         self.count = 0
 
+    def __reduce_ex__(self, protocol: object) -> Any:
+        """Be saved without the number, which is not private, with the model whose hooks these are."""
+        return _Records, ()
+
     def note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note it from the first tensor, as the private model does."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.dim()]
