@@ -52,23 +52,26 @@ def add_to_sum(
 
 
 @register_jitable(**INLINE)  # type: ignore[untyped-decorator]
-def add_two_to_sum(features: NDArray[Any], i: int, rates: tuple[float, float], values: Array) -> None:
-    """Add rates[0]·x_i and then rates[1]·x_{i+1} of a dense table to a sum, to the same bits as one by one.
+def begin_or_add(features: NDArray[Any], i: int, rate: float, is_first: bool, sums: Array, place: int) -> None:
+    """Add rate·x_i of a dense table to a row of `sums`, or begin a sum there.
 
     Parameters
     ----------
     features : ndarray
         The table.
     i : int
-        The first of the two rows.
-    rates : tuple of float
-        Their factors.
-    values : array of shape (d,)
-        The sum, updated in place.
+        The row.
+    rate : float
+        Its factor.
+    is_first : bool
+        Whether a sum begins.
+    sums : array of shape (k, d)
+        Updated in place.
+    place : int
+        Which row of it.
     """
-    first, second = rates
-    for j in range(values.size):
-        values[j] = fused(second, features[i + 1, j], fused(first, features[i, j], values[j]))
+    for j in range(sums.shape[1]):
+        sums[place, j] = fused(rate, features[i, j], 0.0 if is_first else sums[place, j])
 
 
 def norm_of_sum(features: Rows, values: Array, size: int) -> float:
