@@ -110,3 +110,18 @@ def test_a_person_who_overflows_leaves_the_others_of_eight_alone():
     assert np.isfinite(found[0]).all()
     assert found[0].any()
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_an_infinite_row_leaves_the_other_people_of_eight_alone(last):
+    """Whether or not everybody has one row."""
+    loss, theta, starts = cs.losses.Logistic(), np.full(5, 0.2), np.append(np.arange(20), 19 + last)
+    rows = int(starts[-1])
+    table, labels = np.random.default_rng(0).standard_normal((rows, 5)), np.arange(rows) % 2.0
+    case = remote.RemoteProblem(20, 5, loss=loss, response=None)
+    grid = step_grid(scaling(case, cs.Rule("full", STEP, CLIP, Full(), Gaussian(STD)), 1), CLIP.bound(), STD, 5)
+    strange = np.where(np.arange(rows)[:, None] == 5, np.inf, table)
+    weights = np.where(np.arange(rows) == 5, 0.0, 1.0)
+    found = added(loss, NoFeedback(), strange, labels, np.ones(rows), starts, theta, grid)
+    assert found.any()
+    np.testing.assert_array_equal(found, added(loss, NoFeedback(), table, labels, weights, starts, theta, grid))

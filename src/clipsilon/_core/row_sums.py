@@ -7,11 +7,9 @@ the entry j, if entries[k] is j; so nothing has to be cleared before the next su
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import types
-from numba.extending import overload, register_jitable
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from clipsilon._core.options import INLINE
@@ -49,29 +47,6 @@ def add_to_sum(
     size : int
         The number of values before.
     """
-
-
-@register_jitable(**INLINE)  # type: ignore[untyped-decorator]
-def begin_or_add(features: NDArray[Any], i: int, rate: float, is_first: bool, sums: Array, place: int) -> None:
-    """Add rate·x_i of a dense table to a row of `sums`, or begin a sum there.
-
-    Parameters
-    ----------
-    features : ndarray
-        The table.
-    i : int
-        The row.
-    rate : float
-        Its factor.
-    is_first : bool
-        Whether a sum begins.
-    sums : array of shape (k, d)
-        Updated in place.
-    place : int
-        Which row of it.
-    """
-    for j in range(sums.shape[1]):
-        sums[place, j] = fused(rate, features[i, j], 0.0 if is_first else sums[place, j])
 
 
 def norm_of_sum(features: Rows, values: Array, size: int) -> float:

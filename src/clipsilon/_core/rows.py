@@ -102,8 +102,8 @@ def add_row(features: Rows, i: int, rate: float, rounding: float, total: Array, 
     """Add rate·x_i to `total`, from total[first] on, in whole numbers if `rounding` is ROUND of `engine/grid.py`."""
 
 
-def measure(features: Rows, drawn: Indices, first: int, last: int, theta: Array, scratch: Array, to: int) -> None:
-    """Write ⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last] to `scratch`, from MARGIN + to and SQUARE + to."""
+def measure(features: Rows, drawn: Indices, first: int, last: int, theta: Array, scratch: Array) -> None:
+    """Write ⟨x_i, θ⟩ and ‖x_i‖² of the rows i in drawn[first:last] to `scratch`, from MARGIN and from SQUARE on."""
 
 
 def add_rows(
@@ -270,20 +270,20 @@ def _whole_sum(rates, x, r):
 
 
 @overload(measure, jit_options=INLINE)
-def _measure(features, drawn, first, last, theta, scratch, to):
-    def of_all(features, drawn, first, last, theta, scratch, to):
+def _measure(features, drawn, first, last, theta, scratch):
+    def of_all(features, drawn, first, last, theta, scratch):
         eights = (last - first) // 8 * 8
         for k in range(0, eights, 8):
             found = measure_eight(features, _eight(drawn, first + k), theta)
             for place in range(8):
-                scratch[MARGIN + to + k + place], scratch[SQUARE + to + k + place] = found[place], found[8 + place]
+                scratch[MARGIN + k + place], scratch[SQUARE + k + place] = found[place], found[8 + place]
         for k in range(eights, last - first):
-            scratch[MARGIN + to + k], scratch[SQUARE + to + k] = measure_row(features, drawn[first + k], theta)
+            scratch[MARGIN + k], scratch[SQUARE + k] = measure_row(features, drawn[first + k], theta)
 
-    def of_entries(features, drawn, first, last, theta, scratch, to):
+    def of_entries(features, drawn, first, last, theta, scratch):
         for k in range(last - first):
             i = drawn[first + k]
-            scratch[MARGIN + to + k], scratch[SQUARE + to + k] = margin(features, i, theta, 0), square(features, i)
+            scratch[MARGIN + k], scratch[SQUARE + k] = margin(features, i, theta, 0), square(features, i)
 
     return of_all if isinstance(features, types.Array) else of_entries
 

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.options import INLINE, INNER
 from clipsilon._core.parts import all_ours_compiled, implementation, implemented
-from clipsilon._core.products import fused
-from clipsilon._core.row_sums import add_sum, add_to_sum, begin_or_add, begin_sum, margin_of_sum, norm_of_sum
+from clipsilon._core.products import begin_or_add, fused
+from clipsilon._core.row_sums import add_sum, add_to_sum, begin_sum, margin_of_sum, norm_of_sum
 from clipsilon._core.rows import (
     MARGIN,
     ROWS_AT_A_TIME,
@@ -65,12 +65,10 @@ _ROUNDING = 2.0**-51
 
 # Columns of `scratch` besides MARGIN and SQUARE, by where they begin: what multiplies a record's features in v and in
 # kept; its slope times its weight, and its weight (of a person's row, both divided by the number of rows); its label;
-# the norms of its features and of its gradient; what multiplies l2·θ in v and in kept; the weights of people in `sums`;
-# what multiplies the rows that wait from ALONE on, in v and in kept.
-_COLUMNS = range(2 * ROWS_AT_A_TIME, 14 * ROWS_AT_A_TIME, ROWS_AT_A_TIME)
-FACTOR, KEPT_FACTOR, RATE, WEIGHT, LABEL, SIZE, TOTAL, PENALTY, KEPT_PENALTY, OWN, LATER, KEPT_LATER = _COLUMNS
+# the norms of its features and of its gradient; what multiplies l2·θ in v and in kept; RATE and WEIGHT of sums.
+_COLUMNS = range(2 * ROWS_AT_A_TIME, 13 * ROWS_AT_A_TIME, ROWS_AT_A_TIME)
+FACTOR, KEPT_FACTOR, RATE, WEIGHT, LABEL, SIZE, TOTAL, PENALTY, KEPT_PENALTY, SUM_RATE, SUM_WEIGHT = _COLUMNS
 COUNT, LEFT = 0, 1  # rows of `people`
-ALONE = 2 * ROWS_AT_A_TIME  # where in `rows` those begin that are somebody's only row
 
 
 class Workspace(NamedTuple):
@@ -86,14 +84,14 @@ class Workspace(NamedTuple):
         A record's gradient.
     clipped, capped : array of shape (d,)
         What the record adds to the update and to the error.
-    scratch : array of shape (14·ROWS_AT_A_TIME,)
+    scratch : array of shape (13·ROWS_AT_A_TIME,)
         Numbers of the rows that are being processed, column after column: margins, squared norms and so on.
     average : array of shape (d,)
         The mean of the gradients of a person's rows.
     entries, places : array of shape (d,)
         Where the values of a sum of sparse rows belong, as in `row_sums`.
-    rows : array of shape (3·ROWS_AT_A_TIME,)
-        Rows of people: those that are being processed and the next ones, and then those that are somebody's only row.
+    rows : array of shape (2·ROWS_AT_A_TIME,)
+        Rows of people: those that are being processed and the next ones.
     people : array of shape (2, 2·ROWS_AT_A_TIME)
         For each of these, how many rows its person has, and how many of them come from here on.
     moved_rows : array of shape (min(at_a_time(columns) + 8, ROWS_AT_A_TIME), columns)
@@ -121,11 +119,11 @@ class Workspace(NamedTuple):
 def workspace(features: Any, theta: Array) -> Workspace:
     """Allocate the workspace of one thread."""
     columns = width(features)
-    scratch = np.empty(KEPT_LATER + ROWS_AT_A_TIME)
+    scratch = np.empty(SUM_WEIGHT + ROWS_AT_A_TIME)
     d = theta.size
     rows, places = (np.empty(columns), np.empty(columns)), (np.zeros(d, np.int64), np.zeros(d, np.int64))
     vectors = (np.empty(d), np.empty(d), np.empty(d))
-    people = (np.zeros(3 * ROWS_AT_A_TIME, np.int64), np.zeros((2, 2 * ROWS_AT_A_TIME), np.int64))
+    people = (np.zeros(2 * ROWS_AT_A_TIME, np.int64), np.zeros((2, 2 * ROWS_AT_A_TIME), np.int64))
     most = min(at_a_time(columns) + 8, ROWS_AT_A_TIME)
     block = (np.empty((most, columns)), np.arange(2 * most) % most)
     return Workspace(*rows, *vectors, scratch, np.empty(d), *places, *people, *block)
@@ -316,14 +314,18 @@ def _by_margins(records, parts, models, span, grid, into, memory, space, rng):
         end = min(begin + block, last)
         _move_rows(response, deployed, features, labels, drawn, (begin, end), moved_rows, scratch, rng)
         start = _unless_moved(response, begin, 0)
-        measure(table, places, start, start + end - begin, theta, scratch, 0)
+        measure(table, places, start, start + end - begin, theta, scratch)
         for place in range(end, min(end + block, last)):
             fetch_start(features, drawn[place])
         _rate_block(loss, weights, drawn, (begin, end), scratch)
         _size_block(table, places, (start, start + end - begin), scratch)
         _factor_block(loss, clip, feedback, grid, end - begin, (theta_norm, theta.size), scratch)
         _drop_moved(response, places, (start, start + end - begin), moved_rows, scratch)
-        _count_block(clip, grid, end - begin, theta_norm, unit, scratch, penalties, counts)
+        for k in range(end - begin):
+            if scratch[WEIGHT + k] != 0.0:
+                tally(clip, scratch[TOTAL + k], counts)
+        for k in range(end - begin if theta_norm != 0.0 else 0):
+            _add_factors(penalties, grid, unit, (scratch[PENALTY + k], scratch[KEPT_PENALTY + k]))
         add_rows(table, places, (start, start + end - begin), scratch, FACTOR, grid.rounding, v)
         if kept.size:
             add_rows(table, places, (start, start + end - begin), scratch, KEPT_FACTOR, grid.rounding, kept)
@@ -368,21 +370,11 @@ def _factor_block(loss, clip, feedback, grid, count, model, scratch):
 
 
 @register_jitable(**INNER)
-def _count_block(clip, grid, count, theta_norm, unit, scratch, penalties, counts):
-    """Count the records of a block, and add their factors of l2·θ."""
-    for k in range(count):
-        if scratch[WEIGHT + k] != 0.0:
-            tally(clip, scratch[TOTAL + k], counts)
-    for k in range(count if theta_norm != 0.0 else 0):
-        _add_factors(penalties, grid, unit, (scratch[PENALTY + k], scratch[KEPT_PENALTY + k]))
-
-
-@register_jitable(**INNER)
-def _drop_rows(places, span, rows, scratch, to):
+def _drop_rows(places, span, rows, scratch):
     """Overwrite rows that add nothing with zeros: they may be infinite, and 0·∞ is NaN."""
     start, end = span
     for k in range(end - start):
-        adds = scratch[FACTOR + to + k] != 0.0 or scratch[KEPT_FACTOR + to + k] != 0.0
+        adds = scratch[FACTOR + k] != 0.0 or scratch[KEPT_FACTOR + k] != 0.0
         for j in range(0 if adds else rows.shape[1]):
             rows[places[start + k], j] = 0.0
 
@@ -426,7 +418,7 @@ def _drop_moved(response, places, span, moved_rows, scratch):
 def _moved_dropped(response, places, span, moved_rows, scratch):
     if _stays(response):
         return lambda response, places, span, moved_rows, scratch: None
-    return lambda response, places, span, moved_rows, scratch: _drop_rows(places, span, moved_rows, scratch, 0)
+    return lambda response, places, span, moved_rows, scratch: _drop_rows(places, span, moved_rows, scratch)
 
 
 def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
@@ -551,27 +543,26 @@ def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng
 
 
 def _people_by_margins(records, parts, models, span, grid, into, memory, space, rng):
-    """Add people block by block of rows: sums of rows, and rows that are somebody's only one, as records' rows are.
+    """Sum the rows of people block by block, and add these sums as if they were records' rows.
 
-    Complete sums and such rows are added eight at a time; up to seven of each wait for the next block. A block has
-    b = sums.shape[0] − 8 rows, and 8 ≤ b ≤ ROWS_AT_A_TIME − 8, as at_a_time(d) ≥ 8. A row completes one sum or none, so
-    that there are never more than b + 7 of them, counting the one that the last row has not completed: no row of `sums`
-    is overwritten before it was added, and `tail` meets `head` only if no sum is complete. For the same reason `alone`
-    and `count` fit into a column of `scratch` together, and so do the rows that wait.
+    Complete sums are added eight at a time; up to seven wait for the next block. A block has b = sums.shape[0] − 8
+    rows, and b ≥ 8, as at_a_time(d) ≥ 8. A row completes one sum or none, so that there are never more than b + 7 of
+    them, counting the one that the last row has not completed: no row of `sums` is overwritten before it was added, and
+    `tail` meets `head` only if no sum is complete.
     """
     features, labels, weights, starts = records
-    loss, _, clip, feedback = parts
+    loss, _, _, _ = parts
     theta, _ = models
-    v, kept, penalties, counts = into
-    _, _, _, _, _, scratch, _, _, _, rows, people, sums, numbers = space
+    _, _, _, _, _, scratch, zeros, _, _, rows, people, sums, numbers = space
     drawn, first, last = span
     block, theta_norm = sums.shape[0] - 8, _penalised_norm(loss, theta)
-    unit = _penalty_unit(loss, grid, theta_norm)
-    now, waiting, head, tail, own = 0, 0, 0, 0, 0.0
+    model = (theta_norm, theta.size, _penalty_unit(loss, grid, theta_norm))
+    _clear(zeros)
+    now, head, tail = 0, 0, 0
     place, i, following = _gather(starts, drawn, (first, last, -1), rows, people, (now, block))
     while following > 0:
         size, then = following, ROWS_AT_A_TIME - now
-        measure(features, rows, now, now + size, theta, scratch, 0)
+        measure(features, rows, now, now + size, theta, scratch)
         place, i, following = _gather(starts, drawn, (place, last, i), rows, people, (then, block))
         for k in range(then, then + following):
             fetch_start(features, rows[k])
@@ -579,96 +570,82 @@ def _people_by_margins(records, parts, models, span, grid, into, memory, space, 
         for k in range(place, min(place + block, last)):
             fetch_entry(starts, drawn[k])
         _rate_rows(loss, labels, weights, rows, people, (now, size), scratch)
-        tail, own = _sum_rows(features, rows, people, (now, size), (tail, own), scratch, sums)
-        alone = _pick_alone(rows, people, (now, size), waiting, scratch)
+        if _are_alone(people, now, size, scratch):  # no copies are needed
+            _factor_people(features, rows, (now, now + size), parts, grid, model, into, scratch)
+            _add_people(features, rows, (now, now + size), grid, into, scratch)
+        else:
+            tail = _sum_rows(features, rows, people, (now, size), tail, zeros, scratch, sums)
         complete = tail - head if tail >= head else tail - head + sums.shape[0]
-        count = complete // 8 * 8 if following > 0 else complete
-        _size_block(features, rows, (ALONE + waiting, ALONE + waiting + alone), scratch)
-        _take_sums(sums, numbers, (head, head + count), theta, scratch, alone)
-        _factor_block(loss, clip, feedback, grid, alone + count, (theta_norm, theta.size), scratch)
-        _count_block(clip, grid, alone + count, theta_norm, unit, scratch, penalties, counts)
-        waiting = _queue_factors(rows, waiting, alone, scratch)
-        _drop_rows(numbers, (head, head + count), sums, scratch, alone)
-        ready = waiting // 8 * 8 if following > 0 else waiting
-        add_rows(features, rows, (ALONE, ALONE + ready), scratch, LATER, grid.rounding, v)
-        add_rows(sums, numbers, (head, head + count), scratch, FACTOR + alone, grid.rounding, v)
-        if kept.size:
-            add_rows(features, rows, (ALONE, ALONE + ready), scratch, KEPT_LATER, grid.rounding, kept)
-            add_rows(sums, numbers, (head, head + count), scratch, KEPT_FACTOR + alone, grid.rounding, kept)
-        waiting, head, now = _remove_first(rows, waiting, ready, scratch), numbers[head + count], then
+        ready = (head, head + (complete // 8 * 8 if following > 0 else complete))
+        _take_sums(sums, numbers, ready, theta, scratch)
+        _factor_people(sums, numbers, ready, parts, grid, model, into, scratch)
+        _drop_rows(numbers, ready, sums, scratch)
+        _add_people(sums, numbers, ready, grid, into, scratch)
+        head, now = numbers[ready[1]], then
 
 
 @register_jitable(**INNER)
-def _sum_rows(features, rows, people, block, sum_so_far, scratch, sums):
-    """Add the rows of people with several, in block = (first, number), to sums[tail], and then to the rows after it.
+def _are_alone(people, first, number, scratch):
+    """Return whether each row is somebody's only one, and finite: of others that add nothing, copies are dropped."""
+    are_alone = True
+    for k in range(number):
+        are_alone &= (people[COUNT, first + k] == 1) & (scratch[SQUARE + k] < np.inf)
+    return are_alone
 
-    sum_so_far = (tail, own) is the place and the weight of the sum that the first row may continue; returns those that
-    the next block may continue. After the last row of `sums` comes the first.
+
+@register_jitable(**INNER)
+def _sum_rows(features, rows, people, block, tail, zeros, scratch, sums):
+    """Add the rows of people in block = (first, number) to sums[tail], and then to the rows after it.
+
+    Return the place that the next block is to continue. After the last row of `sums` comes the first. An only row is
+    copied, and multiplied afterwards like a record's, to add the same. There are no branches, since the processor could
+    not foresee where a person ends.
     """
     first, number = block
-    tail, own = sum_so_far
-    several = 0
-    for k in range(first, first + number):
-        several += people[COUNT, k] > 1
-    for k in range(number if several > 0 else 0):
-        count, left = people[COUNT, first + k], people[LEFT, first + k]
-        own = (0.0 if left == count else own) + scratch[WEIGHT + k]
-        scratch[OWN + tail] = own
-        begin_or_add(features, rows[first + k], scratch[RATE + k], left == count, sums, tail)
-        # A person's only row is not wanted here, and the next person's overwrite it: this is faster than to branch.
-        tail += (left == 1) & (count > 1)
+    for k in range(number):
+        count, left, rate = people[COUNT, first + k], people[LEFT, first + k], scratch[RATE + k]
+        weight = scratch[SUM_WEIGHT + tail]
+        scratch[SUM_WEIGHT + tail] = (0.0 if left == count else weight) + scratch[WEIGHT + k]
+        scratch[SUM_RATE + tail] = rate if count == 1 else 1.0
+        begin_or_add(1.0 if count == 1 else rate, features, rows[first + k], left == count, zeros, sums, tail)
+        tail += left == 1
         tail = 0 if tail == sums.shape[0] else tail
-    return tail, own
+    return tail
 
 
 @register_jitable(**INNER)
-def _pick_alone(rows, people, block, waiting, scratch):
-    """Append the rows that are somebody's only one to those that wait, and move their numbers to the front.
-
-    Returns how many there are in block = (first, number).
-    """
-    first, number = block
-    alone = 0
-    for k in range(number):  # without a branch, which the processor could not foresee
-        rows[ALONE + waiting + alone] = rows[first + k]
-        scratch[MARGIN + alone], scratch[SQUARE + alone] = scratch[MARGIN + k], scratch[SQUARE + k]
-        scratch[RATE + alone], scratch[WEIGHT + alone] = scratch[RATE + k], scratch[WEIGHT + k]
-        alone += people[COUNT, first + k] == 1
-    return alone
-
-
-@register_jitable(**INNER)
-def _take_sums(sums, numbers, span, theta, scratch, to):
-    """Write the numbers of people's sums as if they were records' rows with a slope of 1, from place `to` on."""
+def _take_sums(sums, numbers, span, theta, scratch):
+    """Write the numbers of people's sums as if they were records' rows."""
     start, end = span
-    measure(sums, numbers, start, end, theta, scratch, to)
+    measure(sums, numbers, start, end, theta, scratch)
     for k in range(end - start):
-        scratch[RATE + to + k], scratch[WEIGHT + to + k] = 1.0, scratch[OWN + numbers[start + k]]
-        scratch[SIZE + to + k] = row_norm(sums, numbers[start + k], scratch[SQUARE + to + k])
+        place = numbers[start + k]
+        scratch[RATE + k], scratch[WEIGHT + k] = scratch[SUM_RATE + place], scratch[SUM_WEIGHT + place]
 
 
 @register_jitable(**INNER)
-def _queue_factors(rows, waiting, alone, scratch):
-    """Append the factors of `alone` rows to those that wait, without rows that add nothing; return how many wait."""
-    end = waiting
-    for k in range(alone):
-        factor, kept_factor = scratch[FACTOR + k], scratch[KEPT_FACTOR + k]
-        rows[ALONE + end], scratch[LATER + end], scratch[KEPT_LATER + end] = (
-            rows[ALONE + waiting + k],
-            factor,
-            kept_factor,
-        )
-        end += factor != 0.0 or kept_factor != 0.0
-    return end
+def _factor_people(table, places, span, parts, grid, model, into, scratch):
+    """Write what multiplies rows that were measured and rated, and count them; model = (‖θ‖ as penalised, d, unit)."""
+    start, end = span
+    loss, _, clip, feedback = parts
+    theta_norm, d, unit = model
+    _, _, penalties, counts = into
+    _size_block(table, places, span, scratch)
+    _factor_block(loss, clip, feedback, grid, end - start, (theta_norm, d), scratch)
+    for k in range(end - start):
+        if scratch[WEIGHT + k] != 0.0:
+            tally(clip, scratch[TOTAL + k], counts)
+    for k in range(end - start if theta_norm != 0.0 else 0):
+        _add_factors(penalties, grid, unit, (scratch[PENALTY + k], scratch[KEPT_PENALTY + k]))
 
 
 @register_jitable(**INNER)
-def _remove_first(rows, waiting, ready, scratch):
-    """Remove the first rows of those that wait; return how many are left."""
-    for k in range(waiting - ready):
-        rows[ALONE + k] = rows[ALONE + ready + k]
-        scratch[LATER + k], scratch[KEPT_LATER + k] = scratch[LATER + ready + k], scratch[KEPT_LATER + ready + k]
-    return waiting - ready
+def _add_people(table, places, span, grid, into, scratch):
+    """Add the rows of a block."""
+    v, kept, _, _ = into
+    add_rows(table, places, span, scratch, FACTOR, grid.rounding, v)
+    if kept.size:
+        add_rows(table, places, span, scratch, KEPT_FACTOR, grid.rounding, kept)
 
 
 @register_jitable(**INNER)
