@@ -133,6 +133,38 @@ def _measure_eight_of(table, rows, theta):
     return lambda table, rows, theta: _measure(table, rows, theta)
 
 
+def begin_or_add(
+    rate: float, table: NDArray[Any], i: int, is_first: bool, zeros: Array, sums: Array, place: int
+) -> None:
+    """Write rate·x_i to a row of `sums`, or add it to what is there; without a branch, unlike a loop with a condition.
+
+    Parameters
+    ----------
+    rate : float
+        The factor.
+    table : array of shape (n, d)
+        The table.
+    i : int
+        The row of it.
+    is_first : bool
+        Whether a sum begins.
+    zeros : array of shape (d,)
+        Zeros, with which it begins.
+    sums : array of shape (k, d)
+        Updated in place.
+    place : int
+        The row of it.
+    """
+    sums[place] = rate * table[i] + (zeros if is_first else sums[place])
+
+
+@overload(begin_or_add, jit_options=INLINE)
+def _begin_or_add_of(rate, table, i, is_first, zeros, sums, place):
+    return lambda rate, table, i, is_first, zeros, sums, place: _add_multiple(
+        rate, table, i, is_first, zeros, sums, place
+    )
+
+
 def _is_contiguous(array: Any) -> bool:
     return isinstance(array, types.Array) and array.layout == "C" and array.dtype in (types.float64, types.float32)
 
@@ -169,6 +201,40 @@ def _measure(typing: Any, table: Any, rows: Any, theta: Any) -> Any:
         return builder.call(_function(builder.module, "measure", pointers, places), [*pointers, width])
 
     return types.UniTuple(types.float64, 2 * count)(table, types.UniTuple(types.int64, count), theta), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _add_multiple(typing: Any, rate: Any, table: Any, i: Any, is_first: Any, zeros: Any, sums: Any, place: Any) -> Any:
+    """Add a multiple of a row of a contiguous table to zeros or to a row of sums, four numbers at a time."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        factor, is_begun = arguments[0], arguments[3]
+        features, nothing, totals = (
+            context.make_array(signature.args[k])(context, builder, arguments[k]) for k in (1, 4, 5)
+        )
+        width = cgutils.unpack_tuple(builder, totals.shape)[1]
+        x, after = (
+            builder.gep(array.data, [builder.mul(arguments[k], width)]) for array, k in ((features, 2), (totals, 6))
+        )
+        before = builder.select(is_begun, nothing.data, after)
+        whole = builder.and_(width, _WORD(-_LANES))
+        for start, stop, count in ((_WORD(0), whole, _LANES), (whole, width, 1)):
+            kind, scale = (_DOUBLE, factor) if count == 1 else (_VECTOR, _splat(builder, factor))
+            with cgutils.for_range_slice(builder, start, stop, _WORD(count), _WORD) as (j, _):
+                terms = [scale, _load(builder, x, j, count), _load(builder, before, j, count)]
+                total = builder.call(_fma_function(builder.module, kind), terms)
+                target = builder.bitcast(builder.gep(after, [j]), kind.as_pointer())
+                builder.store(total, target, align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.float64, table, types.int64, types.boolean, zeros, sums, types.int64), generate
+
+
+def _splat(builder: Any, number: Any) -> Any:
+    vector = ir.Constant(_VECTOR, ir.Undefined)
+    for k in range(_LANES):
+        vector = builder.insert_element(vector, number, ir.IntType(32)(k))
+    return vector
 
 
 def _function(module: Any, name: str, pointers: list[Any], places: list[tuple[int, int]]) -> Any:

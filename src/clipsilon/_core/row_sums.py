@@ -7,11 +7,9 @@ the entry j, if entries[k] is j; so nothing has to be cleared before the next su
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import types
-from numba.extending import overload, register_jitable
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from clipsilon._core.options import INLINE
@@ -49,26 +47,6 @@ def add_to_sum(
     size : int
         The number of values before.
     """
-
-
-@register_jitable(**INLINE)  # type: ignore[untyped-decorator]
-def add_two_to_sum(features: NDArray[Any], i: int, rates: tuple[float, float], values: Array) -> None:
-    """Add rates[0]·x_i and then rates[1]·x_{i+1} of a dense table to a sum, to the same bits as one by one.
-
-    Parameters
-    ----------
-    features : ndarray
-        The table.
-    i : int
-        The first of the two rows.
-    rates : tuple of float
-        Their factors.
-    values : array of shape (d,)
-        The sum, updated in place.
-    """
-    first, second = rates
-    for j in range(values.size):
-        values[j] = fused(second, features[i + 1, j], fused(first, features[i, j], values[j]))
 
 
 def norm_of_sum(features: Rows, values: Array, size: int) -> float:

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from clipsilon._core.kernel_cache import kernel
 from clipsilon._core.options import INLINE, INNER
 from clipsilon._core.parts import all_ours_compiled, implementation, implemented
-from clipsilon._core.products import fused
-from clipsilon._core.row_sums import add_sum, add_to_sum, add_two_to_sum, begin_sum, margin_of_sum, norm_of_sum
+from clipsilon._core.products import begin_or_add, fused
+from clipsilon._core.row_sums import add_sum, add_to_sum, begin_sum, margin_of_sum, norm_of_sum
 from clipsilon._core.rows import (
     MARGIN,
     ROWS_AT_A_TIME,
@@ -65,11 +65,10 @@ _ROUNDING = 2.0**-51
 
 # Columns of `scratch` besides MARGIN and SQUARE, by where they begin: what multiplies a record's features in v and in
 # kept; its slope times its weight, and its weight (of a person's row, both divided by the number of rows); its label;
-# the norms of its features and of its gradient; what multiplies l2·θ in v and in kept.
-_COLUMNS = range(2 * ROWS_AT_A_TIME, 11 * ROWS_AT_A_TIME, ROWS_AT_A_TIME)
-FACTOR, KEPT_FACTOR, RATE, WEIGHT, LABEL, SIZE, TOTAL, PENALTY, KEPT_PENALTY = _COLUMNS
+# the norms of its features and of its gradient; what multiplies l2·θ in v and in kept; RATE and WEIGHT of sums.
+_COLUMNS = range(2 * ROWS_AT_A_TIME, 13 * ROWS_AT_A_TIME, ROWS_AT_A_TIME)
+FACTOR, KEPT_FACTOR, RATE, WEIGHT, LABEL, SIZE, TOTAL, PENALTY, KEPT_PENALTY, SUM_RATE, SUM_WEIGHT = _COLUMNS
 COUNT, LEFT = 0, 1  # rows of `people`
-ALONE = 2 * ROWS_AT_A_TIME  # where in `rows` those begin that are somebody's only row
 
 
 class Workspace(NamedTuple):
@@ -85,20 +84,20 @@ class Workspace(NamedTuple):
         A record's gradient.
     clipped, capped : array of shape (d,)
         What the record adds to the update and to the error.
-    scratch : array of shape (11·ROWS_AT_A_TIME,)
+    scratch : array of shape (13·ROWS_AT_A_TIME,)
         Numbers of the rows that are being processed, column after column: margins, squared norms and so on.
     average : array of shape (d,)
         The mean of the gradients of a person's rows.
     entries, places : array of shape (d,)
         Where the values of a sum of sparse rows belong, as in `row_sums`.
-    rows : array of shape (3·ROWS_AT_A_TIME,)
-        Rows of people: those that are being processed and the next ones, and then those that are somebody's only row.
+    rows : array of shape (2·ROWS_AT_A_TIME,)
+        Rows of people: those that are being processed and the next ones.
     people : array of shape (2, 2·ROWS_AT_A_TIME)
         For each of these, how many rows its person has, and how many of them come from here on.
-    moved_rows : array of shape (at_a_time(columns), columns)
-        The features of the rows that are being processed, after their reaction.
-    numbers : array of shape (ROWS_AT_A_TIME,)
-        0, 1, 2, …: the places of rows in `moved_rows`.
+    moved_rows : array of shape (min(at_a_time(columns) + 8, ROWS_AT_A_TIME), columns)
+        The features of the rows that are being processed, after their reaction; or sums of the rows of people.
+    numbers : array of int
+        The places of rows in `moved_rows`: 0, 1, 2, … and the same once more.
     """
 
     moved: Array
@@ -120,12 +119,13 @@ class Workspace(NamedTuple):
 def workspace(features: Any, theta: Array) -> Workspace:
     """Allocate the workspace of one thread."""
     columns = width(features)
-    scratch = np.empty(KEPT_PENALTY + ROWS_AT_A_TIME)
+    scratch = np.empty(SUM_WEIGHT + ROWS_AT_A_TIME)
     d = theta.size
     rows, places = (np.empty(columns), np.empty(columns)), (np.zeros(d, np.int64), np.zeros(d, np.int64))
     vectors = (np.empty(d), np.empty(d), np.empty(d))
-    people = (np.zeros(3 * ROWS_AT_A_TIME, np.int64), np.zeros((2, 2 * ROWS_AT_A_TIME), np.int64))
-    block = (np.empty((at_a_time(columns), columns)), np.arange(ROWS_AT_A_TIME))
+    people = (np.zeros(2 * ROWS_AT_A_TIME, np.int64), np.zeros((2, 2 * ROWS_AT_A_TIME), np.int64))
+    most = min(at_a_time(columns) + 8, ROWS_AT_A_TIME)
+    block = (np.empty((most, columns)), np.arange(2 * most) % most)
     return Workspace(*rows, *vectors, scratch, np.empty(d), *places, *people, *block)
 
 
@@ -320,7 +320,7 @@ def _by_margins(records, parts, models, span, grid, into, memory, space, rng):
         _rate_block(loss, weights, drawn, (begin, end), scratch)
         _size_block(table, places, (start, start + end - begin), scratch)
         _factor_block(loss, clip, feedback, grid, end - begin, (theta_norm, theta.size), scratch)
-        _drop_rows(response, end - begin, moved_rows, scratch)
+        _drop_moved(response, places, (start, start + end - begin), moved_rows, scratch)
         for k in range(end - begin):
             if scratch[WEIGHT + k] != 0.0:
                 tally(clip, scratch[TOTAL + k], counts)
@@ -369,6 +369,16 @@ def _factor_block(loss, clip, feedback, grid, count, model, scratch):
         scratch[PENALTY + k], scratch[KEPT_PENALTY + k] = factors[2], factors[3]
 
 
+@register_jitable(**INNER)
+def _drop_rows(places, span, rows, scratch):
+    """Overwrite rows that add nothing with zeros: they may be infinite, and 0·∞ is NaN."""
+    start, end = span
+    for k in range(end - start):
+        adds = scratch[FACTOR + k] != 0.0 or scratch[KEPT_FACTOR + k] != 0.0
+        for j in range(0 if adds else rows.shape[1]):
+            rows[places[start + k], j] = 0.0
+
+
 def _unless_moved(response, original, moved):
     """Return what belongs to the table if records do not react, else what belongs to the rows after their reaction."""
 
@@ -400,19 +410,15 @@ def _rows_of(response, deployed, features, labels, drawn, span, moved_rows, scra
     return unmoved if _stays(response) else each
 
 
-def _drop_rows(response, count, moved_rows, scratch):
-    """Overwrite moved rows that add nothing with zeros: a reaction may have made them infinite, and 0·∞ is NaN."""
+def _drop_moved(response, places, span, moved_rows, scratch):
+    """Drop rows that add nothing if a reaction has moved them."""
 
 
-@overload(_drop_rows, jit_options=INNER)
-def _rows_dropped(response, count, moved_rows, scratch):
-    def dropped(response, count, moved_rows, scratch):
-        for k in range(count):
-            adds = scratch[FACTOR + k] != 0.0 or scratch[KEPT_FACTOR + k] != 0.0
-            for j in range(0 if adds else moved_rows.shape[1]):
-                moved_rows[k, j] = 0.0
-
-    return (lambda response, count, moved_rows, scratch: None) if _stays(response) else dropped
+@overload(_drop_moved, jit_options=INNER)
+def _moved_dropped(response, places, span, moved_rows, scratch):
+    if _stays(response):
+        return lambda response, places, span, moved_rows, scratch: None
+    return lambda response, places, span, moved_rows, scratch: _drop_rows(places, span, moved_rows, scratch)
 
 
 def _by_scores(records, parts, models, span, grid, into, memory, space, rng):
@@ -537,15 +543,22 @@ def _people_by_sums(records, parts, models, span, grid, into, memory, space, rng
 
 
 def _people_by_margins(records, parts, models, span, grid, into, memory, space, rng):
+    """Sum the rows of people block by block, and add these sums as if they were records' rows.
+
+    Complete sums are added eight at a time; up to seven wait for the next block. A block has b = sums.shape[0] − 8
+    rows, and b ≥ 8, as at_a_time(d) ≥ 8. A row completes one sum or none, so that there are never more than b + 7 of
+    them, counting the one that the last row has not completed: no row of `sums` is overwritten before it was added, and
+    `tail` meets `head` only if no sum is complete.
+    """
     features, labels, weights, starts = records
-    loss, _, clip, feedback = parts
+    loss, _, _, _ = parts
     theta, _ = models
-    v, kept, penalties, counts = into
-    _, _, _, _, _, scratch, average, entries, _, rows, people, _, _ = space
+    _, _, _, _, _, scratch, zeros, _, _, rows, people, sums, numbers = space
     drawn, first, last = span
-    d, block, theta_norm = theta.size, at_a_time(theta.size), _penalised_norm(loss, theta)
-    unit = _penalty_unit(loss, grid, theta_norm)
-    now, own = 0, 0.0
+    block, theta_norm = sums.shape[0] - 8, _penalised_norm(loss, theta)
+    model = (theta_norm, theta.size, _penalty_unit(loss, grid, theta_norm))
+    _clear(zeros)
+    now, head, tail = 0, 0, 0
     place, i, following = _gather(starts, drawn, (first, last, -1), rows, people, (now, block))
     while following > 0:
         size, then = following, ROWS_AT_A_TIME - now
@@ -557,43 +570,82 @@ def _people_by_margins(records, parts, models, span, grid, into, memory, space, 
         for k in range(place, min(place + block, last)):
             fetch_entry(starts, drawn[k])
         _rate_rows(loss, labels, weights, rows, people, (now, size), scratch)
-        k, alone = 0, 0
-        while k < size:
-            row_k, count, left = rows[now + k], people[COUNT, now + k], people[LEFT, now + k]
-            run = min(left, size - k)
-            if left == count:
-                own = _begin_person(count, average)
-            for j in range(k, k + run):
-                own += scratch[WEIGHT + j]
-            for j in range(0, run - 1, 2):
-                add_two_to_sum(features, row_k + j, (scratch[RATE + k + j], scratch[RATE + k + j + 1]), average)
-            if count > 1 and run % 2 == 1:
-                add_to_sum(features, row_k + run - 1, scratch[RATE + k + run - 1], 0, average, entries, entries, d)
-            if left == run:
-                rate, inner, length = scratch[RATE + k], scratch[MARGIN + k], 0.0
-                if count == 1:
-                    length = row_norm(features, row_k, scratch[SQUARE + k])
-                else:
-                    rate, length = 1.0, norm_of_sum(features, average, d)
-                    inner = margin_of_sum(features, average, entries, d if theta_norm > 0.0 else 0, theta)
-                total = _gradient_norm(loss, rate, own, inner, length, theta_norm, d)
-                if own != 0.0:
-                    tally(clip, total, counts)
-                factors = _factors(clip, feedback, grid, (rate, own), (length, total), theta_norm)
-                if theta_norm != 0.0:
-                    _add_factors(penalties, grid, unit, factors[2:])
-                if count == 1:
-                    rows[ALONE + alone] = row_k
-                    scratch[FACTOR + alone], scratch[KEPT_FACTOR + alone] = factors[0], factors[1]
-                    alone += factors[0] != 0.0 or factors[1] != 0.0  # 0·∞ would be NaN
-                else:
-                    add_sum(features, average, entries, d, factors[0], grid.rounding, v)
-                    add_sum(features, average, entries, d, factors[1] if kept.size else 0.0, grid.rounding, kept)
-            k += run
-        add_rows(features, rows, (ALONE, ALONE + alone), scratch, FACTOR, grid.rounding, v)
-        if kept.size:
-            add_rows(features, rows, (ALONE, ALONE + alone), scratch, KEPT_FACTOR, grid.rounding, kept)
-        now = then
+        if _are_alone(people, now, size, scratch):  # no copies are needed
+            _factor_people(features, rows, (now, now + size), parts, grid, model, into, scratch)
+            _add_people(features, rows, (now, now + size), grid, into, scratch)
+        else:
+            tail = _sum_rows(features, rows, people, (now, size), tail, zeros, scratch, sums)
+        complete = tail - head if tail >= head else tail - head + sums.shape[0]
+        ready = (head, head + (complete // 8 * 8 if following > 0 else complete))
+        _take_sums(sums, numbers, ready, theta, scratch)
+        _factor_people(sums, numbers, ready, parts, grid, model, into, scratch)
+        _drop_rows(numbers, ready, sums, scratch)
+        _add_people(sums, numbers, ready, grid, into, scratch)
+        head, now = numbers[ready[1]], then
+
+
+@register_jitable(**INNER)
+def _are_alone(people, first, number, scratch):
+    """Return whether each row is somebody's only one, and finite: of others that add nothing, copies are dropped."""
+    are_alone = True
+    for k in range(number):
+        are_alone &= (people[COUNT, first + k] == 1) & (scratch[SQUARE + k] < np.inf)
+    return are_alone
+
+
+@register_jitable(**INNER)
+def _sum_rows(features, rows, people, block, tail, zeros, scratch, sums):
+    """Add the rows of people in block = (first, number) to sums[tail], and then to the rows after it.
+
+    Return the place that the next block is to continue. After the last row of `sums` comes the first. An only row is
+    copied, and multiplied afterwards like a record's, to add the same. There are no branches, since the processor could
+    not foresee where a person ends.
+    """
+    first, number = block
+    for k in range(number):
+        count, left, rate = people[COUNT, first + k], people[LEFT, first + k], scratch[RATE + k]
+        weight = scratch[SUM_WEIGHT + tail]
+        scratch[SUM_WEIGHT + tail] = (0.0 if left == count else weight) + scratch[WEIGHT + k]
+        scratch[SUM_RATE + tail] = rate if count == 1 else 1.0
+        begin_or_add(1.0 if count == 1 else rate, features, rows[first + k], left == count, zeros, sums, tail)
+        tail += left == 1
+        tail = 0 if tail == sums.shape[0] else tail
+    return tail
+
+
+@register_jitable(**INNER)
+def _take_sums(sums, numbers, span, theta, scratch):
+    """Write the numbers of people's sums as if they were records' rows."""
+    start, end = span
+    measure(sums, numbers, start, end, theta, scratch)
+    for k in range(end - start):
+        place = numbers[start + k]
+        scratch[RATE + k], scratch[WEIGHT + k] = scratch[SUM_RATE + place], scratch[SUM_WEIGHT + place]
+
+
+@register_jitable(**INNER)
+def _factor_people(table, places, span, parts, grid, model, into, scratch):
+    """Write what multiplies rows that were measured and rated, and count them; model = (‖θ‖ as penalised, d, unit)."""
+    start, end = span
+    loss, _, clip, feedback = parts
+    theta_norm, d, unit = model
+    _, _, penalties, counts = into
+    _size_block(table, places, span, scratch)
+    _factor_block(loss, clip, feedback, grid, end - start, (theta_norm, d), scratch)
+    for k in range(end - start):
+        if scratch[WEIGHT + k] != 0.0:
+            tally(clip, scratch[TOTAL + k], counts)
+    for k in range(end - start if theta_norm != 0.0 else 0):
+        _add_factors(penalties, grid, unit, (scratch[PENALTY + k], scratch[KEPT_PENALTY + k]))
+
+
+@register_jitable(**INNER)
+def _add_people(table, places, span, grid, into, scratch):
+    """Add the rows of a block."""
+    v, kept, _, _ = into
+    add_rows(table, places, span, scratch, FACTOR, grid.rounding, v)
+    if kept.size:
+        add_rows(table, places, span, scratch, KEPT_FACTOR, grid.rounding, kept)
 
 
 @register_jitable(**INNER)
@@ -601,21 +653,26 @@ def _gather(starts, drawn, source, rows, people, target):
     """Write the next rows of the people drawn[place:last] to rows[begin:begin + most], from row i on.
 
     Return the place and the row to continue from, and how many rows were written. `source` is (place, last, i), with a
-    negative i for the first row, and `target` is (begin, most). A person's rows may be spread over several calls.
+    negative i for the first row, and `target` is (begin, most). A person's rows may be spread over several calls. Up to
+    three entries after those that count are overwritten.
     """
     place, last, i = source
     begin, most = target
     written = 0
     while place < last and written < most:
         start, end = starts[drawn[place]], starts[drawn[place] + 1]
-        i = start if i < 0 else i
+        i = max(i, start)
         run = min(end - i, most - written)
-        for k in range(begin + written, begin + written + run):
-            rows[k], people[COUNT, k], people[LEFT, k] = i, end - start, end - i
-            i += 1
+        for j in range(4):  # however many there are: the processor cannot foresee where a short loop ends
+            k = begin + written + j
+            rows[k], people[COUNT, k], people[LEFT, k] = i + j, end - start, end - i - j
+        for j in range(4, run):
+            k = begin + written + j
+            rows[k], people[COUNT, k], people[LEFT, k] = i + j, end - start, end - i - j
         written += run
-        if i == end:
-            place, i = place + 1, -1
+        if i + run < end:
+            return place, i + run, written
+        place, i = place + 1, -1
     return place, i, written
 
 
@@ -625,17 +682,11 @@ def _rate_rows(loss, labels, weights, rows, people, block, scratch):
     first, number = block
     for k in range(number):
         i = rows[first + k]
-        scratch[WEIGHT + k], scratch[LABEL + k] = weight_of(weights, i) / people[COUNT, first + k], labels[i]
+        scratch[WEIGHT + k], scratch[LABEL + k] = weight_of(weights, i), labels[i]
     for k in range(number):  # without gathering, so that the compiler makes vector instructions of it
+        scratch[WEIGHT + k] /= people[COUNT, first + k]
+    for k in range(number):
         scratch[RATE + k] = _product(scratch[WEIGHT + k], slope(loss, scratch[MARGIN + k], scratch[LABEL + k]))
-
-
-@register_jitable(**INNER)
-def _begin_person(count, average):
-    """Clear the sum of a person with several rows; return a total weight of 0."""
-    for j in range(average.size if count > 1 else 0):
-        average[j] = 0.0
-    return 0.0
 
 
 def _rates_of(loss, vector):
