@@ -28,3 +28,17 @@ def test_the_numbers_are_those_of_numpy(kind):
     assert compiled.tolist() == numbers
     plain = kind(5)
     assert [integer_below(plain, int(size)) for size in sizes] == numbers
+
+
+@pytest.mark.parametrize("size", [2**31 + 1, 3 * 2**40, 2**62 + 1, 2**63 - 1])
+def test_larger_numbers_are_bits_below_a_bound(size):
+    """Nearly every other draw is above 2^31 + 1 and 2^62 + 1, so that repetitions are compared, too."""
+    words, expected = AESCounter(key=6), []
+    while len(expected) < 200:
+        number = int(words.random_raw()) & (1 << (size - 1).bit_length()) - 1
+        expected += [number] * (number < size)
+    compiled = np.empty(200, dtype=np.int64)
+    _draw(AESCounter(key=6), np.full(200, size), compiled)
+    assert compiled.tolist() == expected
+    plain = AESCounter(key=6)
+    assert [integer_below(plain, size) for _ in range(200)] == expected

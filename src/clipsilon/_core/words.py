@@ -14,6 +14,7 @@ LIMB = 31
 """Bits of a limb: products of two limbs, and two carries, fit into a signed 64-bit integer."""
 LIMB_MASK = (1 << LIMB) - 1
 _HALF_MASK = (1 << 32) - 1
+_MOST_MULTIPLIED = 1 << 31  # times 32 random bits, it fits into a signed 64-bit integer
 
 
 def next_word(bits: BitGenerator) -> int:
@@ -47,16 +48,30 @@ def _next_half(bits: BitGenerator) -> Callable[..., Any]:
 
 @register_jitable
 def integer_below(bits: BitGenerator, size: int) -> int:
-    """Return an integer from 0, …, size − 1, all equally likely, for 1 ≤ size ≤ 2^31.
+    """Return an integer from 0, …, size − 1, all equally likely, for 1 ≤ size < 2^63.
 
-    It is the number that `Generator.integers(size)` returns (Lemire, 2019). Numba's version of that method allocates an
-    array per call and takes six times as long.
+    Up to 2^31 it is the number that `Generator.integers(size)` returns (Lemire, 2019). Numba's version of that method
+    allocates an array per call, so that the compiler keeps the reference counting of everything in a loop around it.
     """
     if size == 1:
         return 0
+    if size > _MOST_MULTIPLIED:
+        return _masked_below(bits, size)
     product = next_half(bits) * size
     if product & _HALF_MASK < size:
         least = ((1 << 32) - size) % size
         while product & _HALF_MASK < least:
             product = next_half(bits) * size
     return product >> 32
+
+
+@register_jitable
+def _masked_below(bits: BitGenerator, size: int) -> int:
+    """Return as many random bits as size − 1 has, drawn again until they are below `size`."""
+    mask = size - 1
+    for shift in (1, 2, 4, 8, 16, 32):
+        mask |= mask >> shift
+    number = next_word(bits) & mask
+    while number >= size:
+        number = next_word(bits) & mask
+    return number

@@ -212,7 +212,7 @@ def advance(
             grid = step_grid(public, bound, std, theta.size)
         parts = RecordParts(loss, response, clip, update.feedback)
         for span in range(spans // members):
-            into = total if span == 0 else span_sums(shared, span)
+            into = span_sums(shared, span)
             clear(into)
             some = Span(drawn, span_start(span, spans, batch), span_start(span + 1, spans, batch))
             add_span(update.noise, records, parts, seen, some, grid, into, memory, space, (response_rng, noise_rng))

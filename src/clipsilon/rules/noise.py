@@ -347,15 +347,16 @@ class Local(NamedTuple):
 
 @implements(make_report, Local)
 def _(noise, user, gradient, rng):
-    budget = noise.budgets[user if noise.budgets.size > 1 else 0]
-    std = noise.sensitivity / budget
+    budgets, variance, sensitivity, center = noise  # arrays in tuples would be counted as references in every step
+    budget = budgets[user if budgets.size > 1 else 0]
+    std = sensitivity / budget
     unit, shift = _unit_of(0.5 * budget)
     grid = std * unit
-    _truncate(gradient, noise.center, 0.5 * noise.sensitivity, grid)
+    _truncate(gradient, center, 0.5 * sensitivity, grid)
     _add_whole_noise(gradient, grid, shift, rng)
     for j in range(gradient.size):
-        gradient[j] += noise.center[j % noise.center.size]
-    return report_weight(noise.variance, gradient.size, std)
+        gradient[j] += center[j % center.size]
+    return report_weight(variance, gradient.size, std)
 
 
 @register_jitable

@@ -37,8 +37,6 @@ __all__ = [
 
 Indices = NDArray[np.int64]
 
-_MOST_DRAWN_FROM = 2**31  # the range of `integer_below`
-
 
 class Sampling(Part, Protocol):
     """Which records take part in a step: implements `draw`."""
@@ -219,12 +217,6 @@ def separation(sampling: Sampling, records: int) -> int | None:
     return None
 
 
-@register_jitable
-def _integer(rng, bits, first, m):
-    """Return one of the integers first, …, m − 1, all equally likely, as `rng.integers` does."""
-    return first + integer_below(bits, m - first) if m - first <= _MOST_DRAWN_FROM else rng.integers(first, m)
-
-
 @traits(fixed=True)  # never more than `batch` records per step
 @checked(batch=count)
 class Uniform(NamedTuple):
@@ -239,17 +231,16 @@ class Uniform(NamedTuple):
 
 @implements(draw, Uniform)
 def _(sampling, t, m, order, rng, drawn):
-    if sampling.batch == 1:
-        drawn[0] = _integer(rng, rng.bit_generator, 0, m)
-        return 1
     # The first B swaps of a Fisher–Yates shuffle, then the same swaps undone in reverse. Afterwards `order` is
-    # 0, …, m − 1 again, so a step costs O(B) and depends on its own draws only.
-    bits = rng.bit_generator
+    # 0, …, m − 1 again, so a step costs O(B) and depends on its own draws only. A single record needs no swap: the
+    # loops are then empty, not in a branch, which would keep the compiler from removing reference counts.
+    bits, swaps = rng.bit_generator, sampling.batch if sampling.batch > 1 else 0
     for k in range(sampling.batch):
-        other = _integer(rng, bits, k, m)
+        drawn[k] = k + integer_below(bits, m - k)
+    for k in range(swaps):
+        other = drawn[k]
         order[k], order[other] = order[other], order[k]
-        drawn[k] = other
-    for k in range(sampling.batch - 1, -1, -1):
+    for k in range(swaps - 1, -1, -1):
         other = drawn[k]
         drawn[k] = order[k]
         order[k], order[other] = order[other], order[k]
@@ -402,9 +393,10 @@ class Cyclic(NamedTuple):
 
 @register_jitable
 def _shuffle(m, order, rng):
+    """Shuffle an order of m records; with m = 0 do nothing, which costs less than a call in a branch."""
     bits = rng.bit_generator
     for k in range(m - 1):
-        other = _integer(rng, bits, k, m)
+        other = k + integer_below(bits, m - k)
         order[k], order[other] = order[other], order[k]
 
 
@@ -421,15 +413,13 @@ def _draw_place(sampling, t, m, order, drawn):
 @implements(draw, SinglePass)
 @implements(draw, Cyclic)
 def _(sampling, t, m, order, rng, drawn):
-    if t == 0:
-        _shuffle(m, order, rng)
+    _shuffle(m if t == 0 else 0, order, rng)
     return _draw_place(sampling, t, m, order, drawn)
 
 
 @implements(draw, Epochs)
 def _(sampling, t, m, order, rng, drawn):
-    if t % -(-m // sampling.batch) == 0:
-        _shuffle(m, order, rng)
+    _shuffle(m if t % -(-m // sampling.batch) == 0 else 0, order, rng)
     return _draw_place(sampling, t, m, order, drawn)
 
 
