@@ -418,7 +418,9 @@ def costs(rows: list[Row], case: cs.Problem, quick: bool) -> None:
         repeats,
     )
     limits = [
-        ("a step of PCSGD, d = 10", "engine", "with floating-point noise", "float", 1.05),
+        # Exact noise was to cost 1.05 of the kernels before it, which a step takes 0.81 of. Floating-point noise in
+        # today's kernels takes less time than they did.
+        ("a step of PCSGD, d = 10", "engine", "with floating-point noise", "float", 1.15),
         ("a step of PCSGD, d = 10", "engine", "drawing its random numbers", "draws", 3.5),
         ("a step of CorrelatedSGD, 4 buffers", "correlated", "PCSGD in a fixed order", "ordered", 1.6),
         ("a step in a run of 400,000", "long", "one in a run of 100,000", "engine", 1.1),

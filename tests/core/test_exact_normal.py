@@ -16,7 +16,7 @@ from clipsilon._core.exact_normal import integer_normal
 from clipsilon._core.limbs import distance as limb_distance
 from clipsilon.engine import exact_noise
 
-TABLES = ("ALIAS", "CURVE", "LOWER", "STARTS")
+TABLES = ("ALIAS", "CURVE", "LOWER", "NEAR", "STARTS")
 
 
 # The tables

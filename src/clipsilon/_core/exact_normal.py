@@ -24,6 +24,8 @@ from clipsilon._core.normal_tables import (
     ALIAS,
     CURVE,
     LOWER,
+    NEAR,
+    NEAR_BITS,
     PLACE_BITS,
     SLOT_BITS,
     SQUEEZED,
@@ -38,6 +40,7 @@ UNIT = 2.0**32
 """The standard deviation of Z, but for the rounding."""
 
 _SLOT_MASK, _THRESHOLD_MASK, _PLACE_MASK = STRIPS - 1, (1 << THRESHOLD_BITS) - 1, (1 << PLACE_BITS) - 1
+_FAR_BITS = ABOVE_BITS - NEAR_BITS
 _ONE = 1 << 32
 _MARGIN = 4  # heights that differ from the estimate of the curve by less are not decided by it
 
@@ -89,7 +92,8 @@ def _search_above(bits: BitGenerator) -> int:
         return -1
     if level >= STARTS[STRIPS]:
         return _beyond_strips(bits)
-    strip, end = 0, STRIPS
+    near = level >> _FAR_BITS
+    strip, end = int(NEAR[near]), int(NEAR[near + 1]) + 1
     while end - strip > 1:
         middle = (strip + end) >> 1
         if STARTS[middle] <= level:

@@ -25,6 +25,8 @@ SQUEEZED = 1016
 """Slots from this one on belong to no strip: they lead above the squeezes."""
 ABOVE_BITS = 31
 """All that is above the squeezes has the area 2^31, eight slots."""
+NEAR_BITS = 10
+"""The first bits of a place above, by which `NEAR` finds the strips that it may belong to."""
 TAIL = 2048
 """The area that is proposed beyond 8."""
 
@@ -89,6 +91,9 @@ LOWER = np.array(_LOWER, dtype=np.int64)
 """The height of each squeeze."""
 STARTS = np.array([*accumulate(_UPPER, initial=0)], dtype=np.int64)
 """Where the part above each squeeze starts among all that is above; the tail starts at the last entry."""
+_PLACES = np.arange((1 << NEAR_BITS) + 1, dtype=np.int64) << (ABOVE_BITS - NEAR_BITS)
+NEAR = np.minimum(np.searchsorted(STARTS, _PLACES, side="right") - 1, STRIPS - 1)
+"""The strip of each 2^21st place above, the last strip for those beyond: the places between lie in strips between."""
 ALIAS = np.array(_alias(_LOWER[:SQUEEZED] + [_CAPACITY] * (STRIPS - SQUEEZED)), dtype=np.int64)
 """The alias table: threshold·2^10 + strip, for each slot."""
 
@@ -110,6 +115,11 @@ def verify() -> None:
         _require(CURVE[i] == left[0] >> _PRECISION == left[1] >> _PRECISION, f"CURVE[{i}] must be rounded down")
     _require(sum(lower) == _AREA and lower[SQUEEZED:] == [0] * (STRIPS - SQUEEZED), "the squeezes must fill their area")
     _require(starts[0] == 0 and starts[STRIPS] + TAIL <= 1 << ABOVE_BITS, "what is above must fit into its area")
+    _require(len(NEAR) == (1 << NEAR_BITS) + 1, "NEAR must cover all places")
+    for k, strip in enumerate(NEAR.tolist()):
+        place = min(k << (ABOVE_BITS - NEAR_BITS), starts[STRIPS] - 1)
+        is_strip = 0 <= strip < STRIPS and starts[strip] <= place < starts[strip + 1]
+        _require(is_strip, f"NEAR[{k}] must be the strip of its place")
     _require(_weights_of_alias() == lower[:SQUEEZED] + [_CAPACITY] * (STRIPS - SQUEEZED), "ALIAS must hold the weights")
     _require(max(lower) < HEIGHT < 1 << 31, "heights must fit into a limb")
     # Beyond 8b, b = 1, 2, …, a height of 2^(−31(b − 1)) is proposed, and the curve is at most HEIGHT·exp(−32)^(b²).

@@ -272,11 +272,14 @@ def _add_record(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
 def _record_of(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
     def scaled(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
         length = norm(gradient_i)
-        factor, kept_factor, _, _ = _factors(clip, feedback, grid, (1.0, 1.0), (length, length), 0.0)
-        for j in range(v.size):
-            v[j] += fused(factor, gradient_i[j] if factor != 0.0 else 0.0, grid.rounding) - grid.rounding
-        for j in range(kept.size):
-            kept[j] += fused(kept_factor, gradient_i[j] if factor != 0.0 else 0.0, grid.rounding) - grid.rounding
+        factors, is_known = _known_factors(clip, feedback, grid, (1.0, 1.0), (length, length), 0.0)
+        factor, kept_factor, _, _ = factors
+        # Empty loops rather than factors of 0: the processor then goes on before the record has been checked.
+        adds = factor != 0.0 and (is_known or grid.rounding == 0.0)
+        for j in range(v.size if adds else 0):
+            v[j] += fused(factor, gradient_i[j], grid.rounding) - grid.rounding
+        for j in range(kept.size if adds else 0):
+            kept[j] += fused(kept_factor, gradient_i[j], grid.rounding) - grid.rounding
 
     def measured(clip, feedback, gradient_i, grid, clipped, capped, v, kept):
         for j in range(v.size):
@@ -740,6 +743,15 @@ def _factors(clip, feedback, grid, amounts, sizes, theta_norm):
 
     On a grid, all are 0 for a record that cannot be measured, or that is longer than it may be.
     """
+    factors, is_known = _known_factors(clip, feedback, grid, amounts, sizes, theta_norm)
+    if not is_known and grid.rounding != 0.0:
+        return 0.0, 0.0, 0.0, 0.0
+    return factors
+
+
+@register_jitable(**INNER)
+def _known_factors(clip, feedback, grid, amounts, sizes, theta_norm):
+    """Return the four numbers of `_factors`, and whether the record can be measured and is as short as it must be."""
     rate, own = amounts
     size, total = sizes
     in_v, in_kept = grid.weight * scale(clip, rate, total), grid.weight * kept_amount(feedback, rate, total)
@@ -754,9 +766,7 @@ def _factors(clip, feedback, grid, amounts, sizes, theta_norm):
     # Without branches, which would take longer than the comparisons; NaN fails all of them.
     is_known &= (length <= grid.limit) & (kept_length <= grid.kept_limit)
     is_known &= is_measurable(size) | (size == 0.0)
-    if not is_known and grid.rounding != 0.0:
-        return 0.0, 0.0, 0.0, 0.0
-    return in_v, in_kept, penalty, kept_penalty
+    return (in_v, in_kept, penalty, kept_penalty), is_known
 
 
 @register_jitable(**INNER)

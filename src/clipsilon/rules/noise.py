@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numba import types
 from numba.extending import register_jitable
-from numpy.random import Generator
+from numpy.random import BitGenerator, Generator
 from numpy.typing import NDArray
 
+from clipsilon._core.apart import call_apart
 from clipsilon._core.checks import budgets, buffers, frozen, nonnegative, positive, public_variance
 from clipsilon._core.exact_normal import UNIT, integer_normal
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
@@ -351,12 +353,8 @@ def _(noise, user, gradient, rng):
     budget = budgets[user if budgets.size > 1 else 0]
     std = sensitivity / budget
     unit, shift = _unit_of(0.5 * budget)
-    grid = std * unit
-    _truncate(gradient, center, 0.5 * sensitivity, grid)
-    _add_whole_noise(gradient, grid, shift, rng)
-    for j in range(gradient.size):
-        gradient[j] += center[j % center.size]
-    return report_weight(variance, gradient.size, std)
+    is_written = _write_report((gradient, center, 0.5 * sensitivity, std * unit, shift, rng.bit_generator))
+    return is_written * report_weight(variance, gradient.size, std)
 
 
 @register_jitable
@@ -383,7 +381,7 @@ def report_weight(variance: float, dimension: int, std: float) -> float:
 
 
 # Without fastmath, which functions would otherwise inherit from the kernel that calls them.
-_EXACT = {"fastmath": False}
+_EXACT = {"fastmath": False, "error_model": "numpy", "forceinline": True}
 
 
 @register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
@@ -398,21 +396,24 @@ def _unit_of(share: float) -> tuple[float, int]:
     return unit, shift
 
 
-@register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
-def _truncate(vector: Array, center: Array, most: float, grid: float) -> None:
-    """Make a gradient, minus the center, a multiple of `grid` of norm at most `most`; 0 if it cannot be measured."""
+def _write(job: tuple[Array, Array, float, float, int, BitGenerator]) -> float:
+    """Turn a gradient into a report, in place, and return 1; job = (gradient, center, most, grid, shift, bits).
+
+    Minus the center, the gradient becomes a multiple grid·q of norm at most `most`, or 0 if it cannot be measured; then
+    grid·(q + ⌊2^(32−shift)·N⌋ + ½), plus the center. Sums of q and noise are exact, as both are below 2^50.
+    """
+    vector, center, most, grid, shift, bits = job
+    stride = 1 if center.size > 1 else 0
     for j in range(vector.size):
-        vector[j] -= center[j % center.size]
+        vector[j] -= center[stride * j]
     length, limit = norm(vector), (1.0 - (vector.size + 8) * 2.0**-52) * most
     factor = limit / max(limit, length)
     for j in range(vector.size):
-        vector[j] = grid * np.trunc(factor * vector[j] / grid) if is_measurable(length) else 0.0
+        vector[j] = np.trunc(factor * vector[j] / grid) if is_measurable(length) else 0.0
+    for j in range(vector.size):
+        units = (integer_normal(bits) >> shift) + 0.5
+        vector[j] = grid * (vector[j] + units) + center[stride * j]
+    return 1.0
 
 
-@register_jitable(**_EXACT)  # type: ignore[untyped-decorator]
-def _add_whole_noise(update: Array, grid: float, shift: int, rng: Generator) -> None:
-    """Add Gaussian noise to multiples of a grid, in place: grid·q becomes grid·(q + ⌊2^(32−shift)·N⌋ + ½)."""
-    bits, inverse = rng.bit_generator, 1.0 / grid  # three roundings move q by less than 3/8
-    for j in range(update.size):
-        whole = np.int64(np.rint(inverse * update[j])) + (integer_normal(bits) >> shift)
-        update[j] = grid * (whole + 0.5)
+_write_report = call_apart(_write, types.float64, on_error=np.nan)  # a weight of NaN stops the run

@@ -31,12 +31,14 @@ _CELLS = 512  # splits of the error budget that the Gaussian bound walks through
 # chance. For the Gaussian bound, μ should be the same at every threshold, so the width of the limits counts even more.
 _CAUTION, _GAUSSIAN_CAUTION = 1e-3, 1e-6
 _SPARE = 0.01  # fraction of the error budget spent on either rate alone being extreme
-_RANKS = (1, 5, *(20 * 2**k for k in range(45)))  # of the thresholds that are fixed beforehand
+# Ranks of the thresholds that are fixed beforehand, and how the error budget is divided among them: at a small δ, the
+# largest bounds come from few false positives, but for strong attacks not from the very first.
+_RANKS = {1: 4, 5: 6, 20: 8, 40: 8, 80: 8, 160: 6, 320: 4, 640: 2, **{1280 * 2**k: 1 for k in range(39)}}
 _EVALUATED, _RANK_CELLS = 3, 64  # how many of the most promising tests are evaluated in full, and how finely
 
 # What the attacker guesses when the score is on the named side of the threshold ("above" includes it).
 _DIRECTIONS = ("present if above", "present if below", "absent if above", "absent if below")
-# At fixed ranks, how the error budget is divided: attacks are made so that the canary raises the score.
+# How it is divided among the directions: attacks are made so that the canary raises the score.
 _FRACTIONS = {"present if above": 0.45, "absent if below": 0.45, "present if below": 0.05, "absent if above": 0.05}
 
 
@@ -194,9 +196,9 @@ def rank_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: 
     """Bound ε from below by log((TPR − δ)/FPR) at thresholds whose ranks among the false positives are fixed.
 
     The thresholds are the scores of rank 1, 5, 20, 40, 80, … in the array of false positives, in all directions. No
-    run is spent on choosing one: the error budget is divided among them, nine tenths for those that take high scores
-    for present, and the largest bound counts. The p-values of the two rates are combined as in `gaussian_bound`. It
-    shows little if many scores are equal.
+    run is spent on choosing one: the error budget is divided among them, most of it for ranks from 5 to 160 and for
+    those that take high scores for present, and the largest bound counts. The p-values of the two rates are combined as
+    in `gaussian_bound`. It shows little if many scores are equal.
 
     Parameters
     ----------
@@ -228,7 +230,7 @@ def rank_bound(absent: ArrayLike, present: ArrayLike, delta: float, confidence: 
     low, high = np.sort(_scores("absent", absent)), np.sort(_scores("present", present))
     pairs = {"present": (low, high), "absent": (high, low)}
     tests = [test for direction in _DIRECTIONS for test in _at_ranks(*pairs[direction.split()[0]], direction)]
-    shares = np.array([_FRACTIONS[test.direction] for test in tests])
+    shares = np.array([_FRACTIONS[test.direction] * _RANKS[test.counts.alarms + 1] for test in tests])
     shares /= shares.sum()
 
     def evaluate(k: int) -> float:
