@@ -230,8 +230,8 @@ def test_every_method(method, batch):
     assert_same(logistic(**how).fit(*split(130, X, BINARY)), logistic(**how).fit(X, BINARY))
 
 
-def test_a_plan_of_two_phases():
-    """With default settings and enough records, the last steps set the length of θ."""
+def test_a_plan_of_three_phases():
+    """With default settings and enough records, some steps set the length of θ, and those after them stay in a ball."""
     how = {"method": "dpsgd", "epsilon": 200.0, "epochs": 100, "batch": None}
     found = logistic(**how).fit(*split(400, X, BINARY))
     assert_same(found, logistic(**how).fit(X, BINARY))

@@ -169,29 +169,30 @@ def test_what_the_user_chose_is_named():
         made("dpsgd", Choices(), ZERO_OUT._replace(adjacency=np.ones((2, 2))))
 
 
-def test_a_default_fit_has_two_phases():
-    """All parts of both rules are pinned, but for the size of the noise, which calibration finds."""
+@pytest.mark.parametrize(("columns", "main_steps"), [(4, (500, 400)), (64, (900,))])
+def test_a_default_fit_has_three_phases_or_two(columns, main_steps):
+    """All parts of both rules are pinned, but for the size of the noise, which calibration finds; n·μ is 4,289."""
     plan = make_plan(
         Task(
             method="dpsgd",
             budget=Budget(1.0, 1e-5, "zero-out"),
             records=16_000,
-            columns=4,
+            columns=columns,
             loss=cs.losses.Logistic(),
             has_intercept=True,
             is_rescalable=True,
         )
     )
     std = plan.phases[0].rule.noise.std
-    settings = defaults(16_000, 4, 1.0, 1e-5)
+    settings = defaults(16_000, columns, 1.0, 1e-5)
     shared = {"batch": 1_000, "sampling": "poisson"}
-    main = cs.DPSGD(cs.schedules.Constant(settings.step.gamma / 0.9), 0.1, std, **shared)
-    last = cs.DPSGD(cs.schedules.Constant(4.0), 1.5, std * 1.5 / 0.1, **shared)
+    main = cs.DPSGD(cs.schedules.Constant(settings.step.gamma / 0.9), settings.clip, std, **shared)
+    last = cs.DPSGD(cs.schedules.Constant(4.0), 1.5, std * 1.5 / settings.clip, **shared)
+    train = replace(main, output=cs.outputs.Average(3.0), step=plan.phases[0].rule.step)
+    first, *others = (TrainingPhase(rule=train, steps=steps) for steps in main_steps)
+    rescaling = TrainingPhase(rule=replace(last, output=cs.outputs.Average(3.0)), steps=100, rescales=True)
     assert plan == TrainingPlan(
-        phases=(
-            TrainingPhase(rule=replace(main, output=cs.outputs.Average(3.0), step=plan.phases[0].rule.step), steps=900),
-            TrainingPhase(rule=replace(last, output=cs.outputs.Average(3.0)), steps=100, rescales=True),
-        ),
+        phases=(first, rescaling, *others),
         has_intercept=True,
         keeps_length=False,
     )
@@ -200,7 +201,7 @@ def test_a_default_fit_has_two_phases():
     statement = statement_of(plan, 16_000, 1e-5, "zero-out")
     assert 0.98 <= statement.certified <= 1.0
     assert (statement.records, statement.steps) == (16_000, 1_000)
-    assert statement.reasons[-1].startswith("The last 100 steps set the intercept and the length of the slopes alone")
+    assert statement.reasons[-1].startswith("100 steps set the intercept and the length of the slopes alone")
 
 
 def test_a_small_fit_has_one_phase_and_keeps_a_length():

@@ -19,9 +19,11 @@ class Recorder:
     def __init__(self, *outputs):
         self.outputs = [np.array(output) for output in outputs]
         self.calls = []
+        self.regions = []
 
-    def run(self, rule, steps, seed, start, directions=None):
+    def run(self, rule, steps, seed, start, *, directions=None, region=None):
         self.calls.append((rule, steps, seed, np.array(start), directions))
+        self.regions.append(region)
         return self.outputs[len(self.calls) - 1]
 
 
@@ -70,3 +72,25 @@ def test_a_length_is_kept_unless_it_was_zero():
     theta = execute(plan, Recorder(THETA), seed=7, start=np.array([0.0, 10.0, -2.0]))
     np.testing.assert_allclose(theta, [6.0, -8.0, -2.0], rtol=1e-12)
     np.testing.assert_array_equal(execute(plan, Recorder(THETA), seed=7, start=0.0), THETA)
+
+
+@pytest.mark.parametrize(("length", "size"), [(5.0, 12.0), (20.0, 12.0), (30.0, 25.0), (60.0, 100.0)])
+def test_a_third_phase_stays_in_a_ball(length, size):
+    """θ after the first phase is scaled into the ball; the numbers found before are those of the result."""
+    long = THETA * length / 5
+    runner = Recorder(long, [2.0, 0.1], [0.0, 4.0, 3.0])
+    theta = execute(TrainingPlan(phases=(MAIN, LAST, MAIN), has_intercept=True), runner, seed=7, start=0.0)
+    np.testing.assert_allclose(theta, [0.0, 2.0, 0.1], rtol=1e-12)
+    assert runner.regions[:2] == [None, None]
+    (found,) = runner.regions[2]
+    np.testing.assert_allclose(found, np.hypot(size, long[2]), rtol=1e-12)  # the intercept has room
+    rule, steps, seed, start, directions = runner.calls[2]
+    assert (rule, steps, seed, directions) == (MAIN.rule, 90, derive_seed(7, 100), None)
+    np.testing.assert_allclose(start, THETA * min(length, found * length / np.linalg.norm(long)) / 5, rtol=1e-12)
+
+
+def test_without_an_intercept_the_ball_has_the_length_of_the_slopes():
+    runner = Recorder(4 * THETA, [20.0], THETA)
+    theta = execute(TrainingPlan(phases=(MAIN, LAST, MAIN)), runner, seed=7, start=0.0)
+    assert runner.regions[2] == cs.regions.Ball(12.0)
+    np.testing.assert_allclose(theta, 20.0 * THETA / np.linalg.norm(THETA), rtol=1e-12)

@@ -50,6 +50,7 @@ from clipsilon.estimators.same_rows import (
 )
 from clipsilon.estimators.seen_rows import digest_key
 from clipsilon.problems.losses.base import Loss
+from clipsilon.problems.regions import Region
 from clipsilon.problems.responses import Response
 from clipsilon.rules.feedback import tracks
 from clipsilon.rules.rule import Rule
@@ -103,7 +104,14 @@ class ChunkRunner:
         return dask_tasks.persist(make_tasks(partial(_know_chunk, digest_key()), expected, self.chunks.X))
 
     def run(
-        self, rule: Rule, steps: int, seed: int | None, start: float | Array, directions: Array | None = None
+        self,
+        rule: Rule,
+        steps: int,
+        seed: int | None,
+        start: float | Array,
+        *,
+        directions: Array | None = None,
+        region: Region | None = None,
     ) -> Array:
         """Run a rule on the chunks, or on their projection, and return its output.
 
@@ -119,13 +127,15 @@ class ChunkRunner:
             θ_0; a number stands for all entries.
         directions : array, optional
             One direction per column: records are projected on these, and θ has one entry for each.
+        region : Region, optional
+            The region of θ, without directions.
 
         Returns
         -------
         array
             θ.
         """
-        problem = self.problem
+        problem = self.problem if region is None else self.problem.within(region)
         if directions is not None:
             problem = RemoteProblem(problem.records, directions.shape[1], loss=problem.loss, response=None)
         check_memory(problem, rule, 1, dask_tasks.count_workers())

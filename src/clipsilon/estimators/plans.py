@@ -96,7 +96,8 @@ class TrainingPlan:
     Parameters
     ----------
     phases : tuple of TrainingPhase
-        The first one trains all of θ; any later ones rescale it.
+        The first one trains all of θ. One that rescales follows, if any, and possibly one that trains all of θ again,
+        in a ball (`clipsilon.estimators.rescaling`).
     has_intercept : bool, default False
         Whether the last entry of θ is an intercept, which is not part of the length of the slopes.
     keeps_length : bool, default False
@@ -133,12 +134,10 @@ def make_plan(task: Task) -> TrainingPlan:
     rule = _calibrated(rule, task, steps)
     if not _is_rescaled(task):
         return TrainingPlan(phases=(TrainingPhase(rule=rule, steps=steps),), has_intercept=task.has_intercept)
-    effective = task.records * largest_mu(task.budget.epsilon, task.budget.delta)
-    if steps < rescaling.FEWEST_STEPS or effective < rescaling.LEAST_EFFECTIVE:
+    if steps < rescaling.FEWEST_STEPS or _effective(task) < rescaling.LEAST_EFFECTIVE:
         phases: tuple[TrainingPhase, ...] = (TrainingPhase(rule=rule, steps=steps),)
         return TrainingPlan(phases=phases, has_intercept=task.has_intercept, keeps_length=True)
-    phases = _with_rescaling(rule, steps, effective, task.has_intercept)
-    return TrainingPlan(phases=phases, has_intercept=task.has_intercept)
+    return TrainingPlan(phases=_with_rescaling(rule, steps, task), has_intercept=task.has_intercept)
 
 
 def statement_of(plan: TrainingPlan, records: int, delta: float, adjacency: str) -> Statement:
@@ -236,10 +235,21 @@ def _is_rescaled(task: Task) -> bool:
     return task.is_rescalable and rescales and automatic
 
 
-def _with_rescaling(rule: Rule, steps: int, effective: float, has_intercept: bool) -> tuple[TrainingPhase, ...]:
-    """Split a run into a phase that travels as far as all steps would, and one that rescales."""
-    last = steps // rescaling.ONE_IN
-    first = steps - last
-    longer = Constant(size(rule.step, 1) * steps / first)  # methods that rescale have constant steps
-    main = TrainingPhase(rule=replace(rule, step=longer), steps=first)
-    return main, TrainingPhase(rule=rescaling.rescaling_rule(rule, effective, has_intercept), steps=last, rescales=True)
+def _with_rescaling(rule: Rule, steps: int, task: Task) -> tuple[TrainingPhase, ...]:
+    """Split a run into phases that train all of θ, which travel as far as all steps would, and one that rescales it.
+
+    With plenty of data there is a phase after the one that rescales, which keeps θ in a ball.
+    """
+    effective = _effective(task)
+    some = steps // rescaling.ONE_IN
+    longer = Constant(size(rule.step, 1) * steps / (steps - some))  # methods that rescale have constant steps
+    train, rescaled = replace(rule, step=longer), rescaling.rescaling_rule(rule, effective, task.has_intercept)
+    free = rescaling.FREE * some if effective >= rescaling.PLENTY * task.columns else steps - some
+    phases = TrainingPhase(rule=train, steps=free), TrainingPhase(rule=rescaled, steps=some, rescales=True)
+    rest = steps - free - some
+    return (*phases, TrainingPhase(rule=train, steps=rest)) if rest else phases
+
+
+def _effective(task: Task) -> float:
+    """Return n·μ, the number of records times the Gaussian privacy of the budget."""
+    return task.records * largest_mu(task.budget.epsilon, task.budget.delta)

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from clipsilon.engine import run
 from clipsilon.engine.projection import project
 from clipsilon.estimators import rescaling
-from clipsilon.estimators.plans import TrainingPhase, TrainingPlan
+from clipsilon.estimators.plans import TrainingPlan
 from clipsilon.problems.problem import Problem
+from clipsilon.problems.regions import Region
+from clipsilon.problems.regions import project as project_onto
 from clipsilon.rules.rule import Rule
 
 Array = NDArray[np.float64]
@@ -27,7 +29,14 @@ class Runner(Protocol):
         ...
 
     def run(
-        self, rule: Rule, steps: int, seed: int | None, start: float | Array, directions: Array | None = None
+        self,
+        rule: Rule,
+        steps: int,
+        seed: int | None,
+        start: float | Array,
+        *,
+        directions: Array | None = None,
+        region: Region | None = None,
     ) -> Array:
         """Run a rule on the records and return its output.
 
@@ -43,6 +52,8 @@ class Runner(Protocol):
             θ_0; a number stands for all entries.
         directions : array, optional
             One direction per column: records are projected on these, and θ has one entry for each.
+        region : Region, optional
+            The region of θ, without directions.
 
         Returns
         -------
@@ -71,13 +82,20 @@ class MemoryRunner:
     progress: bool | None
 
     def run(
-        self, rule: Rule, steps: int, seed: int | None, start: float | Array, directions: Array | None = None
+        self,
+        rule: Rule,
+        steps: int,
+        seed: int | None,
+        start: float | Array,
+        *,
+        directions: Array | None = None,
+        region: Region | None = None,
     ) -> Array:
-        """Run a rule on the problem, or on its projection.
+        """Run a rule on the problem, in a region, or on its projection.
 
         Parameters
         ----------
-        rule, steps, seed, start, directions
+        rule, steps, seed, start, directions, region
             As in `Runner.run`.
 
         Returns
@@ -85,7 +103,8 @@ class MemoryRunner:
         array
             θ.
         """
-        problem = self.problem if directions is None else _projected(self.problem, directions)
+        problem = self.problem if region is None else self.problem.within(region)
+        problem = problem if directions is None else _projected(problem, directions)
         trace = run(problem, rule, steps, start, seed=seed, record=[steps], n_jobs=self.threads, progress=self.progress)
         return np.array(trace.output[0])
 
@@ -121,20 +140,21 @@ def execute(plan: TrainingPlan, runner: Runner, *, seed: int | None, start: floa
     before = rescaling.numbers(np.broadcast_to(start, theta.shape), plan.has_intercept)
     if plan.keeps_length and before[0] > 0:
         return rescaling.rescale(theta, before)
-    done = first.steps
+    if not others:
+        return theta
+    found = rescaling.initial_numbers(theta, before, plan.has_intercept)
+    trained, done = theta, first.steps
     for phase in others:
-        theta = _run_rescaling(phase, runner, theta, before, plan.has_intercept, derive_seed(seed, done))
+        later = derive_seed(seed, done)
+        if phase.rescales:
+            directions = rescaling.directions(trained, plan.has_intercept)
+            found = runner.run(phase.rule, phase.steps, later, found, directions=directions)
+        else:
+            ball = rescaling.ball(trained, plan.has_intercept)
+            project_onto(ball, trained)  # a run starts in its region
+            trained = runner.run(phase.rule, phase.steps, later, trained, region=ball)
         done += phase.steps
-    return theta
-
-
-def _run_rescaling(
-    phase: TrainingPhase, runner: Runner, theta: Array, before: Array, has_intercept: bool, seed: int | None
-) -> Array:
-    """Find the length of the slopes, and the intercept if there is one; `before` are those before this fit."""
-    start = rescaling.initial_numbers(theta, before, has_intercept)
-    found = runner.run(phase.rule, phase.steps, seed, start, rescaling.directions(theta, has_intercept))
-    return rescaling.rescale(theta, rescaling.cap_intercept(theta, found) if has_intercept else found)
+    return rescaling.rescale(trained, rescaling.cap_intercept(trained, found) if plan.has_intercept else found)
 
 
 def derive_seed(seed: int | None, number: int) -> int | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -212,6 +213,13 @@ class Problem:
             raise ValueError("problem must have no weights: constants and theorems assume that records count alike.")
         if self.starts is not None:
             raise ValueError("problem must have no groups: constants and theorems assume that records have one row.")
+
+    def within(self, region: Region) -> Self:
+        """Return the same problem, on the same records, in another region."""
+        require("region", region, [project])
+        other = copy(self)
+        other.region = region
+        return other
 
     def on(self, features: ArrayLike | sparse.spmatrix | sparse.sparray, labels: ArrayLike | None = None) -> Problem:
         """Return the same problem on other records, such as held-out ones, without weights and groups."""
