@@ -6,11 +6,13 @@ run after the layer's own backward step. A hook on the layer's output receives t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.grad_sample.functorch import prepare_layer
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
+from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 from opacus.layers.dp_rnn import DPRNNBase
 from torch import Tensor, nn
@@ -164,6 +166,40 @@ class _Hooked:
                 f"{type(module).__name__} has inputs or settings for which gradients per record cannot be computed "
                 f"({error}); replace the layer, or freeze it."
             ) from error
+        activation.clear()  # the graph of the outputs keeps this list until the next batch
+
+    def capture_backprops_hook(
+        self: Any, module: nn.Module, _: Any, forward_output: tuple[Tensor], loss_reduction: str, batch_first: bool
+    ) -> None:
+        """Compute the gradient of each record, as Opacus does, which copies it into a tensor of zeros.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer.
+        forward_output : tuple of Tensor
+            The gradient of its output.
+        loss_reduction : str
+            "mean" or "sum".
+        batch_first : bool
+            Whether the records are the first dimension.
+        """
+        if not self.hooks_enabled:
+            return
+        activations, gradient = self.rearrange_grad_samples(
+            module=module, backprops=forward_output[0].detach(), loss_reduction=loss_reduction, batch_first=batch_first
+        )
+        compute = self.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
+        for p, sample in compute(module, activations, gradient).items():
+            if p.requires_grad:
+                add_sample(p, sample, module.max_batch_len, (*activations, gradient))
+        for p in module.parameters():
+            if p.requires_grad:
+                p._forward_counter -= 1
+                if p._forward_counter == 0:
+                    promote_current_grad_sample(p)
+        if not module.activations:
+            module.__dict__.pop("max_batch_len", None)
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         """Drop gradients as `zero_grad` of the private optimiser does, with its checks."""
@@ -197,6 +233,33 @@ class _Hooked:
         for p in self._module.parameters():
             p._forward_counter = 0
             p.__dict__.pop("_current_grad_sample", None)
+
+
+def add_sample(p: Tensor, sample: Tensor, records: int, sources: Sequence[Tensor]) -> None:
+    """Add the gradients per record of one call to those of earlier calls in the same batch.
+
+    Parameters
+    ----------
+    p : Tensor
+        The parameter.
+    sample : Tensor
+        Its gradients, of the first records only at later times of packed sequences.
+    records : int
+        The number of records.
+    sources : sequence of Tensor
+        What they were computed from. It may be changed later, so gradients in the same memory are copied.
+    """
+    if hasattr(p, "_current_grad_sample"):
+        p._current_grad_sample[: len(sample)] += sample
+    elif p._forward_counter == 1 and len(sample) == records and not any(_is_same_memory(sample, t) for t in sources):
+        p._current_grad_sample = sample
+    else:
+        p._current_grad_sample = sample.new_zeros((records, *sample.shape[1:]))
+        p._current_grad_sample[: len(sample)] = sample
+
+
+def _is_same_memory(one: Tensor, other: Tensor) -> bool:
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
 def _contiguous(item: Any) -> Any:
@@ -355,7 +418,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             Whether the records are the first dimension.
         """
         if not is_contracted(module):
-            GradSampleModule.capture_backprops_hook(self, module, None, forward_output, loss_reduction, batch_first)
+            super().capture_backprops_hook(module, None, forward_output, loss_reduction, batch_first)
             return
         (x, *_), gradient = self.rearrange_grad_samples(
             module=module, backprops=forward_output[0], loss_reduction=loss_reduction, batch_first=batch_first
