@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clipsilon.torch.generators import make_generator
-from clipsilon.torch.layers import norm_allowance
+from clipsilon.torch.layers import is_contracted, measured_layers, norm_allowance
 from clipsilon.torch.loss_check import leaves_of, reduction_of
 from clipsilon.torch.optimizer import ONE_ROW
 from clipsilon.torch.state_check import CheckError, unchanged
@@ -152,6 +152,8 @@ class Probe:
         self._module: nn.Module = model._module
         self._parameter_names = {p: name for name, p in self._module.named_parameters()}
         self._layer_names = {layer: name for name, layer in self._module.named_modules()}
+        contracted = filter(is_contracted, measured_layers(self._module)) if model.is_ghost else ()
+        self._has_norms = {p for layer in contracted for p in layer.parameters()}
         self.reductions: dict[int, str] = {}  # of outputs that are numbers: how they follow from single records
 
     def check(self, inputs: Inputs, most: int) -> int:
@@ -273,11 +275,9 @@ class Probe:
         totals = _weighted([outputs[number] for number in leaves], part.records)
         if totals is None:
             return False
-        truths = {}
+        truths: dict[int, _Truth] = {}
         for row in rows:
-            gradients = self._true_gradients(totals[row], calls, sources)
-            self._refuse_mixed_rows(row, gradients, calls, part.records)
-            truths[row] = gradients.measure(calls, row)
+            truths[row] = self._truth(totals[row], row, calls, sources, part.records)
         scale = part.records if self._model.loss_reduction == "mean" else 1
         torch.autograd.grad(totals.sum() / scale, self._trained, allow_unused=True)  # the layers' hooks measure
         for number, p in enumerate(self._trained):
@@ -285,6 +285,31 @@ class Probe:
             for row, truth in truths.items():
                 self._compare_gradient(p, row, truth.parameters[number], sizes[row])
         return True
+
+    def _truth(self, total: Tensor, row: int, calls: list[LayerCall], sources: list[Tensor], records: int) -> _Truth:
+        """Return what is true of one record, which must not mix with others; forget its gradients in their rows.
+
+        Parameters
+        ----------
+        total : Tensor
+            The weighted answers for the record.
+        row : int
+            The record.
+        calls : list of LayerCall
+            The calls of layers.
+        sources : list of Tensor
+            The inputs of the model.
+        records : int
+            The number of records.
+        """
+        gradients = self._true_gradients(total, calls, sources)
+        self._refuse_mixed_rows(row, gradients, calls, records)
+        sizes = [_Sizes.of(*pair, row) for pair in zip(calls, gradients.layers, strict=True)]
+        found = [
+            None if g is None else _TrueGradient(float(g.norm()), None if p in self._has_norms else g)
+            for p, g in zip(self._trained, gradients.parameters, strict=True)
+        ]
+        return _Truth(found, sizes)
 
     def _true_gradients(self, total: Tensor, calls: list[LayerCall], sources: list[Tensor]) -> _Gradients:
         wanted = [*self._trained, *(call.edge for call in calls), *sources]
@@ -325,7 +350,7 @@ class Probe:
         more = len(used) ** 0.5  # rows of all calls are added up
         return {row: _Sizes(size.terms, more * size.allowance) for row, size in sizes.items()}
 
-    def _compare_gradient(self, p: Tensor, row: int, truth: Tensor | None, size: _Sizes) -> None:
+    def _compare_gradient(self, p: Tensor, row: int, truth: _TrueGradient | None, size: _Sizes) -> None:
         """Compare a measured gradient or norm with the true one, up to rounding; what is not finite is left to `step`.
 
         Parameters
@@ -334,23 +359,22 @@ class Probe:
             The parameter.
         row : int
             The record.
-        truth : Tensor or None
+        truth : _TrueGradient or None
             Its gradient, None if the answers do not depend on the parameter.
         size : _Sizes
             What rounding is relative to.
         """
-        measured = p.grad_sample if p.grad_sample is not None else getattr(p, "_norm_sample", None)
+        measured = p._norm_sample if p in self._has_norms else p.grad_sample
         if measured is None or len(measured) <= row or isinstance(measured, list):
             return  # refused by the step, in sentences of its own
-        truth = torch.zeros_like(p) if truth is None else truth
-        true_norm = float(truth.norm())
-        allowed = _tolerance(truth) * true_norm + 1e3 * torch.finfo(truth.dtype).eps * size.terms
-        if p.grad_sample is not None:
-            off = float((measured[row] - truth).norm())
-        else:
-            off = float(measured[row]) - true_norm
+        truth = _TrueGradient(0.0, torch.zeros_like(p)) if truth is None else truth
+        allowed = _tolerance(p) * truth.norm + 1e3 * torch.finfo(p.dtype).eps * size.terms
+        if p in self._has_norms:
+            off = float(measured[row]) - truth.norm
             allowed += size.allowance + _LEAST_NORM if off > 0 else 0.0
-        if abs(off) > allowed and np.isfinite(true_norm):
+        else:
+            off = float((measured[row] - truth.value).norm())
+        if abs(off) > allowed and np.isfinite(truth.norm):
             raise CheckError(self._complaint(p))
 
     def _complaint(self, p: Tensor) -> str:
@@ -378,15 +402,18 @@ class _Gradients(NamedTuple):
     layers: Sequence[Tensor | None]
     sources: Sequence[Tensor | None]
 
-    def measure(self, calls: list[LayerCall], row: int) -> _Truth:
-        """Return what is left to compare, without the rows, which take the memory of many records."""
-        return _Truth(self.parameters, [_Sizes.of(*pair, row) for pair in zip(calls, self.layers, strict=True)])
+
+class _TrueGradient(NamedTuple):
+    """The gradient of one record's answers with respect to a parameter, which is left out where norms are measured."""
+
+    norm: float
+    value: Tensor | None
 
 
 class _Truth(NamedTuple):
-    """Gradients of one record's answers with respect to the parameters, and the sizes of what each call adds."""
+    """True gradients of one record's answers by parameter, and the sizes of what each call adds."""
 
-    parameters: Sequence[Tensor | None]
+    parameters: Sequence[_TrueGradient | None]
     sizes: Sequence[_Sizes]
 
 
