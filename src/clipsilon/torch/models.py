@@ -6,7 +6,8 @@ run after the layer's own backward step. A hook on the layer's output receives t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
+from clipsilon.torch.clipping import clip_factors
 from clipsilon.torch.exact_sums import measure
 from clipsilon.torch.ghost_sums import LayerRows, Size, join_calls, joint_norms, sizes_of
 from clipsilon.torch.guard import Guard
@@ -27,7 +29,7 @@ from clipsilon.torch.layer_check import LayerCheck
 from clipsilon.torch.layers import SAMPLERS, is_contracted, is_measured_by_functorch, mask_padding, measured_layers
 from clipsilon.torch.leftovers import Unsaved, UnsavedFunction, leave_unsaved
 from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
-from clipsilon.torch.probe import LayerCall, is_empty
+from clipsilon.torch.probe import LayerCall, is_empty, restored_attributes
 
 _ONE_CALL = "The private model must be called once, and only once, before each backward pass."
 _UNSORTED = (
@@ -311,6 +313,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self._calls: dict[nn.Module, list[LayerRows]] = {}  # of layers whose sums are contracted
         self._sizes: list[tuple[Tensor, Size]] = []  # of the parameters of these layers
         self._users: dict[Tensor, list[nn.Module]] = {}  # of each of these parameters
+        self._is_rehearsal = False  # whether calls are only measured, and not kept
         for layer in filter(is_contracted, measured_layers(module)):
             for p in layer.parameters():
                 self._users.setdefault(p, []).append(layer)
@@ -347,36 +350,62 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         if self.layer_check is not None:
             self.layer_check.check_uses(losses, self.iterate_submodules(self._module))
 
-    def first_pass(self, total: Tensor) -> None:
+    def first_pass(self, total: Tensor, *, retain_graph: bool = False) -> None:
         """Backpropagate for the norms; sum full gradients only where the error keeps them."""
-        is_checked = self.layer_check is not None
         if self.optimizer.keeps_full_gradients:
-            total.backward(retain_graph=is_checked)
+            total.backward(retain_graph=retain_graph)
         elif self._ends:
-            torch.autograd.grad(total, self._ends, retain_graph=is_checked, allow_unused=True)
+            torch.autograd.grad(total, self._ends, retain_graph=retain_graph, allow_unused=True)
         self._ends = []
 
-    def check_layers(self, total: Tensor, clipped_norms: Tensor) -> None:
+    def check_layers(self, losses: Tensor) -> None:
         """Refuse parameters to whose clipped sums more is added than their layers have; only in the first batch.
+
+        The norms that records are clipped by here are measured in a pass of their own, which keeps nothing: with the
+        graph, which the check needs, what sums are made of would take twice the memory of other batches.
 
         Parameters
         ----------
-        total : Tensor
-            The sum of the losses, each times the factor of its record.
-        clipped_norms : Tensor
-            The norms of the clipped gradients.
+        losses : Tensor
+            One loss per record.
         """
         if self.layer_check is None:
             return
-        self._backpropagate_again(total, self.layer_check)
-        if self.layer_check.check_sums(clipped_norms):
-            self.layer_check = None
+        with self._rehearsal():
+            self.first_pass(losses.sum(), retain_graph=True)
+            norms = self.optimizer.finite_norms(self.norms(len(losses)))
+        least = torch.stack(clip_factors(self.optimizer.clip, self.optimizer.groups, norms)).amin(0)
+        with self.optimizer.batch_state.checking():
+            self._backpropagate_again((least.to(losses) * losses).sum(), self.layer_check)
+            if self.layer_check.check_sums(least * torch.stack(norms).norm(dim=0)):
+                self.layer_check = None
+        for p in self.optimizer.trained:
+            p.grad = None
+
+    @contextmanager
+    def _rehearsal(self) -> Iterator[None]:
+        """Leave model and parameters as they are before a backward pass, which may keep no more than it needs."""
+        layers = self.iterate_submodules(self._module)
+        kept = [held for layer in layers for held in (layer.activations, *layer.activations)]
+        contents, counters = [list(held) for held in kept], [p._forward_counter for p in self.optimizer.trained]
+        ends, self._is_rehearsal = self._ends, True
+        try:
+            with restored_attributes(self._module):
+                yield
+        finally:
+            self._is_rehearsal = False
+            self._calls, self._sizes, self._ends = {}, [], ends
+            for held, content in zip(kept, contents, strict=True):
+                held[:] = content
+            for p, counter in zip(self.optimizer.trained, counters, strict=True):
+                p._forward_counter = counter
+                p.grad = p.grad_sample = p._norm_sample = None
 
     def _backpropagate_again(self, total: Tensor, check: LayerCheck) -> None:
         comparisons = [p.register_post_accumulate_grad_hook(check.compare) for p in self.optimizer.trained]
         self.disable_hooks()
         try:
-            total.backward()
+            total.backward(retain_graph=True)
         finally:
             self.enable_hooks()
             for comparison in comparisons:
@@ -438,6 +467,12 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         for p, size in sizes_of(users).items():
             self._sizes.append((p, size))
             p._norm_sample = size.norms
+        if self._is_rehearsal:
+            self._calls = {
+                layer: calls
+                for layer, calls in self._calls.items()
+                if any(p._forward_counter for p in calls[0].trained)
+            }
 
     def _rows(self, layer: nn.Module) -> LayerRows:
         """Return the rows of all calls of a layer, which are kept as one call from now on."""
@@ -446,7 +481,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def norms(self, records: int) -> list[Tensor]:
         """Return the lengths by which records are clipped, which bound the norms of their gradients, by groups."""
-        contracted = {p for calls in self._calls.values() for call in calls for p in call.trained}
+        contracted = {p for p, _ in self._sizes}
         for p in self.optimizer.trained:
             measured = p._norm_sample if p in contracted else p.grad_sample
             if measured is None or len(measured) != max(records, 1):
