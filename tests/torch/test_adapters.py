@@ -153,6 +153,16 @@ def test_a_check_keeps_the_rows_of_one_record_at_a_time():
     assert peak_of(lambda: private.guard._probe.check(Inputs.of((x,), {}), 8)) < 10 * 2**20
 
 
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_check_keeps_the_rows_of_one_layer_at_a_time(mode):
+    """The gradient of a record's answer with respect to one layer's output takes half a megabyte, and so do outputs."""
+    layers = itertools.chain.from_iterable((nn.Linear(2, 2), nn.Tanh()) for _ in range(24))
+    model, x = nn.Sequential(*layers), torch.randn(8, 8192, 2)
+    private = made_private(model, x, mode)[1]
+    check = peak_of(lambda: private.guard._probe.check(Inputs.of((x,), {}), 8))
+    assert check < 1.5 * 24 * 2**19
+
+
 @pytest.mark.parametrize("algorithm", ["dpsgd", "dice"])
 def test_the_first_batch_takes_little_more_memory_than_others(algorithm):
     """Its sums are checked, for which the graph is needed; what they are made of is kept afterwards."""

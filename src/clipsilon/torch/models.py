@@ -6,7 +6,7 @@ run after the layer's own backward step. A hook on the layer's output receives t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -47,7 +47,8 @@ class _Hooked:
     is_ghost: ClassVar[bool]
     guard: Guard | None = None  # None in copies, which are not trained
     layer_calls: list[LayerCall] | None = None  # where a probe wants to know them
-    ignores_gradients = False  # while a probe computes gradients of its own
+    only_measures = False  # whether sums will not be made, so that what they are made of is not kept
+    watch: Callable[[int, Tensor], None] | None = None  # takes gradients that a probe computes, by number of the call
 
     def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
         """Hook every layer that has parameters to train; Opacus calls this.
@@ -119,11 +120,12 @@ class _Hooked:
                     f"{type(module).__name__} must be called with its input as the first positional argument, since "
                     "gradients per record need it, got none."
                 )
-            output.register_hook(lambda gradient: self._on_output_gradient(module, activation, gradient))
+            number = len(self.layer_calls or ())
+            output.register_hook(lambda gradient: self._on_output_gradient(module, activation, gradient, number))
             if self.guard is not None:
                 self.guard.see_output(output)
             if self.layer_calls is not None:
-                self.layer_calls.append(LayerCall(module, activation[0], get_gradient_edge(output)))
+                self.layer_calls.append(LayerCall(module, activation[0]))
             self.on_layer_call(module, forward_input, output)
 
     def on_layer_call(self: Any, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
@@ -139,9 +141,13 @@ class _Hooked:
             Its output.
         """
 
-    def _on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
-        if not self.ignores_gradients:
+    def _on_output_gradient(
+        self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor, number: int
+    ) -> None:
+        if self.watch is None:
             self.on_output_gradient(module, activation, gradient)
+        else:
+            self.watch(number, gradient)
 
     def on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
         """Pass the gradient of a layer's output on to Opacus, with the input that it belongs to.
@@ -313,7 +319,6 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         self._calls: dict[nn.Module, list[LayerRows]] = {}  # of layers whose sums are contracted
         self._sizes: list[tuple[Tensor, Size]] = []  # of the parameters of these layers
         self._users: dict[Tensor, list[nn.Module]] = {}  # of each of these parameters
-        self._is_rehearsal = False  # whether calls are only measured, and not kept
         for layer in filter(is_contracted, measured_layers(module)):
             for p in layer.parameters():
                 self._users.setdefault(p, []).append(layer)
@@ -388,12 +393,12 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         layers = self.iterate_submodules(self._module)
         kept = [held for layer in layers for held in (layer.activations, *layer.activations)]
         contents, counters = [list(held) for held in kept], [p._forward_counter for p in self.optimizer.trained]
-        ends, self._is_rehearsal = self._ends, True
+        ends, self.only_measures = self._ends, True
         try:
             with restored_attributes(self._module):
                 yield
         finally:
-            self._is_rehearsal = False
+            self.only_measures = False
             self._calls, self._sizes, self._ends = {}, [], ends
             for held, content in zip(kept, contents, strict=True):
                 held[:] = content
@@ -467,7 +472,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         for p, size in sizes_of(users).items():
             self._sizes.append((p, size))
             p._norm_sample = size.norms
-        if self._is_rehearsal:
+        if self.only_measures:
             self._calls = {
                 layer: calls
                 for layer, calls in self._calls.items()
