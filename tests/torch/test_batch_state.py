@@ -8,6 +8,7 @@ import pytest
 from clipsilon.torch.batch_state import BatchState, Phase
 
 INTERRUPTED = "A step was interrupted"
+CONTEXTS = ("checking", "adding", "releasing")
 
 
 def add(state, rows=3):
@@ -43,10 +44,16 @@ def partial():
 
 def broken(context):
     """A state whose context an error has interrupted."""
-    state = BatchState() if context == "adding" else partial()
-    with pytest.raises(KeyboardInterrupt), state.adding(3) if context == "adding" else state.releasing():
+    state, change = enter(context)
+    with pytest.raises(KeyboardInterrupt), change:
         raise KeyboardInterrupt
     return state
+
+
+def enter(context):
+    """A state, and its context."""
+    state = partial() if context == "releasing" else BatchState()
+    return state, state.adding(3) if context == "adding" else getattr(state, context)()
 
 
 STATES = {
@@ -104,7 +111,7 @@ def test_transitions(call, number):
 
 
 @pytest.mark.parametrize("call", sorted(set(CALLS) - {"require_zero_grad_allowed"}))
-@pytest.mark.parametrize("context", ["adding", "releasing"])
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_nothing_follows_an_interrupted_change_of_the_sums(call, context):
     state = broken(context)
     assert state.phase is Phase.BROKEN
@@ -113,12 +120,20 @@ def test_nothing_follows_an_interrupted_change_of_the_sums(call, context):
     assert state.phase is Phase.BROKEN
 
 
-@pytest.mark.parametrize("context", ["adding", "releasing"])
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_a_change_of_the_sums_does_not_begin_within_another(context):
-    state = BatchState() if context == "adding" else partial()
-    with pytest.raises(RuntimeError, match=INTERRUPTED), state.adding(3) if context == "adding" else state.releasing():
+    state, change = enter(context)
+    with pytest.raises(RuntimeError, match=INTERRUPTED), change:
         add(state)
     assert state.phase is Phase.BROKEN
+
+
+def test_a_check_that_passes_changes_nothing():
+    for state in (BatchState(), partial()):
+        phase, rows = state.phase, state.rows
+        with state.checking():
+            assert state.phase is Phase.ADDING
+        assert (state.phase, state.rows) == (phase, rows)
 
 
 def test_a_batch_in_pieces():

@@ -1,6 +1,7 @@
 """Norms and sums of ghost clipping are bounded: by exact fractions, and by what a record can change."""
 
 import math
+import weakref
 from fractions import Fraction
 
 import numpy as np
@@ -206,6 +207,37 @@ def test_sums_of_many_rows_are_made_in_chunks():
     for found in embedding.sums(torch.ones(70, dtype=torch.float64))[embedding.layer.weight].flatten():
         exact = 35_000 * Fraction(np.float32(0.3).item())
         assert abs(Fraction(found.item()) - exact) <= call.terms * Fraction(2) ** -53 * exact
+
+
+@pytest.mark.parametrize("name", sorted(LAYERS))
+@pytest.mark.parametrize("records", [1, 5])
+def test_norms_of_a_record_are_the_same_in_blocks_of_any_size(name, records, monkeypatch):
+    """Of one record at a time, of two, and of all."""
+    layer, rows = LAYERS[name]
+    outputs = layer.weight.shape[0 if isinstance(layer, nn.Linear) else 1]
+    inputs = layer.weight.shape[0 if name == "transposed" else 1]
+    x = torch.randint(3, (records, rows)) if name == "embedding" else torch.randn(records, rows, inputs)
+    call, found = LayerRows.of(layer, x, torch.randn(records, rows, outputs)), []
+    entries = rows * (outputs + 2 * rows + (0 if name == "embedding" else inputs))
+    for block in (1, 2 * entries, 10**6):
+        monkeypatch.setattr(ghost_sums, "_BLOCK", block)
+        assert len(list(call._blocks())) == -(-records // max(1, min(block // entries, records)))
+        found.append(call.sizes())
+    for p in call.trained:
+        for sizes in found:
+            assert sizes[p].norms.shape == sizes[p].reach.shape == (records,)
+            torch.testing.assert_close(sizes[p], found[-1][p], rtol=1e-12, atol=0)
+
+
+def test_layers_are_forgotten_one_by_one():
+    layers = [nn.Linear(2, 1) for _ in range(3)]
+    calls = [LayerRows.of(layer, torch.ones(3, 2), torch.ones(3, 1)) for layer in layers]
+    kept, one = [weakref.ref(call.x) for call in calls], torch.ones(3, dtype=torch.float64)
+    left = []
+    for p, _ in sums_of(calls, {p: one for layer in layers for p in layer.parameters()}):
+        if p.dim() == 2:
+            left.append(sum(x() is not None for x in kept))
+    assert left == [3, 2, 1]
 
 
 def test_a_record_whose_terms_cancel_is_shortened():

@@ -1,6 +1,7 @@
 """Ghost clipping and hooks agree on layers of every kind, including the capped error."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
+from clipsilon.torch.models import add_sample
 from private_training import Training
 
 MODES = ("hooks", "ghost")
@@ -223,6 +225,32 @@ def test_packed_sequences_in_another_order_are_refused(mode):
         training.private(data[:][0].flip(0))
     sorted_training = Training(mode, data, sequences(DPLSTM, is_sorted=False)[0], algorithm="dpsgd")
     sorted_training.step(data[:])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_inputs_of_layers_are_not_kept_by_the_outputs(mode):
+    """A training loop may hold the outputs until its next batch, and with them the graph and its hooks."""
+    training, kept = Training(mode), []
+    for _ in range(2):  # the first batch is checked
+        training.optimizer.zero_grad()
+        x, y = next(iter(training.loader))
+        scores = training.private(x)
+        kept = [weakref.ref(layer.activations[0][0]) for layer in training.model if hasattr(layer, "activations")]
+        training.criterion(scores, y).backward()
+        assert len(kept) == 2
+        assert [one() for one in kept] == [None, None]
+        training.optimizer.step()
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_gradients_per_record_do_not_change_with_what_they_were_computed_from(calls):
+    """The gradient of a bias may be that of the layer's output, which others may overwrite."""
+    p, gradient = nn.Parameter(torch.zeros(3)), torch.ones(2, 3)
+    p._forward_counter = calls
+    for _ in range(calls):
+        add_sample(p, gradient[:], 2, (gradient,))
+    gradient.zero_()
+    assert torch.equal(p._current_grad_sample, torch.full((2, 3), float(calls)))
 
 
 class Outside(nn.Module):

@@ -248,7 +248,7 @@ def test_a_model_in_evaluation_mode_is_refused(mode):
         training.step(records()[:])
 
 
-def interrupted(*args):
+def interrupted(*args, **others):
     raise MemoryError
 
 

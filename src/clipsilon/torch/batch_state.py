@@ -12,8 +12,8 @@ From a PyTorch batch to a step:
 5. Otherwise the step is compared with the batch that was drawn, and counted: `count_step`. Then the sums become the
    noisy update: `releasing`, which leads back to `BETWEEN_STEPS`.
 
-An error during `adding` or `releasing` leaves sums that belong to no batch. The phase is then `BROKEN`, which allows no
-transition.
+An error during `adding` or `releasing` leaves sums that belong to no batch, and one during `checking` a model of which
+nothing may be added. The phase is then `BROKEN`, which allows no transition.
 """
 
 from __future__ import annotations
@@ -206,6 +206,14 @@ class BatchState:
         """Refuse to forget a piece that is in the sums already."""
         if self.phase is Phase.SUMMED:
             raise RuntimeError(_STEP_BEFORE_ZERO_GRAD)
+
+    @contextmanager
+    def checking(self) -> Iterator[None]:
+        """Check what is about to be added; after a check that failed nothing can be added any more."""
+        phase = self.phase
+        with self._unless_broken(Phase.ADDING):
+            yield
+        self.phase = phase
 
     @contextmanager
     def adding(self, rows: int) -> Iterator[bool]:

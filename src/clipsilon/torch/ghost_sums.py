@@ -23,6 +23,7 @@ from clipsilon.torch.exact_sums import REACH, SUM_TERMS
 _ROUNDING = 2.0**-52  # twice the unit roundoff, so that it bounds terms of higher order, too
 _LEAST_LENGTH = 2.0**-480  # added to lengths, for squares and products that underflow
 _LEAST_CHUNK = 1024
+_BLOCK = 2**19  # numbers in float64 that norms are computed from at a time
 _CHANGED = (
     "The input of {0}, or the gradient of its output, was changed in place after it was measured, so that no clip "
     "bounds it; compute without operations in place, or use hooks mode."
@@ -99,16 +100,29 @@ class LayerRows(NamedTuple):
 
     def sizes(self, wanted: Sequence[Tensor] | None = None) -> dict[Tensor, Size]:
         """Return bounds on each record's gradient, for all parameters that are trained or for some of them."""
-        g = self.g.double()
-        lengths = _lengths(g)
-        return {p: self._size(p, g, lengths) for p in (self.trained if wanted is None else wanted)}
+        wanted = self.trained if wanted is None else wanted
+        parts = [self._sizes_of(records, wanted) for records in self._blocks()]
+        return {p: Size(*map(torch.cat, zip(*(part[p] for part in parts), strict=True))) for p in wanted}
 
-    def _size(self, p: Tensor, g: Tensor, lengths: Tensor) -> Size:
+    def _sizes_of(self, records: slice, wanted: Sequence[Tensor]) -> dict[Tensor, Size]:
+        x, g = self.x[records], self.g[records].double()
+        lengths = _lengths(g)
+        return {p: self._size(p, x, g, lengths) for p in wanted}
+
+    def _blocks(self) -> Iterator[slice]:
+        """Yield the records by so many that what is computed in float64 for them takes little memory."""
+        rows = self.g.shape[1]
+        inputs = 0 if self.is_embedding else self.x.shape[2]
+        step = max(1, _BLOCK // max(1, rows * (inputs + self.g.shape[2] + 2 * rows)))
+        for start in range(0, max(len(self.g), 1), step):
+            yield slice(start, start + step)
+
+    def _size(self, p: Tensor, x: Tensor, g: Tensor, lengths: Tensor) -> Size:
         if p is not self.layer.weight:
             return _vector_size(g, lengths)
         if self.is_embedding:
-            return _table_size(_keys(self.x, len(p)), g, lengths)
-        return _matrix_size(self.x.double(), g, lengths)
+            return _table_size(_keys(x, len(p)), g, lengths)
+        return _matrix_size(x.double(), g, lengths)
 
     def outer_factors(self) -> tuple[Tensor, Tensor]:
         """Return rows (left, right) of which the gradient of the weight is Σ_p left_p ⊗ right_p; not of embeddings."""
@@ -139,10 +153,10 @@ class LayerRows(NamedTuple):
         weights = factors.to(self.g.device).repeat_interleave(self.g.shape[1]).unsqueeze(1)
         g, x = self.g.flatten(0, 1), self.x.flatten(0, 1)
         if self.is_embedding:
-            _add_by_index(found[self.layer.weight], x, g.double() * weights)
+            _add_by_index(found[self.layer.weight], x, g * weights)
             return found
         for rows in _chunks(len(g)):
-            self._add_rows(found, x[rows], g[rows].double() * weights[rows])
+            self._add_rows(found, x[rows], g[rows] * weights[rows])  # in float64, without a copy of g
         return found
 
     def _add_rows(self, totals: dict[Tensor, Tensor], x: Tensor, g: Tensor) -> None:
@@ -184,19 +198,20 @@ def sizes_of(users: Mapping[Tensor, Sequence[LayerRows]]) -> dict[Tensor, Size]:
     return {**found, **users[alone[0]][0].sizes(alone)} if alone else found
 
 
-def sums_of(layers: Sequence[LayerRows], factors: Mapping[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+def sums_of(layers: list[LayerRows], factors: Mapping[Tensor, Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield each parameter with the sum of all records' gradients, each times its factor, over the layers that use it.
 
     Parameters
     ----------
-    layers : sequence of LayerRows
-        The rows of each layer.
+    layers : list of LayerRows
+        The rows of each layer, which are taken out of the list, so that they can be forgotten one by one.
     factors : mapping
         One factor per record, in float64, for each parameter; those of a layer have the same factors.
     """
     waiting = _count_users(layers)
     begun: dict[Tensor, Tensor] = {}
-    for rows in layers:
+    while layers:
+        rows = layers.pop()
         for p, total in rows.sums(factors[rows.trained[0]]).items():
             waiting[p] -= 1
             begun[p] = begun.pop(p) + total if p in begun else total

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
-from clipsilon.torch.clipping import clip_factors
 from clipsilon.torch.loss_check import Scores, plain
 from clipsilon.torch.models import GhostModel
 from clipsilon.torch.optimizer import GhostOptimizer
@@ -61,12 +59,11 @@ class RecordLosses:
         optimizer = self.optimizer
         optimizer.before_first_pass()
         self.model.check_uses(self.losses)
+        self.model.check_layers(self.losses)
         self.model.first_pass(self.losses.sum())
         norms = optimizer.finite_norms(self.model.norms(len(self.losses)))
-        least = torch.stack(clip_factors(optimizer.clip, optimizer.groups, norms)).amin(0)
-        with optimizer.batch_state.adding(len(least)) as is_first:
+        with optimizer.batch_state.adding(len(norms[0])) as is_first:
             optimizer.begin_piece(is_first)
-            self.model.check_layers((least.to(self.losses) * self.losses).sum(), least * torch.stack(norms).norm(dim=0))
             optimizer.add_piece(self.model.take_calls(), norms)
 
 

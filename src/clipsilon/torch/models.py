@@ -6,11 +6,14 @@ run after the layer's own backward step. A hook on the layer's output receives t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.grad_sample.functorch import prepare_layer
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
+from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 from opacus.layers.dp_rnn import DPRNNBase
 from torch import Tensor, nn
@@ -18,6 +21,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
+from clipsilon.torch.clipping import clip_factors
 from clipsilon.torch.exact_sums import measure
 from clipsilon.torch.ghost_sums import LayerRows, Size, join_calls, joint_norms, sizes_of
 from clipsilon.torch.guard import Guard
@@ -25,7 +29,7 @@ from clipsilon.torch.layer_check import LayerCheck
 from clipsilon.torch.layers import SAMPLERS, is_contracted, is_measured_by_functorch, mask_padding, measured_layers
 from clipsilon.torch.leftovers import Unsaved, UnsavedFunction, leave_unsaved
 from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
-from clipsilon.torch.probe import LayerCall, is_empty
+from clipsilon.torch.probe import LayerCall, is_empty, restored_attributes
 
 _ONE_CALL = "The private model must be called once, and only once, before each backward pass."
 _UNSORTED = (
@@ -43,7 +47,8 @@ class _Hooked:
     is_ghost: ClassVar[bool]
     guard: Guard | None = None  # None in copies, which are not trained
     layer_calls: list[LayerCall] | None = None  # where a probe wants to know them
-    ignores_gradients = False  # while a probe computes gradients of its own
+    only_measures = False  # whether sums will not be made, so that what they are made of is not kept
+    watch: Callable[[int, Tensor], None] | None = None  # takes gradients that a probe computes, by number of the call
 
     def add_hooks(self: Any, *, loss_reduction: str, batch_first: bool, force_functorch: bool = False) -> None:
         """Hook every layer that has parameters to train; Opacus calls this.
@@ -115,11 +120,12 @@ class _Hooked:
                     f"{type(module).__name__} must be called with its input as the first positional argument, since "
                     "gradients per record need it, got none."
                 )
-            output.register_hook(lambda gradient: self._on_output_gradient(module, activation, gradient))
+            number = len(self.layer_calls or ())
+            output.register_hook(lambda gradient: self._on_output_gradient(module, activation, gradient, number))
             if self.guard is not None:
                 self.guard.see_output(output)
             if self.layer_calls is not None:
-                self.layer_calls.append(LayerCall(module, activation[0], get_gradient_edge(output)))
+                self.layer_calls.append(LayerCall(module, activation[0]))
             self.on_layer_call(module, forward_input, output)
 
     def on_layer_call(self: Any, module: nn.Module, forward_input: tuple[Tensor, ...], output: Tensor) -> None:
@@ -135,9 +141,13 @@ class _Hooked:
             Its output.
         """
 
-    def _on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
-        if not self.ignores_gradients:
+    def _on_output_gradient(
+        self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor, number: int
+    ) -> None:
+        if self.watch is None:
             self.on_output_gradient(module, activation, gradient)
+        else:
+            self.watch(number, gradient)
 
     def on_output_gradient(self: Any, module: nn.Module, activation: list[Tensor], gradient: Tensor) -> None:
         """Pass the gradient of a layer's output on to Opacus, with the input that it belongs to.
@@ -164,6 +174,40 @@ class _Hooked:
                 f"{type(module).__name__} has inputs or settings for which gradients per record cannot be computed "
                 f"({error}); replace the layer, or freeze it."
             ) from error
+        activation.clear()  # the graph of the outputs keeps this list until the next batch
+
+    def capture_backprops_hook(
+        self: Any, module: nn.Module, _: Any, forward_output: tuple[Tensor], loss_reduction: str, batch_first: bool
+    ) -> None:
+        """Compute the gradient of each record, as Opacus does, which copies it into a tensor of zeros.
+
+        Parameters
+        ----------
+        module : nn.Module
+            The layer.
+        forward_output : tuple of Tensor
+            The gradient of its output.
+        loss_reduction : str
+            "mean" or "sum".
+        batch_first : bool
+            Whether the records are the first dimension.
+        """
+        if not self.hooks_enabled:
+            return
+        activations, gradient = self.rearrange_grad_samples(
+            module=module, backprops=forward_output[0].detach(), loss_reduction=loss_reduction, batch_first=batch_first
+        )
+        compute = self.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
+        for p, sample in compute(module, activations, gradient).items():
+            if p.requires_grad:
+                add_sample(p, sample, module.max_batch_len, (*activations, gradient))
+        for p in module.parameters():
+            if p.requires_grad:
+                p._forward_counter -= 1
+                if p._forward_counter == 0:
+                    promote_current_grad_sample(p)
+        if not module.activations:
+            module.__dict__.pop("max_batch_len", None)
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         """Drop gradients as `zero_grad` of the private optimiser does, with its checks."""
@@ -197,6 +241,33 @@ class _Hooked:
         for p in self._module.parameters():
             p._forward_counter = 0
             p.__dict__.pop("_current_grad_sample", None)
+
+
+def add_sample(p: Tensor, sample: Tensor, records: int, sources: Sequence[Tensor]) -> None:
+    """Add the gradients per record of one call to those of earlier calls in the same batch.
+
+    Parameters
+    ----------
+    p : Tensor
+        The parameter.
+    sample : Tensor
+        Its gradients, of the first records only at later times of packed sequences.
+    records : int
+        The number of records.
+    sources : sequence of Tensor
+        What they were computed from. It may be changed later, so gradients in the same memory are copied.
+    """
+    if hasattr(p, "_current_grad_sample"):
+        p._current_grad_sample[: len(sample)] += sample
+    elif p._forward_counter == 1 and len(sample) == records and not any(_is_same_memory(sample, t) for t in sources):
+        p._current_grad_sample = sample
+    else:
+        p._current_grad_sample = sample.new_zeros((records, *sample.shape[1:]))
+        p._current_grad_sample[: len(sample)] = sample
+
+
+def _is_same_memory(one: Tensor, other: Tensor) -> bool:
+    return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
 
 
 def _contiguous(item: Any) -> Any:
@@ -284,36 +355,62 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         if self.layer_check is not None:
             self.layer_check.check_uses(losses, self.iterate_submodules(self._module))
 
-    def first_pass(self, total: Tensor) -> None:
+    def first_pass(self, total: Tensor, *, retain_graph: bool = False) -> None:
         """Backpropagate for the norms; sum full gradients only where the error keeps them."""
-        is_checked = self.layer_check is not None
         if self.optimizer.keeps_full_gradients:
-            total.backward(retain_graph=is_checked)
+            total.backward(retain_graph=retain_graph)
         elif self._ends:
-            torch.autograd.grad(total, self._ends, retain_graph=is_checked, allow_unused=True)
+            torch.autograd.grad(total, self._ends, retain_graph=retain_graph, allow_unused=True)
         self._ends = []
 
-    def check_layers(self, total: Tensor, clipped_norms: Tensor) -> None:
+    def check_layers(self, losses: Tensor) -> None:
         """Refuse parameters to whose clipped sums more is added than their layers have; only in the first batch.
+
+        The norms that records are clipped by here are measured in a pass of their own, which keeps nothing: with the
+        graph, which the check needs, what sums are made of would take twice the memory of other batches.
 
         Parameters
         ----------
-        total : Tensor
-            The sum of the losses, each times the factor of its record.
-        clipped_norms : Tensor
-            The norms of the clipped gradients.
+        losses : Tensor
+            One loss per record.
         """
         if self.layer_check is None:
             return
-        self._backpropagate_again(total, self.layer_check)
-        if self.layer_check.check_sums(clipped_norms):
-            self.layer_check = None
+        with self._rehearsal():
+            self.first_pass(losses.sum(), retain_graph=True)
+            norms = self.optimizer.finite_norms(self.norms(len(losses)))
+        least = torch.stack(clip_factors(self.optimizer.clip, self.optimizer.groups, norms)).amin(0)
+        with self.optimizer.batch_state.checking():
+            self._backpropagate_again((least.to(losses) * losses).sum(), self.layer_check)
+            if self.layer_check.check_sums(least * torch.stack(norms).norm(dim=0)):
+                self.layer_check = None
+        for p in self.optimizer.trained:
+            p.grad = None
+
+    @contextmanager
+    def _rehearsal(self) -> Iterator[None]:
+        """Leave model and parameters as they are before a backward pass, which may keep no more than it needs."""
+        layers = self.iterate_submodules(self._module)
+        kept = [held for layer in layers for held in (layer.activations, *layer.activations)]
+        contents, counters = [list(held) for held in kept], [p._forward_counter for p in self.optimizer.trained]
+        ends, self.only_measures = self._ends, True
+        try:
+            with restored_attributes(self._module):
+                yield
+        finally:
+            self.only_measures = False
+            self._calls, self._sizes, self._ends = {}, [], ends
+            for held, content in zip(kept, contents, strict=True):
+                held[:] = content
+            for p, counter in zip(self.optimizer.trained, counters, strict=True):
+                p._forward_counter = counter
+                p.grad = p.grad_sample = p._norm_sample = None
 
     def _backpropagate_again(self, total: Tensor, check: LayerCheck) -> None:
         comparisons = [p.register_post_accumulate_grad_hook(check.compare) for p in self.optimizer.trained]
         self.disable_hooks()
         try:
-            total.backward()
+            total.backward(retain_graph=True)
         finally:
             self.enable_hooks()
             for comparison in comparisons:
@@ -355,7 +452,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             Whether the records are the first dimension.
         """
         if not is_contracted(module):
-            GradSampleModule.capture_backprops_hook(self, module, None, forward_output, loss_reduction, batch_first)
+            super().capture_backprops_hook(module, None, forward_output, loss_reduction, batch_first)
             return
         (x, *_), gradient = self.rearrange_grad_samples(
             module=module, backprops=forward_output[0], loss_reduction=loss_reduction, batch_first=batch_first
@@ -375,6 +472,12 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         for p, size in sizes_of(users).items():
             self._sizes.append((p, size))
             p._norm_sample = size.norms
+        if self.only_measures:
+            self._calls = {
+                layer: calls
+                for layer, calls in self._calls.items()
+                if any(p._forward_counter for p in calls[0].trained)
+            }
 
     def _rows(self, layer: nn.Module) -> LayerRows:
         """Return the rows of all calls of a layer, which are kept as one call from now on."""
@@ -383,7 +486,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
 
     def norms(self, records: int) -> list[Tensor]:
         """Return the lengths by which records are clipped, which bound the norms of their gradients, by groups."""
-        contracted = {p for calls in self._calls.values() for call in calls for p in call.trained}
+        contracted = {p for p, _ in self._sizes}
         for p in self.optimizer.trained:
             measured = p._norm_sample if p in contracted else p.grad_sample
             if measured is None or len(measured) != max(records, 1):

@@ -460,27 +460,27 @@ class GhostOptimizer(PrivateOptimizer):
         Parameters
         ----------
         calls : list of LayerRows
-            What the sums of layers are contracted from; those of other layers are in `p.grad_sample`.
+            What the sums of layers are contracted from, emptied; those of other layers are in `p.grad_sample`.
         norms : list of Tensor
             The lengths by which records are clipped, for each group.
         """
         if has_too_many_terms(calls):
             self.batch_state.add_fault(_TOO_LONG)
-        sums = [self.sum_of(number) for number in range(len(self.trained))]
         self.count_records(norms)
-        self._add_clipped(calls, self.factors(self.clip, norms), sums)
         if self.residual and not self.keeps_full_gradients:
-            self._add_clipped(calls, self.factors(error_feedback_of(self.rule).cap, norms), self.residual)
+            capped = self.factors(error_feedback_of(self.rule).cap, norms)
+            self._add_clipped(list(calls), capped, self.residual.__getitem__)
+        self._add_clipped(calls, self.factors(self.clip, norms), self.sum_of)
         for p in self.trained:
             p.grad = p.grad_sample = None  # `p.grad` is of the check of layers, and could be taken for a gradient
 
-    def _add_clipped(self, calls: list[LayerRows], factors: list[Tensor], totals: list[Tensor]) -> None:
+    def _add_clipped(self, calls: list[LayerRows], factors: list[Tensor], total_of: Callable[[int], Tensor]) -> None:
         numbers = {p: number for number, p in enumerate(self.trained)}
         for p, total in sums_of(calls, dict(zip(self.trained, factors, strict=True))):  # a layer is in one group
-            totals[numbers[p]].add_(total.cpu().round_())
-        for p, its, whole in zip(self.trained, factors, totals, strict=True):
+            total_of(numbers[p]).add_(total.cpu().round_())
+        for number, p in enumerate(self.trained):
             if p.grad_sample is not None:
-                add_whole(p.grad_sample, its, whole)
+                add_whole(p.grad_sample, factors[number], total_of(number))
 
     def clip_and_accumulate(self) -> None:
         """Do nothing: the backward pass has added to the sums, and `BatchState.end_piece` refuses a step if not."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -26,13 +26,12 @@ import numpy as np
 import torch
 from opacus.layers.dp_rnn import RNNLinear
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from clipsilon.torch.generators import make_generator
-from clipsilon.torch.layers import norm_allowance
+from clipsilon.torch.layers import is_contracted, measured_layers, norm_allowance
 from clipsilon.torch.loss_check import leaves_of, reduction_of
 from clipsilon.torch.optimizer import ONE_ROW
 from clipsilon.torch.state_check import CheckError, unchanged
@@ -54,13 +53,10 @@ class LayerCall(NamedTuple):
         The layer.
     x : Tensor
         Its first input.
-    edge : GradientEdge
-        Where the gradient of its output arrives.
     """
 
     module: nn.Module
     x: Tensor
-    edge: GradientEdge
 
 
 def is_empty(inputs: Any) -> bool:
@@ -152,6 +148,8 @@ class Probe:
         self._module: nn.Module = model._module
         self._parameter_names = {p: name for name, p in self._module.named_parameters()}
         self._layer_names = {layer: name for name, layer in self._module.named_modules()}
+        contracted = filter(is_contracted, measured_layers(self._module)) if model.is_ghost else ()
+        self._has_norms = {p for layer in contracted for p in layer.parameters()}
         self.reductions: dict[int, str] = {}  # of outputs that are numbers: how they follow from single records
 
     def check(self, inputs: Inputs, most: int) -> int:
@@ -273,11 +271,9 @@ class Probe:
         totals = _weighted([outputs[number] for number in leaves], part.records)
         if totals is None:
             return False
-        truths = {}
+        truths: dict[int, _Truth] = {}
         for row in rows:
-            gradients = self._true_gradients(totals[row], calls, sources)
-            self._refuse_mixed_rows(row, gradients, calls, part.records)
-            truths[row] = gradients.measure(calls, row)
+            truths[row] = self._truth(totals[row], row, calls, sources, part.records)
         scale = part.records if self._model.loss_reduction == "mean" else 1
         torch.autograd.grad(totals.sum() / scale, self._trained, allow_unused=True)  # the layers' hooks measure
         for number, p in enumerate(self._trained):
@@ -286,28 +282,82 @@ class Probe:
                 self._compare_gradient(p, row, truth.parameters[number], sizes[row])
         return True
 
-    def _true_gradients(self, total: Tensor, calls: list[LayerCall], sources: list[Tensor]) -> _Gradients:
-        wanted = [*self._trained, *(call.edge for call in calls), *sources]
-        self._model.ignores_gradients = True
-        try:
-            found = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
-        finally:
-            self._model.ignores_gradients = False
-        first, last = len(self._trained), len(self._trained) + len(calls)
-        return _Gradients(found[:first], found[first:last], found[last:])
+    def _truth(self, total: Tensor, row: int, calls: list[LayerCall], sources: list[Tensor], records: int) -> _Truth:
+        """Return what is true of one record, which must not mix with others; forget its gradients in their rows.
 
-    def _refuse_mixed_rows(self, row: int, truth: _Gradients, calls: list[LayerCall], records: int) -> None:
-        mixed = "the model's input" if any(_mixes(g, row) for g in truth.sources) else None
-        for call, gradient in zip(calls, truth.layers, strict=True):
-            if gradient is None or (type(call.module) is RNNLinear and len(gradient) < records):
+        Parameters
+        ----------
+        total : Tensor
+            The weighted answers for the record.
+        row : int
+            The record.
+        calls : list of LayerCall
+            The calls of layers.
+        sources : list of Tensor
+            The inputs of the model.
+        records : int
+            The number of records.
+        """
+        seen: dict[int, _Rows] = {}  # by the number of the call
+        gradients = self._true_gradients(total, sources, lambda n, g: seen.__setitem__(n, _Rows.of(calls[n], g, row)))
+        self._refuse_mixed_rows(row, gradients[len(self._trained) :], calls, seen, records)
+        found = [
+            None if g is None else _TrueGradient(float(g.norm()), None if p in self._has_norms else g)
+            for p, g in zip(self._trained, gradients, strict=False)
+        ]
+        return _Truth(found, {number: rows.sizes for number, rows in seen.items()})
+
+    def _true_gradients(
+        self, total: Tensor, sources: list[Tensor], watch: Callable[[int, Tensor], None]
+    ) -> Sequence[Tensor | None]:
+        """Return the gradients of one record's answers with respect to all parameters and inputs.
+
+        Parameters
+        ----------
+        total : Tensor
+            The weighted answers.
+        sources : list of Tensor
+            The inputs.
+        watch : callable
+            Takes the number of each call of a layer, and the gradient of its output, which is not kept.
+        """
+        self._model.watch = watch
+        try:
+            found = torch.autograd.grad(total, [*self._trained, *sources], retain_graph=True, allow_unused=True)
+        finally:
+            self._model.watch = None
+        return tuple(found)
+
+    def _refuse_mixed_rows(
+        self, row: int, sources: Sequence[Tensor | None], calls: list[LayerCall], seen: dict[int, _Rows], records: int
+    ) -> None:
+        """Raise CheckError if other rows than that of the record have a gradient, or a layer has other rows.
+
+        Parameters
+        ----------
+        row : int
+            The record.
+        sources : sequence of Tensor or None
+            Gradients of the model's inputs.
+        calls : list of LayerCall
+            The calls of layers.
+        seen : dict
+            What gradients of their outputs were, by the number of the call.
+        records : int
+            The number of records.
+        """
+        mixed = "the model's input" if any(_mixes(g, row) for g in sources) else None
+        for number, rows in sorted(seen.items()):
+            call = calls[number]
+            if type(call.module) is RNNLinear and rows.records < records:
                 continue  # packed sequences have fewer rows at later times
-            if len(gradient) != records:
+            if rows.records != records:
                 name = next(self._parameter_names[p] for p in call.module.parameters() if p.requires_grad)
                 raise CheckError(
-                    f"Layers saw batches of different sizes: {name} saw a batch of {len(gradient)} where there are "
+                    f"Layers saw batches of different sizes: {name} saw a batch of {rows.records} where there are "
                     f"{records} records: {ONE_ROW}"
                 )
-            if _mixes(gradient, row):
+            if rows.is_mixed:
                 mixed = f"{self._layer_names[call.module] or 'the model'} ({type(call.module).__name__})"
         if mixed:
             raise CheckError(
@@ -321,11 +371,11 @@ class Probe:
         used = [number for number, call in enumerate(calls) if any(p is q for q in call.module.parameters())]
         for number in used:
             for row, truth in truths.items():
-                sizes[row] = sizes[row].plus(truth.sizes[number])
+                sizes[row] = sizes[row].plus(truth.sizes.get(number, _Sizes(0.0, 0.0)))
         more = len(used) ** 0.5  # rows of all calls are added up
         return {row: _Sizes(size.terms, more * size.allowance) for row, size in sizes.items()}
 
-    def _compare_gradient(self, p: Tensor, row: int, truth: Tensor | None, size: _Sizes) -> None:
+    def _compare_gradient(self, p: Tensor, row: int, truth: _TrueGradient | None, size: _Sizes) -> None:
         """Compare a measured gradient or norm with the true one, up to rounding; what is not finite is left to `step`.
 
         Parameters
@@ -334,23 +384,22 @@ class Probe:
             The parameter.
         row : int
             The record.
-        truth : Tensor or None
+        truth : _TrueGradient or None
             Its gradient, None if the answers do not depend on the parameter.
         size : _Sizes
             What rounding is relative to.
         """
-        measured = p.grad_sample if p.grad_sample is not None else getattr(p, "_norm_sample", None)
+        measured = p._norm_sample if p in self._has_norms else p.grad_sample
         if measured is None or len(measured) <= row or isinstance(measured, list):
             return  # refused by the step, in sentences of its own
-        truth = torch.zeros_like(p) if truth is None else truth
-        true_norm = float(truth.norm())
-        allowed = _tolerance(truth) * true_norm + 1e3 * torch.finfo(truth.dtype).eps * size.terms
-        if p.grad_sample is not None:
-            off = float((measured[row] - truth).norm())
-        else:
-            off = float(measured[row]) - true_norm
+        truth = _TrueGradient(0.0, torch.zeros_like(p)) if truth is None else truth
+        allowed = _tolerance(p) * truth.norm + 1e3 * torch.finfo(p.dtype).eps * size.terms
+        if p in self._has_norms:
+            off = float(measured[row]) - truth.norm
             allowed += size.allowance + _LEAST_NORM if off > 0 else 0.0
-        if abs(off) > allowed and np.isfinite(true_norm):
+        else:
+            off = float((measured[row] - truth.value).norm())
+        if abs(off) > allowed and np.isfinite(truth.norm):
             raise CheckError(self._complaint(p))
 
     def _complaint(self, p: Tensor) -> str:
@@ -371,23 +420,18 @@ class _Answer(NamedTuple):
     is_random: bool  # whether a generator was used
 
 
-class _Gradients(NamedTuple):
-    """Gradients of one record's answers, with respect to all rows of the outputs of layers and of the inputs."""
+class _TrueGradient(NamedTuple):
+    """The gradient of one record's answers with respect to a parameter, which is left out where norms are measured."""
 
-    parameters: Sequence[Tensor | None]
-    layers: Sequence[Tensor | None]
-    sources: Sequence[Tensor | None]
-
-    def measure(self, calls: list[LayerCall], row: int) -> _Truth:
-        """Return what is left to compare, without the rows, which take the memory of many records."""
-        return _Truth(self.parameters, [_Sizes.of(*pair, row) for pair in zip(calls, self.layers, strict=True)])
+    norm: float
+    value: Tensor | None
 
 
 class _Truth(NamedTuple):
-    """Gradients of one record's answers with respect to the parameters, and the sizes of what each call adds."""
+    """True gradients of one record's answers by parameter, and the sizes of what calls add, by their number."""
 
-    parameters: Sequence[Tensor | None]
-    sizes: Sequence[_Sizes]
+    parameters: Sequence[_TrueGradient | None]
+    sizes: dict[int, _Sizes]
 
 
 class _Sizes(NamedTuple):
@@ -399,23 +443,44 @@ class _Sizes(NamedTuple):
         return _Sizes(self.terms + other.terms, self.allowance + other.allowance)
 
     @classmethod
-    def of(cls, call: LayerCall, gradient: Tensor | None, row: int) -> _Sizes:
+    def of(cls, call: LayerCall, gradient: Tensor, row: int) -> _Sizes:
         """Return the sizes of one call.
 
         Parameters
         ----------
         call : LayerCall
             The call.
-        gradient : Tensor or None
+        gradient : Tensor
             The gradient of its output.
         row : int
             The record.
         """
-        if gradient is None:
-            return cls(0.0, 0.0)
         x = call.x[row] if len(call.x) == len(gradient) and row < len(call.x) else call.x
         length = float(gradient.norm()) * (float(x.double().norm()) + x.numel() ** 0.5)
         return cls(length, norm_allowance(call.module, call.x, gradient) * length)
+
+
+class _Rows(NamedTuple):
+    """What is kept of the gradient of one record's answers with respect to the output of a layer's call."""
+
+    records: int
+    is_mixed: bool  # whether it reaches other rows than that of the record
+    sizes: _Sizes
+
+    @classmethod
+    def of(cls, call: LayerCall, gradient: Tensor, row: int) -> _Rows:
+        """Return what is kept of a gradient.
+
+        Parameters
+        ----------
+        call : LayerCall
+            The call.
+        gradient : Tensor
+            The gradient of its output.
+        row : int
+            The record.
+        """
+        return cls(len(gradient), row < len(gradient) and _mixes(gradient, row), _Sizes.of(call, gradient, row))
 
 
 def _generator_states(parameters: list[Tensor]) -> list[Any]:
@@ -500,11 +565,12 @@ def isolated(model: Any, trained: list[Tensor]) -> Iterator[None]:
     left = [(p, p.grad_sample, getattr(p, "_norm_sample", None)) for p in trained]
     for p in trained:
         p.grad_sample = p._norm_sample = None
+    model.only_measures = True
     try:
         with kept_generators([p.device for p in trained]), restored_attributes(model._module):
             yield
     finally:
-        model.layer_calls = None
+        model.layer_calls, model.only_measures = None, False
         model._clear_activations()
         for p, grad_sample, norm_sample in left:
             p.grad_sample, p._norm_sample = grad_sample, norm_sample
