@@ -1,7 +1,8 @@
-"""How Numba compiles functions that only compiled code calls: to optimised code, but not to machine code.
+"""How Numba compiles functions that only compiled code calls: to simplified code, but not to machine code.
 
 All of them are inlined into kernels, so that nothing would call it, and making it took a tenth of the time that
-compiling takes.
+compiling takes. Kernels are optimised fully, with all that they contain. Optimising each inner function fully before
+took another fifth, and made kernels no faster; without simplifying them, batches take 1.3 to 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -45,7 +46,14 @@ class _InnerLowering(typed_passes.NativeLowering):  # type: ignore[misc]
 
 
 class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a function and of what it calls, without machine code."""
+    """The code of a function and of what it calls, simplified, without machine code."""
+
+    def _optimize_final_module(self) -> None:
+        """Run only the first of the two series of passes that Numba runs: it inlines, and removes reference counts."""
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
 
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
