@@ -12,6 +12,8 @@ from clipsilon._core.inner_compiler import InnerCompiler
 # What is called from Python.
 KERNEL: Any = {"nogil": True, "error_model": "numpy"}
 
-# What only compiled code calls. Nothing calls it through a C callback, and its wrapper would be a tenth of compiling.
-INLINE: Any = {"forceinline": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
+# What only compiled code calls: where the compiler decides whether it is inlined, and where it always is. Nothing calls
+# it through a C callback, and its wrapper would be a tenth of compiling.
+CONTAINED: Any = {"no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
+INLINE: Any = {"forceinline": True, **CONTAINED}
 INNER: Any = {"error_model": "numpy", **INLINE}
