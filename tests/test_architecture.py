@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -88,14 +89,25 @@ def statements(node):
     return chain(below, *(statements(child) for child in below))
 
 
+@cache
+def parsed(source):
+    return ast.parse(source)
+
+
+@cache
+def imports(source):
+    """Return all import statements of a source, anywhere in the file."""
+    return [node for node in statements(parsed(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imported(source):
-    """Yield the modules of the package that a source imports anywhere in the file."""
-    for node in statements(ast.parse(source)):
+    """Yield the modules of the package that a source imports."""
+    for node in imports(source):
         if isinstance(node, ast.Import):
             yield from (
                 alias.name.removeprefix("clipsilon").lstrip(".") for alias in node.names if "clipsilon" in alias.name
             )
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "clipsilon":
+        elif (node.module or "").split(".")[0] == "clipsilon":
             module = node.module.removeprefix("clipsilon").lstrip(".")
             names = [f"{module}.{alias.name}".lstrip(".") for alias in node.names]
             yield from (name if name in MODULES else module for name in names)
@@ -148,7 +160,7 @@ def test_what_states_a_property_reads_no_trace():
 
 def test_no_import_is_relative():
     """`imported` would miss it."""
-    nodes = [(m, node) for m, path in MODULES.items() for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    nodes = [(m, node) for m, path in MODULES.items() for node in ast.walk(parsed(path.read_text("utf-8")))]
     assert not [m for m, node in nodes if isinstance(node, ast.ImportFrom) and node.level]
 
 

@@ -37,8 +37,7 @@ NUMBERS_OF_ROWS = {
 def added(loss, feedback, table, labels, weights, starts, theta, grid):
     """What a full batch adds: v, kept and the factors of the penalty, in units."""
     people = len(labels) if starts is None else len(starts) - 1
-    case = remote.RemoteProblem(people, theta.size, loss=loss, response=None)
-    job = remote.Job(loss, case.response, feedback, Full(), people)
+    job = remote.Job(loss, cs.responses.Identity(), feedback, Full(), people)
     step = remote.Step(0, remote.Models(theta, theta), CLIP, grid, 0, [])
     sums = remote.no_sums(job, step)
     remote.add_records(job, step, Records(table, labels, weights, starts), sums)

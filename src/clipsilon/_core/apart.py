@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
@@ -24,7 +25,7 @@ def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Ca
     Parameters
     ----------
     function : callable
-        A function of one argument that Numba can compile.
+        A function of one argument that Numba can compile. It does not write to arrays.
     result : numba type
         The type of what it returns.
     on_error : number
@@ -34,10 +35,13 @@ def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Ca
 
     @intrinsic  # type: ignore[untyped-decorator]
     def call(typing: Any, argument: Any) -> Any:
+        # Arrays that may be written to and others look alike in memory: one kernel serves both.
+        taken = argument.copy(readonly=False) if isinstance(argument, types.Array) else argument
+
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kind = context.call_conv.get_function_type(result, signature.args)
-            called = cgutils.get_or_insert_function(builder.module, kind, symbol_of(function, argument))
-            status, found = context.call_conv.call_function(builder, called, result, signature.args, arguments)
+            kind = context.call_conv.get_function_type(result, (taken,))
+            called = cgutils.get_or_insert_function(builder.module, kind, symbol_of(function, taken))
+            status, found = context.call_conv.call_function(builder, called, result, (taken,), arguments)
             return builder.select(status.is_ok, found, ir.Constant(found.type, on_error))
 
         return result(argument), generate

@@ -12,6 +12,7 @@ from numba.extending import register_jitable
 from numpy.random import BitGenerator
 
 from clipsilon._core.limbs import Limbs, distance, extend, multiply
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.words import LIMB, LIMB_MASK, next_limb
 
 HEIGHT = 1705372967
@@ -22,7 +23,7 @@ _LEAST_LIMBS = 6
 _GUARD = 3  # limbs beyond those that are compared
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def is_under_curve(bits: BitGenerator, cell: int, height: int, known: int) -> bool:
     """Return whether y < HEIGHT·exp(−x²/2) for a random point (x, y) of a box.
 
@@ -56,7 +57,7 @@ def is_under_curve(bits: BitGenerator, cell: int, height: int, known: int) -> bo
         size *= 2
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _bell(x: Limbs, exponent: int) -> Limbs:
     """Return limbs that begin with HEIGHT·2^−31·exp(−(x·2^exponent)²/2), right to one unit of the last limb of x.
 

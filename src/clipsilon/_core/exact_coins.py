@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from clipsilon._core.apart import call_apart
 from clipsilon._core.limbs import Limbs, distance, extend, multiply
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.words import LIMB, LIMB_MASK, next_word
 
 LONGEST = 1 << 60
@@ -71,7 +72,7 @@ LOG_TWO = logarithm(2.0) / _ONE
 _ODD = np.array([1.0 / (2 * k + 1) for k in range(11)])
 
 
-@register_jitable(error_model="numpy")  # type: ignore[untyped-decorator]
+@register_jitable(**CONTAINED)  # type: ignore[untyped-decorator]
 def run_scale(numerator: float, denominator: float) -> float:
     """Return 1/λ with λ = −log(1 − q), q = numerator/denominator, and a relative error below 2^−48.
 
@@ -95,7 +96,7 @@ def run_scale(numerator: float, denominator: float) -> float:
     return scale
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def draw_run(bits: BitGenerator, numerator: float, denominator: float, scale: float) -> int:
     """Return the number of failures before the first success of coins with the probability q = numerator/denominator.
 
@@ -128,7 +129,7 @@ def draw_run(bits: BitGenerator, numerator: float, denominator: float, scale: fl
     return compared
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _minus_log(head: int) -> float:
     """Return −log(head·2^−62) for a head of at least 2^47, with an error below 2^−42; for others any number."""
     x = np.float64(head)
@@ -164,7 +165,7 @@ def _search_run(draw: _Draw) -> int:
 _compared_run: Any = call_apart(_search_run, types.int64, on_error=LONGEST)
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _bounds(head: int, scale: float) -> tuple[int, int]:
     """Return bounds on a run, whatever the digits of U after the head."""
     if head == 0 or scale == np.inf:
@@ -177,7 +178,7 @@ def _bounds(head: int, scale: float) -> tuple[int, int]:
     return int(min(max(quotient - margin, 0.0), LONGEST)), int(min(max(quotient + margin, 0.0), LONGEST))
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _complement(numerator: float, denominator: float, size: int) -> Limbs:
     """Return 1 − q as limbs, too small by at most one unit of the last; doubling and subtracting are exact."""
     limbs, rest = np.empty(size, np.int64), numerator
@@ -193,7 +194,7 @@ def _complement(numerator: float, denominator: float, size: int) -> Limbs:
     return limbs
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _power(base: Limbs, exponent: int) -> Limbs:
     """Return base^exponent for an exponent of at least 1, rounded down in each product."""
     value, product = base.copy(), np.empty(2 * base.size, np.int64)

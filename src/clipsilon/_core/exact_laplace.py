@@ -9,13 +9,14 @@ from __future__ import annotations
 from numba.extending import register_jitable
 from numpy.random import BitGenerator
 
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.words import LIMB, next_limb, next_word
 
 _BITS = 32
 _MASK = (1 << _BITS) - 1
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def integer_laplace(bits: BitGenerator) -> int:
     """Return ⌊2^32·X⌋ for a real X of density exp(−|x|)/2.
 
@@ -44,7 +45,7 @@ def integer_laplace(bits: BitGenerator) -> int:
     return (whole << _BITS | fraction) ^ (next_word(bits) >> 63)  # ⌊−x⌋ = −⌊x⌋ − 1 unless x is an integer
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _exponential_coin(bits: BitGenerator, numerator: int) -> bool:
     """Return True with probability exp(−p), p = numerator·2^−32 ≤ 1.
 
@@ -57,7 +58,7 @@ def _exponential_coin(bits: BitGenerator, numerator: int) -> bool:
     return k & 1 == 1
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _one_in(bits: BitGenerator, k: int) -> bool:
     """Return True with probability 1/k."""
     usable = (1 << LIMB) // k * k

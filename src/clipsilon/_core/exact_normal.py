@@ -34,6 +34,7 @@ from clipsilon._core.normal_tables import (
     TAIL,
     THRESHOLD_BITS,
 )
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.words import next_limb, next_word
 
 UNIT = 2.0**32
@@ -45,7 +46,7 @@ _ONE = 1 << 32
 _MARGIN = 4  # heights that differ from the estimate of the curve by less are not decided by it
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def integer_normal(bits: BitGenerator) -> int:
     """Return Z = ⌊2^32·N⌋ for a real standard normal N.
 
@@ -77,7 +78,7 @@ def integer_normal(bits: BitGenerator) -> int:
             return cell ^ (word >> 63)
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def fill_normal(bits: BitGenerator, out: NDArray[np.int64]) -> None:
     """Fill a vector with independent draws of `integer_normal`."""
     for i in range(out.size):
@@ -113,7 +114,7 @@ def _search_above(bits: BitGenerator) -> int:
 _above_squeeze = call_apart(_search_above, types.int64, on_error=-1)
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _estimate(strip: int, place: int) -> int:
     """Return HEIGHT·exp(−x²/2) at the left end of a cell, with an error below 3.
 
@@ -130,7 +131,7 @@ def _estimate(strip: int, place: int) -> int:
     return scaled >> 32
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _beyond_strips(bits: BitGenerator) -> int:
     """Return the cell of a point beyond 8 under the curve, or −1 if the point is rejected.
 

@@ -7,12 +7,13 @@ from numba.extending import register_jitable
 from numpy.random import BitGenerator
 from numpy.typing import NDArray
 
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.words import LIMB, LIMB_MASK, next_limb
 
 Limbs = NDArray[np.int64]
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def extend(bits: BitGenerator, limbs: Limbs, size: int) -> Limbs:
     """Return the limbs, followed by random ones up to the given size.
 
@@ -31,7 +32,7 @@ def extend(bits: BitGenerator, limbs: Limbs, size: int) -> Limbs:
     return out
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def multiply(a: Limbs, b: Limbs, product: Limbs) -> None:
     """Write a·b; its first half is the product of the fractions, rounded down.
 
@@ -54,7 +55,7 @@ def multiply(a: Limbs, b: Limbs, product: Limbs) -> None:
         product[i] = carry
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def distance(a: Limbs, b: Limbs) -> int:
     """Return a − b in units of the last limb of b; if it is ±2^32 or beyond, any number of its sign there."""
     apart = 0

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from clipsilon._core.inner_compiler import InnerCompiler
+from clipsilon._core.inner_compiler import InnerCompiler, KernelCompiler
+
+# Nothing is called through a C callback, and the wrappers would be a tenth of compiling.
 
 # What is called from Python.
-KERNEL: Any = {"nogil": True, "error_model": "numpy"}
+KERNEL: Any = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "pipeline_class": KernelCompiler}
 
-# What only compiled code calls. Nothing calls it through a C callback, and its wrapper would be a tenth of compiling.
-INLINE: Any = {"forceinline": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
+# What only compiled code calls: where the compiler decides whether it is inlined, and where it always is.
+CONTAINED: Any = {"no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
+INLINE: Any = {"forceinline": True, **CONTAINED}
 INNER: Any = {"error_model": "numpy", **INLINE}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from clipsilon._core.checks import compressed, frozen
-from clipsilon._core.options import INLINE
+from clipsilon._core.options import CONTAINED, INLINE
 from clipsilon._core.products import bits_of, dot_from, from_bits, fused, measure_eight, measure_row, sum_of_words
 from clipsilon._core.vectors import norm
 
@@ -127,7 +127,7 @@ def weigh(weights: Array | None, i: int, vector: Array) -> None:
     """Multiply a vector by the i-th weight, in place."""
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def at_a_time(columns: int) -> int:
     """Return how many rows to measure before adding them: few enough to remain in the processor's cache."""
     return max(8, min(ROWS_AT_A_TIME, 2048 // columns // 8 * 8))

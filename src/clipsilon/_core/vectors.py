@@ -8,6 +8,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from clipsilon._core.apart import call_apart
+from clipsilon._core.options import CONTAINED, INLINE
 from clipsilon._core.products import dot
 
 LEAST, MOST = 1e-90, 1e90
@@ -16,19 +17,19 @@ LEAST_GRADIENT, MOST_GRADIENT = 1e-200, 1e200
 """A gradient whose norm does not lie between these adds nothing to an exact sum; neither does one that is NaN."""
 
 
-@register_jitable(forceinline=True)
+@register_jitable(**INLINE)
 def is_moderate(size: float) -> bool:
     """Return whether a size lies between LEAST and MOST; False for NaN."""
     return LEAST <= size <= MOST
 
 
-@register_jitable(forceinline=True)
+@register_jitable(**INLINE)
 def is_measurable(length: float) -> bool:
     """Return whether the norm of a gradient is known with a small relative error; False for NaN."""
     return (length >= LEAST_GRADIENT) & (length <= MOST_GRADIENT)  # without a branch
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _scaled_norm(vector: NDArray[np.float64]) -> float:
     """Return ‖vector‖ without squaring its largest entry; NaN if an entry is NaN."""
     largest = 0.0

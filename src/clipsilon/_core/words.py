@@ -10,6 +10,8 @@ from numba.extending import overload, register_jitable
 from numba.np.random.generator_core import next_uint32, next_uint64
 from numpy.random import BitGenerator
 
+from clipsilon._core.options import CONTAINED
+
 LIMB = 31
 """Bits of a limb: products of two limbs, and two carries, fit into a signed 64-bit integer."""
 LIMB_MASK = (1 << LIMB) - 1
@@ -29,7 +31,7 @@ def _next_word(bits: BitGenerator) -> Callable[..., Any]:
     return lambda bits: np.int64(next_uint64(bits))  # type: ignore[no-untyped-call]
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def next_limb(bits: BitGenerator) -> int:
     """Return 31 random bits."""
     return (next_word(bits) >> (64 - LIMB)) & LIMB_MASK
@@ -46,7 +48,7 @@ def _next_half(bits: BitGenerator) -> Callable[..., Any]:
     return lambda bits: np.int64(next_uint32(bits))  # type: ignore[no-untyped-call]
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def integer_below(bits: BitGenerator, size: int) -> int:
     """Return an integer from 0, …, size − 1, all equally likely, for 1 ≤ size < 2^63.
 
@@ -65,7 +67,7 @@ def integer_below(bits: BitGenerator, size: int) -> int:
     return product >> 32
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _masked_below(bits: BitGenerator, size: int) -> int:
     """Return as many random bits as size − 1 has, drawn again until they are below `size`."""
     mask = size - 1

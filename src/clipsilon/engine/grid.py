@@ -18,6 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.exact_normal import UNIT, integer_normal
+from clipsilon._core.options import INNER
 from clipsilon._core.parts import implemented
 from clipsilon._core.vectors import is_moderate
 from clipsilon.problems.losses.base import penalty
@@ -234,7 +235,7 @@ def check_rounding(problem: Problem, rule: Rule, steps: int) -> None:
 
 
 # Everything below is compiled without fast-math flags, which functions would inherit from the kernel that calls them.
-_EXACT = {"fastmath": False, "error_model": "numpy", "forceinline": True}
+_EXACT = {"fastmath": False, **INNER}
 
 
 @register_jitable(**_EXACT)  # type: ignore[untyped-decorator]

@@ -17,6 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import columns, matrices, nonnegative, number, positive, positive_or_infinite, rate
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, require, traits
 from clipsilon._core.vectors import norm
 
@@ -321,13 +322,13 @@ class MatrixShift(NamedTuple):
             )
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _class_of(strengths: Array, label: float) -> int:
     """Return the number of a record's matrix; labels beyond the classes count as the nearest one."""
     return int(min(max(label, 0.0), strengths.shape[0] - 1.0))
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _shrinkage(saturation: float, length: float) -> float:
     """Return 1/max(1, length/saturation); NaN is passed on."""
     return saturation / length if length > saturation else 1.0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from clipsilon._core.checks import count, count_noise, open_fraction, positive
 from clipsilon._core.exact_normal import integer_normal
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.parts import Part, checked, fallback, implementation, implemented, implements, operation, traits
 from clipsilon._core.vectors import norm
 from clipsilon.rules.schedules import Schedule, schedule, size, stretches
@@ -428,7 +429,7 @@ def _(clip, t, counts, state, rng):
     state[0] = min(max(moved, clip.start / REACH), clip.start * REACH)
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def noisy_count(std: float, doubled: float, rng: Generator) -> float:
     """Return a count of halves plus exact normal noise.
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from clipsilon._core.apart import call_apart
 from clipsilon._core.checks import budgets, buffers, frozen, nonnegative, positive, public_variance
 from clipsilon._core.exact_normal import UNIT, integer_normal
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 from clipsilon._core.vectors import is_measurable, norm
 from clipsilon.problems.losses.base import gradient_center_of, sensitivity_of
@@ -174,7 +175,7 @@ def _(noise, t, drawn, update, state, rng):
         _add_normal(noise.std, update, rng)
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _add_normal(std: float, update: Array, rng: Generator) -> None:
     """Add normal noise to sums that are not on a grid, in place."""
     bits = rng.bit_generator
@@ -357,7 +358,7 @@ def _(noise, user, gradient, rng):
     return is_written * report_weight(variance, gradient.size, std)
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def report_weight(variance: float, dimension: int, std: float) -> float:
     """Return the weight of a report in the mean of a round, 1/(V + d·σ²); 1 if V is infinite.
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from clipsilon._core.checks import count, rate
 from clipsilon._core.exact_coins import draw_run, run_scale
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.parts import Part, checked, fallback, implements, operation, traits
 from clipsilon._core.words import integer_below
 
@@ -275,7 +276,7 @@ class Poisson(NamedTuple):
         return False
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _probability(batch, rate, m):
     """Return numerator and denominator of the probability."""
     if rate is None:  # decided while compiling, by the type of the field
@@ -287,7 +288,7 @@ def _probability(batch, rate, m):
 # reference counting for each record.
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _draw_from(position, batch, rate, m, first, last, bits, drawn):
     """Write the records of a span that take part into `drawn`; `position` is the first of them, or −1 if unknown."""
     numerator, denominator = _probability(batch, rate, m)
@@ -391,7 +392,7 @@ class Cyclic(NamedTuple):
         return True
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _shuffle(m, order, rng):
     """Shuffle an order of m records; with m = 0 do nothing, which costs less than a call in a branch."""
     bits = rng.bit_generator
@@ -400,7 +401,7 @@ def _shuffle(m, order, rng):
         order[k], order[other] = order[other], order[k]
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _draw_place(sampling, t, m, order, drawn):
     """Write the batch of step t of passes in a given order into `drawn`, and return its size."""
     first = (t % -(-m // sampling.batch)) * sampling.batch

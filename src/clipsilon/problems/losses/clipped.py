@@ -8,6 +8,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from clipsilon._core.checks import positive
+from clipsilon._core.options import CONTAINED, INLINE
 from clipsilon._core.parts import checked, implements, require, traits
 from clipsilon._core.vectors import norm
 from clipsilon.problems.losses.base import (
@@ -88,7 +89,7 @@ def clipped_loss(loss: Loss, clip: float) -> Clipped:
     return Clipped(loss, clip)
 
 
-@register_jitable(forceinline=True)
+@register_jitable(**INLINE)
 def _margin(theta: Array, features: Array) -> float:
     margin = 0.0
     for j in range(theta.size):
@@ -96,14 +97,14 @@ def _margin(theta: Array, features: Array) -> float:
     return margin
 
 
-@register_jitable(forceinline=True)
+@register_jitable(**INLINE)
 def _level(clip: float, features: Array) -> float:
     """Return the largest slope that is not clipped, B/‖x‖."""
     length = norm(features)
     return clip / length if length > 0.0 else np.inf
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def _crossing(loss: Any, label: float, level: float) -> float:
     """Return the margin where the slope reaches a level, or ±∞ if it is above or below the level everywhere."""
     low, high = -1.0, 1.0

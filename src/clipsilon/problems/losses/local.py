@@ -14,6 +14,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from clipsilon._core.checks import positive
+from clipsilon._core.options import CONTAINED
 from clipsilon._core.parts import checked, implements, traits
 from clipsilon.problems.losses.base import gradient, value
 
@@ -57,7 +58,7 @@ def _(loss, theta, features, label, out):
         out[j] = rate * features[j]
 
 
-@register_jitable
+@register_jitable(**CONTAINED)
 def consistency(c: float) -> float:
     """Return κ_c = E[min(Z², c²)] for Z ~ N(0, 1), which makes the scale of a Huber regression consistent (paper 4)."""
     inside = erf(c / sqrt(2.0))  # P(|Z| < c)

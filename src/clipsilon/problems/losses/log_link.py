@@ -8,6 +8,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from clipsilon._core.checks import nonnegative
+from clipsilon._core.options import INLINE
 from clipsilon._core.parts import checked, implements, traits
 from clipsilon.problems.losses.base import Array, MarginBounds, margin_value, slope
 
@@ -17,13 +18,13 @@ LARGEST = 100.0
 _UNCLIPPED = 4.0  # slopes for targets in units of a quarter of their range
 
 
-@register_jitable(forceinline=True)
+@register_jitable(**INLINE)
 def _rate(margin: float) -> float:
     """Return exp(margin), constant beyond `LARGEST`; NaN is passed on, as it is the first argument of min."""
     return float(np.exp(min(margin, LARGEST)))
 
 
-@register_jitable(forceinline=True)
+@register_jitable(**INLINE)
 def _exponential(margin: float) -> float:
     """Return the function whose derivative is `_rate`: exp(margin), and its tangent beyond `LARGEST`."""
     return _rate(margin) * (1.0 + max(margin - LARGEST, 0.0))
