@@ -1,6 +1,6 @@
-"""How Numba compiles kernels, and functions that only compiled code calls: these to simplified code, not machine code.
+"""How Numba compiles functions that only compiled code calls: to simplified code, but not to machine code.
 
-The latter become part of kernels, so that nothing would call it, and making it took a tenth of the time that
+All of them are inlined into kernels, so that nothing would call it, and making it took a tenth of the time that
 compiling takes. Kernels are optimised fully, with all that they contain. Optimising each inner function fully before
 took another fifth, and made kernels no faster; without simplifying them, batches take 1.3 to 1.6 times as long.
 """
@@ -11,38 +11,11 @@ from typing import Any
 
 from numba.core import typed_passes
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler, DefaultPassBuilder, Flags, _LowerResult
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
 from numba.core.compiler_machinery import register_pass
-from numba.core.targetconfig import TargetConfig
 
 
-class _Flags(Flags):  # type: ignore[misc]
-    """Numba's options of a function, compared without looking up each of them.
-
-    Numba compares them thousands of times per kernel, once for each implementation that it considers for each call and
-    each index. That took a tenth of the time. Options that are set to their defaults count as different from options
-    that are not set; a function is then compiled for each.
-    """
-
-    __slots__ = ()
-    _HASH = hash(Flags())  # the same for all flags
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TargetConfig) and bool(self._values == other._values)
-
-    def __hash__(self) -> int:
-        return self._HASH
-
-
-class KernelCompiler(Compiler):  # type: ignore[misc]
-    """Numba's compiler, with options that are compared quickly."""
-
-    def __init__(self, *arguments: Any) -> None:
-        typing, target, library, types, result, flags, variables = arguments
-        super().__init__(typing, target, library, types, result, _Flags(flags), variables)
-
-
-class InnerCompiler(KernelCompiler):
+class InnerCompiler(CompilerBase):  # type: ignore[misc]
     """Numba's pipeline, whose last pass makes no machine code."""
 
     def define_pipelines(self) -> list[Any]:
