@@ -25,7 +25,7 @@ def call_apart(function: Callable[..., Any], result: Any, on_error: float) -> Ca
     Parameters
     ----------
     function : callable
-        A function of one argument that Numba can compile. It does not write to arrays.
+        A function of one argument that Numba can compile. If the argument is an array, it is not written to.
     result : numba type
         The type of what it returns.
     on_error : number
