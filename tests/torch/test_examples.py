@@ -272,3 +272,26 @@ def test_frozen_layers_stay_as_they_were(digits, algorithm):
     train_images(TrainingConfig(algorithm, 0.1, 240, 2, frozen=("0", "3")), model, digits)
     moved = {key.split(".")[0] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert moved == {"7", "9"}
+
+
+@pytest.mark.parametrize("batch", [1, 7, 50])
+def test_batches_hold_the_rows_that_were_drawn(batch):
+    numbers = torch.arange(50)
+    training = prepare_training(
+        TrainingConfig("sgd", 0.1, batch, 1), torch.nn.Linear(1, 1), TensorDataset(numbers[:, None], 10 * numbers)
+    )
+    batches = list(training.loader)
+    assert [len(one) for one, _ in batches] == [batch] * (50 // batch) + [50 % batch] * (50 % batch > 0)
+    assert all(torch.equal(10 * one[:, 0], other) for one, other in batches)
+    assert torch.equal(torch.cat([other for _, other in batches]).sort().values, 10 * numbers)
+
+
+def test_private_batches_may_be_empty():
+    x, y = torch.randn(8, 2), torch.randint(2, (8,))
+    training = prepare_training(TrainingConfig("dpsgd", 0.1, 1, 1), torch.nn.Linear(2, 2), TensorDataset(x, y))
+    sizes = [
+        tuple(map(len, batch)) for _ in range(5) for batch in training.loader
+    ]  # of 40, none is empty with probability 5e-8
+    assert (0, 0) in sizes
+    assert all(one == other for one, other in sizes)
+    assert max(sizes) > (1, 1)

@@ -88,6 +88,20 @@ class Training(NamedTuple):
     schedule: torch.optim.lr_scheduler.LRScheduler
 
 
+class _Tables(TensorDataset):
+    """Tensors whose rows a loader takes together: one by one takes longer than the step of a small model."""
+
+    def __getitem__(self, number: int) -> tuple[Tensor, ...]:
+        return tuple(tensor[[number]] for tensor in self.tensors)
+
+    def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, ...]]:
+        return [tuple(tensor[numbers] for tensor in self.tensors)] if numbers else []
+
+
+def _join_tables(tables: list[tuple[Tensor, ...]]) -> list[Tensor]:
+    return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*tables, strict=True)]
+
+
 def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDataset) -> Training:
     """Make the model private, unless the algorithm is "sgd", and seed batches and noise.
 
@@ -112,7 +126,9 @@ def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDa
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer, criterion = make(trained, lr=config.step), nn.CrossEntropyLoss()
     batches = torch.Generator().manual_seed(2 * config.seed)
-    loader = DataLoader(records, batch_size=config.batch, shuffle=True, generator=batches)
+    loader = DataLoader(
+        _Tables(*records.tensors), batch_size=config.batch, shuffle=True, generator=batches, collate_fn=_join_tables
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _schedule(config.warm_up, config.steps))
     if config.algorithm == "sgd":
         return Training(model, optimizer, criterion, loader, schedule)
