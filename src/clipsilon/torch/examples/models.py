@@ -1,6 +1,6 @@
 """Small models for square images: convolutional networks and a vision transformer.
 
-Models are sequences, so that they can be divided into their first layers and the others. Every layer treats records one
+Models are sequences, so that their first layers can be frozen (`training.apply_layers`). Every layer treats records one
 by one, and every layer's input has one row per record, as ghost clipping needs: positions are looked up in an embedding
 for each record, instead of being one parameter that all records share.
 """
