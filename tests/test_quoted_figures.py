@@ -208,6 +208,14 @@ def test_the_noise_of_the_images():
     assert (round(clipped.claimed, 2), round(clipped.certified, 2)) == (0.82, 2.32)
 
 
+def test_the_noise_on_mnist():
+    about = {"epsilon": 2.0, "delta": 1e-5, "records": 60_000, "steps": 150, "how": "certified"}
+    given = {"step": STEP, "clip": 1.0, "noise_std": 1.0, "batch": 4000, "sampling": "poisson"}
+    capped = cs.DiceSGD(error_clip=1.0, residual_cap=1.2, **given)
+    multipliers = [4000 * cs.calibrate(rule, **about).noise.std for rule in (cs.DPSGD(**given), capped)]
+    assert [f"{multiplier:.3g}" for multiplier in multipliers] == ["4.05", "25.6"]
+
+
 def test_feedback_costs_noise_and_a_cap_lessens_it():
     about = {"records": 400, "steps": 30, "delta": 1e-4, "adjacency": "zero-out"}
     given = {"step": STEP, "clip": 1.0, "noise_std": 8.0 / 40, "batch": 40, "sampling": "poisson"}

@@ -29,9 +29,20 @@ class Shelf:
     def keep(self, function, *arguments):
         if function.__name__ == "pretrained_on_print":
             return {"weight": np.zeros(1)}, 80.0
-        _, _, plan, _ = arguments
+        _, _, plan, _, frozen = arguments
+        assert frozen == -1  # the last layer alone is trained
         self.plans.append(plan)
         return 96.0 + self.worth(plan) + 0.01 * (plan.seed % 5)
+
+
+def torch_layers(activation):
+    """Return a layer with the same parameters each time, and an activation."""
+    from torch import nn
+
+    layers = nn.Sequential(nn.Conv2d(1, 2, 3), getattr(nn, activation)())
+    for p in layers.parameters():
+        nn.init.constant_(p, 0.5)
+    return layers
 
 
 def verdicts(name, worth):
@@ -94,8 +105,25 @@ def test_a_training_on_small_files(tmp_path, monkeypatch):
     scale = mnist.mnist_scale(Shelf(None), 2.0)._replace(batch=8, steps=2)
     for update in mnist.ALGORITHMS.values():
         plan = scale.plan(step=0.1, seed=0, clip=mnist.CLIP, noise_multiplier=1.0, **update)
-        assert networks.image_accuracy("mnist", "ViT", plan, start) in {10.0 * k for k in range(11)}
+        assert networks.image_accuracy("mnist", "ViT", plan, start, -1) in {10.0 * k for k in range(11)}
     networks.stored_images.cache_clear()
+
+
+def test_outputs_are_computed_once_for_each_body(monkeypatch):
+    """Also for bodies that differ in a parameter, or in a layer without parameters, alone."""
+    calls = []
+    monkeypatch.setattr("clipsilon.torch.examples.training.apply_layers", lambda *parts: calls.append(parts) or parts)
+    monkeypatch.setattr(networks, "_frozen", {})
+    tanh, relu = (torch_layers(kind) for kind in ("Tanh", "ReLU"))
+    assert networks.stored_outputs("digits", tanh[:0]) is networks.stored_images("digits")
+    first = networks.stored_outputs("digits", tanh)
+    assert networks.stored_outputs("digits", tanh) is first
+    assert first == (tanh, networks.stored_images("digits"))
+    assert networks.stored_outputs("digits", relu)[0] is relu
+    relu[0].bias.data[0] += 1.0
+    networks.stored_outputs("digits", relu)
+    assert len(calls) == 3
+    assert len(networks._frozen) == 1
 
 
 def test_missing_files_are_noticed_first(tmp_path, monkeypatch):

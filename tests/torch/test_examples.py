@@ -21,6 +21,7 @@ from clipsilon.torch.examples.training import (  # noqa: E402
     TrainingConfig,
     _schedule,
     accuracy,
+    apply_layers,
     prepare_training,
     train_images,
     train_with_pauses,
@@ -265,10 +266,51 @@ def test_a_config_has_the_engine_s_settings():
         )
 
 
-@pytest.mark.parametrize("algorithm", ["sgd", "dpsgd", "dice"])
-def test_frozen_layers_stay_as_they_were(digits, algorithm):
-    model = image_model("CNN", SMALL, 0)
-    before = copy.deepcopy(model.state_dict())
-    train_images(TrainingConfig(algorithm, 0.1, 240, 2, frozen=("0", "3")), model, digits)
-    moved = {key.split(".")[0] for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
-    assert moved == {"7", "9"}
+@pytest.mark.parametrize("algorithm", ["sgd", "dpsgd", "dice", "correlated"])
+@pytest.mark.parametrize(("name", "frozen"), [("CNN", 7), ("ViT", 2), ("ViT", -1)])
+def test_training_on_outputs_is_training_with_frozen_layers(digits, algorithm, name, frozen):
+    """The same batches and noise, so that only rounding differs."""
+    config = TrainingConfig(algorithm, 0.1, 240, 3, noise_multiplier=0.1)
+    whole, divided = image_model(name, SMALL, 0), image_model(name, SMALL, 0)
+    before = copy.deepcopy(whole.state_dict())
+    whole[:frozen].requires_grad_(False)
+    train_images(config, whole, digits)
+    train_images(config, divided[frozen:], apply_layers(divided[:frozen], digits))
+    for key, value in whole.state_dict().items():
+        torch.testing.assert_close(divided.state_dict()[key], value, rtol=0, atol=1e-5)
+        is_moved = float((value - before[key]).abs().max()) > 1e-4
+        assert is_moved == (key.split(".")[0] in dict(whole[frozen:].named_children()))
+
+
+def test_outputs_of_layers(digits):
+    body = image_model("ViT", SMALL, 0)[:-1]
+    found = apply_layers(body, digits)
+    assert found.train[0].shape == (1437, 32)
+    assert found.test[0].shape == (360, 32)
+    assert not found.train[0].requires_grad
+    torch.testing.assert_close(found.train[0][-3:], body(digits.train[0][-3:]).detach(), rtol=1e-5, atol=1e-6)
+    assert torch.equal(found.train[1], digits.train[1])
+    assert torch.equal(found.test[1], digits.test[1])
+
+
+@pytest.mark.parametrize("batch", [1, 7, 50])
+def test_batches_hold_the_rows_that_were_drawn(batch):
+    numbers = torch.arange(50)
+    training = prepare_training(
+        TrainingConfig("sgd", 0.1, batch, 1), torch.nn.Linear(1, 1), TensorDataset(numbers[:, None], 10 * numbers)
+    )
+    batches = list(training.loader)
+    assert [len(one) for one, _ in batches] == [batch] * (50 // batch) + [50 % batch] * (50 % batch > 0)
+    assert all(torch.equal(10 * one[:, 0], other) for one, other in batches)
+    assert torch.equal(torch.cat([other for _, other in batches]).sort().values, 10 * numbers)
+
+
+def test_private_batches_may_be_empty():
+    x, y = torch.randn(8, 2), torch.randint(2, (8,))
+    training = prepare_training(TrainingConfig("dpsgd", 0.1, 1, 1), torch.nn.Linear(2, 2), TensorDataset(x, y))
+    sizes = [
+        tuple(map(len, batch)) for _ in range(5) for batch in training.loader
+    ]  # of 40, none is empty with probability 5e-8
+    assert (0, 0) in sizes
+    assert all(one == other for one, other in sizes)
+    assert max(sizes) > (1, 1)

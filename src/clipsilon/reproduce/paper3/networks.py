@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -160,8 +161,10 @@ def image_scale(lab: Lab, seeds: int = 5) -> Scale:
     return Scale("digits", 1437, 240, 24 if lab.quick else 48, 8.0, 1e-5, seeds, tuning=1 if lab.quick else 2)
 
 
-def image_accuracy(source: str, name: str, plan: TrainingConfig, start: Parameters | None = None) -> float:
-    """Train an image model and return its test accuracy.
+def image_accuracy(
+    source: str, name: str, plan: TrainingConfig, start: Parameters | None = None, frozen: int = 0
+) -> float:
+    """Train an image model, or its last layers, and return its test accuracy.
 
     Parameters
     ----------
@@ -173,6 +176,8 @@ def image_accuracy(source: str, name: str, plan: TrainingConfig, start: Paramete
         The training.
     start : dict, optional
         Initial parameters; those that are left out, such as the head's, are random.
+    frozen : int, default 0
+        Number of first layers that are not trained; −1 for all but the last.
 
     Returns
     -------
@@ -186,7 +191,36 @@ def image_accuracy(source: str, name: str, plan: TrainingConfig, start: Paramete
     model = image_model(name, data.shape, plan.seed)
     if start is not None:
         load(model, start)
-    return 100.0 * train_images(plan, model, data)
+    return 100.0 * train_images(plan, model[frozen:], stored_outputs(source, model[:frozen]))
+
+
+_frozen: dict[str, Images] = {}  # the outputs that were used last
+
+
+def stored_outputs(source: str, layers: torch.nn.Sequential) -> Images:
+    """Return the outputs of frozen layers for a source's images, once for consecutive trainings with these layers.
+
+    Parameters
+    ----------
+    source : str
+        As in `stored_images`.
+    layers : nn.Sequential
+        The first layers of a model; with none, the images themselves are returned.
+
+    Returns
+    -------
+    Images
+        What the layers after them are trained on.
+    """
+    from clipsilon.torch.examples.training import apply_layers
+
+    if not len(layers):
+        return stored_images(source)
+    key = joblib.hash((source, str(layers), parameters_of(layers)))
+    if key not in _frozen:
+        _frozen.clear()  # before the next are computed: those of MNIST take hundreds of megabytes
+        _frozen[key] = apply_layers(layers, stored_images(source))
+    return _frozen[key]
 
 
 @cache
@@ -233,15 +267,18 @@ class Image(NamedTuple):
         The architecture.
     start : dict or None
         Initial parameters; those that are left out, such as the head's, are random. None if all are.
+    frozen : int, default 0
+        Number of first layers that are not trained; −1 for all but the last.
     """
 
     scale: Scale
     name: str
     start: Parameters | None
+    frozen: int = 0
 
     def __call__(self, lab: Lab, plan: TrainingConfig) -> float:
         """Return the test accuracy of a plan."""
-        return float(lab.keep(image_accuracy, self.scale.source, self.name, plan, self.start))
+        return float(lab.keep(image_accuracy, self.scale.source, self.name, plan, self.start, self.frozen))
 
     def accuracies(self, lab: Lab, plan: TrainingConfig) -> list[float]:
         """Return the test accuracies of a plan, one per seed of the scale."""

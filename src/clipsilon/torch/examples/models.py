@@ -1,11 +1,13 @@
-"""Small models for square images: a convolutional network and a vision transformer.
+"""Small models for square images: convolutional networks and a vision transformer.
 
-Every layer treats records one by one, and every layer's input has one row per record, as ghost clipping needs:
-positions are looked up in an embedding for each record, instead of being one parameter that all records share.
+Models are sequences, so that their first layers can be frozen (`training.apply_layers`). Every layer treats records one
+by one, and every layer's input has one row per record, as ghost clipping needs: positions are looked up in an embedding
+for each record, instead of being one parameter that all records share.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -33,7 +35,7 @@ class Shape(NamedTuple):
     classes: int
 
 
-def cnn(shape: Shape, width: int = 16) -> nn.Module:
+def cnn(shape: Shape, width: int = 16) -> nn.Sequential:
     """Return a network of two convolutions, each halving the side, and two linear layers; 14,000 weights on digits."""
     side = shape.size // 4
     return nn.Sequential(
@@ -50,7 +52,7 @@ def cnn(shape: Shape, width: int = 16) -> nn.Module:
     )
 
 
-def strided_cnn(shape: Shape, width: int = 16) -> nn.Module:
+def strided_cnn(shape: Shape, width: int = 16) -> nn.Sequential:
     """Return a network of two convolutions with stride 2 and a linear layer: fast, with 29,000 weights on MNIST."""
     side = shape.size // 4
     return nn.Sequential(
@@ -63,7 +65,7 @@ def strided_cnn(shape: Shape, width: int = 16) -> nn.Module:
     )
 
 
-def vit(shape: Shape, width: int = 32, depth: int = 2, heads: int = 4) -> nn.Module:
+def vit(shape: Shape, width: int = 32, depth: int = 2, heads: int = 4) -> nn.Sequential:
     """Return a vision transformer of 4 × 4 patches, averaged over patches; 18,000 parameters on digits.
 
     Parameters
@@ -79,40 +81,49 @@ def vit(shape: Shape, width: int = 32, depth: int = 2, heads: int = 4) -> nn.Mod
 
     Returns
     -------
-    nn.Module
-        With parameters from PyTorch's global generator.
+    nn.Sequential
+        Its last layer is `head`. The parameters come from PyTorch's global generator.
     """
-    return ViT(shape, width, depth, heads)
+    layers: list[tuple[str, nn.Module]] = [
+        ("tokens", Tokens(shape, width)),
+        *((f"block{number}", Block(width, heads)) for number in range(1, depth + 1)),
+        ("norm", nn.LayerNorm(width)),
+        ("mean", MeanOverTokens()),
+        ("head", nn.Linear(width, shape.classes)),
+    ]
+    return nn.Sequential(OrderedDict(layers))
 
 
-class ViT(nn.Module):
-    """Patches, their positions, attention blocks, and a linear layer on the mean over patches.
+class Tokens(nn.Module):
+    """Patches of an image as tokens, to which an embedding of their positions is added.
 
     Parameters
     ----------
     shape : Shape
-        Size of the images and number of classes.
+        Size of the images.
     width : int
-        Entries per token; a multiple of `heads`.
-    depth, heads : int
-        Number of attention blocks, and of heads per block.
+        Entries per token.
     """
 
-    def __init__(self, shape: Shape, width: int, depth: int, heads: int):
+    def __init__(self, shape: Shape, width: int):
         super().__init__()
         side = shape.size // 4
         self.patches = nn.Conv2d(shape.channels, width, side, stride=side)
         self.positions = nn.Embedding(16, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, shape.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the scores of all classes, (records, classes)."""
-        tokens = self.patches(images).flatten(2).mT
+        """Return the tokens of all patches, (records, 16, width)."""
         places = torch.arange(16, device=images.device).repeat(len(images), 1)
-        scores: Tensor = self.head(self.norm(self.blocks(tokens + self.positions(places))).mean(1))
-        return scores
+        tokens: Tensor = self.patches(images).flatten(2).mT + self.positions(places)
+        return tokens
+
+
+class MeanOverTokens(nn.Module):
+    """The mean of a record's tokens."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return one row per record, (records, width)."""
+        return tokens.mean(1)
 
 
 class Block(nn.Module):
@@ -139,10 +150,10 @@ class Block(nn.Module):
         return out
 
 
-MODELS: dict[str, Callable[[Shape], nn.Module]] = {"CNN": cnn, "strided CNN": strided_cnn, "ViT": vit}
+MODELS: dict[str, Callable[[Shape], nn.Sequential]] = {"CNN": cnn, "strided CNN": strided_cnn, "ViT": vit}
 
 
-def image_model(name: str, shape: Shape, seed: int) -> nn.Module:
+def image_model(name: str, shape: Shape, seed: int) -> nn.Sequential:
     """Return a model by its name; its initial parameters depend on the seed alone.
 
     Parameters
@@ -156,7 +167,7 @@ def image_model(name: str, shape: Shape, seed: int) -> nn.Module:
 
     Returns
     -------
-    nn.Module
+    nn.Sequential
         The model, in training mode.
     """
     make = checks.choice("model", name, MODELS)
@@ -164,5 +175,4 @@ def image_model(name: str, shape: Shape, seed: int) -> nn.Module:
         raise ValueError(f"images must have a side that is a multiple of 4, got {shape.size}.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = make(shape)
-    return model
+        return make(shape)

@@ -38,8 +38,6 @@ class TrainingConfig(NamedTuple):
         As in `PrivacyEngine.make_private`.
     warm_up : int, default 0
         Steps in which the step size grows linearly; after them it decreases to zero. With 0 it is constant.
-    frozen : tuple of str, default ()
-        Names of layers that are not trained.
     """
 
     algorithm: str
@@ -55,7 +53,6 @@ class TrainingConfig(NamedTuple):
     noise_multiplier: float = 0.0
     warm_up: int = 0
     quantile: float | None = None
-    frozen: tuple[str, ...] = ()
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the update, for the engine and for its rule."""
@@ -88,6 +85,20 @@ class Training(NamedTuple):
     schedule: torch.optim.lr_scheduler.LRScheduler
 
 
+class _Tables(TensorDataset):
+    """Tensors whose rows a loader takes together: one by one takes longer than the step of a small model."""
+
+    def __getitem__(self, number: int) -> tuple[Tensor, ...]:
+        return tuple(tensor[[number]] for tensor in self.tensors)
+
+    def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, ...]]:
+        return [tuple(tensor[numbers] for tensor in self.tensors)] if numbers else []
+
+
+def _join_tables(tables: list[tuple[Tensor, ...]]) -> list[Tensor]:
+    return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*tables, strict=True)]
+
+
 def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDataset) -> Training:
     """Make the model private, unless the algorithm is "sgd", and seed batches and noise.
 
@@ -107,12 +118,12 @@ def prepare_training(config: TrainingConfig, model: nn.Module, records: TensorDa
     """
     make = checks.choice("optimizer", config.optimizer, OPTIMIZERS)
     model.train()
-    for name in config.frozen:
-        model.get_submodule(name).requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer, criterion = make(trained, lr=config.step), nn.CrossEntropyLoss()
     batches = torch.Generator().manual_seed(2 * config.seed)
-    loader = DataLoader(records, batch_size=config.batch, shuffle=True, generator=batches)
+    loader = DataLoader(
+        _Tables(*records.tensors), batch_size=config.batch, shuffle=True, generator=batches, collate_fn=_join_tables
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _schedule(config.warm_up, config.steps))
     if config.algorithm == "sgd":
         return Training(model, optimizer, criterion, loader, schedule)
@@ -170,6 +181,31 @@ def _schedule(warm_up: int, steps: int) -> Callable[[int], float]:
     if warm_up == 0:
         return lambda done: 1.0
     return lambda done: min((done + 1) / warm_up, max(0.0, (steps - done) / (steps - warm_up)))
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def apply_layers(layers: nn.Module, data: Images) -> Images:
+    """Return what frozen layers make of each image, on which the layers after them can be trained.
+
+    Parameters
+    ----------
+    layers : nn.Module
+        The first layers of a model. They must be public, such as pretrained ones, and treat records one by one: the
+        privacy of the layers after them is then that of a training of the whole model with these layers frozen.
+    data : Images
+        Images to train on and to test on.
+
+    Returns
+    -------
+    Images
+        The same records with the outputs in place of the images.
+    """
+    layers.eval()
+
+    def applied(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.cat([layers(some) for some in images.split(1000)]), labels
+
+    return Images(applied(*data.train), applied(*data.test), data.classes)
 
 
 def train_images(config: TrainingConfig, model: nn.Module, data: Images) -> float:
