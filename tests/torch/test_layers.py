@@ -310,6 +310,41 @@ def test_a_weight_of_a_layer_used_twice_and_outside_is_refused(layer, gate, sett
     torch.testing.assert_close(*ends)
 
 
+class OwnAffine(OwnLinear):
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.full((4,), 10.0))
+
+    def forward(self, x):
+        return super().forward(x) + self.bias
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("make", [OwnAffine, lambda: nn.Linear(4, 4)], ids=["own", "linear"])
+def test_a_weight_that_is_tied_after_make_private_is_refused(make, is_first):
+    """Sums would have what both layers add, and norms what one of them does; the model is checked in few batches."""
+    model = nn.Sequential(make(), nn.Tanh(), nn.Linear(4, 4, bias=False), nn.Linear(4, 1), nn.Flatten(0)).double()
+    model[0].weight.requires_grad_(False)
+    training = Training("ghost", model=model, algorithm="dpsgd")
+    if not is_first:
+        training.run(1)
+    model[0].weight = model[2].weight
+    with pytest.raises(
+        RuntimeError, match="A layer must have the parameters .* got 0.weight in (OwnAffine|Linear); tie"
+    ):
+        training.run(1)
+    assert training.optimizer.trained[1] is model[0].weight
+    assert training.optimizer.trained[1].summed_grad is None
+
+
+def test_a_weight_that_is_replaced_after_make_private_is_refused():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0)).double()
+    training = Training("ghost", model=model, algorithm="dpsgd")
+    model[0].weight = nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="A layer must have the parameters .* got 0.weight in Linear; tie or"):
+        training.run(1)
+
+
 def test_an_input_without_one_row_per_record_is_refused():
     class Places(nn.Module):
         def __init__(self):
