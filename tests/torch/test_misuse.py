@@ -64,6 +64,19 @@ def test_a_parameter_unfrozen_for_a_while_gets_no_raw_gradient(mode):
     assert torch.equal(flat(model[0].parameters()), before)
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_layer_unfrozen_later_that_is_not_trained_is_refused(batches):
+    """Ghost mode ends its pass at the first layers that it measures, whichever batch it is."""
+    model = network()
+    model[0].requires_grad_(False)
+    training = Training("ghost", model=model, algorithm="dpsgd")
+    for _ in range(batches):
+        training.step(records()[:])
+    model[0].requires_grad_(True)
+    with pytest.raises(RuntimeError, match=r"2.weight: no gradient per record was found"):
+        training.step(records()[:])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_parameter_added_later_gets_no_raw_gradient(mode):
     training = Training(mode)

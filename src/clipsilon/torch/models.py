@@ -394,8 +394,8 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     @contextmanager
     def _rehearsal(self) -> Iterator[None]:
         """Leave model and parameters as they are before a backward pass, which may keep no more than it needs."""
-        layers = self.iterate_submodules(self._module)
-        kept = [held for layer in layers for held in (layer.activations, *layer.activations)]
+        calls = [getattr(layer, "activations", []) for layer in self.iterate_submodules(self._module)]
+        kept = [held for inputs in calls for held in (inputs, *inputs)]
         contents, counters = [list(held) for held in kept], [p._forward_counter for p in self.optimizer.trained]
         ends, self.only_measures = self._ends, True
         try:
