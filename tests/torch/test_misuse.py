@@ -328,6 +328,28 @@ def test_an_interrupted_backward_pass_leaves_nothing(mode, call, late, monkeypat
     assert torch.equal(disturbed.theta(), plain.theta())
 
 
+def test_an_interrupted_pass_before_the_first_sums_leaves_nothing(monkeypatch):
+    """The pass that is made for the check of layers would otherwise measure some gradients twice."""
+    training, norms = Training("ghost", model=Twice().double(), algorithm="dpsgd"), []
+    capture, checked, captured = training.private.capture_backprops_hook, training.optimizer.finite_norms, []
+
+    def interrupt(*args):
+        captured.append(args)
+        if len(captured) == 3:  # between the two calls of a layer
+            raise MemoryError
+        capture(*args)
+
+    loss = training.loss(records()[:])
+    with monkeypatch.context() as patch:
+        patch.setattr(training.private, "capture_backprops_hook", interrupt)
+        with pytest.raises(MemoryError):
+            loss.backward()
+    monkeypatch.setattr(training.optimizer, "finite_norms", lambda found: norms.append(found[0]) or checked(found))
+    loss.backward()
+    assert len(norms) == 2
+    assert torch.equal(*norms)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("settings", KINDS, ids=str)
 @pytest.mark.parametrize("again", ["private", "model"])

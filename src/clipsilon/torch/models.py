@@ -409,6 +409,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             for p, counter in zip(self.optimizer.trained, counters, strict=True):
                 p._forward_counter = counter
                 p.grad = p.grad_sample = p._norm_sample = None
+                p.__dict__.pop("_current_grad_sample", None)  # of a pass that was interrupted
 
     def _backpropagate_again(self, total: Tensor, check: LayerCheck) -> None:
         comparisons = [p.register_post_accumulate_grad_hook(check.compare) for p in self.optimizer.trained]
