@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
-from clipsilon.torch.models import add_sample
+from clipsilon.torch.models import HooksModel, add_sample
+from clipsilon.torch.probe import Inputs
 from private_training import Training
 
 MODES = ("hooks", "ghost")
@@ -251,6 +252,25 @@ def test_gradients_per_record_do_not_change_with_what_they_were_computed_from(ca
         add_sample(p, gradient[:], 2, (gradient,))
     gradient.zero_()
     assert torch.equal(p._current_grad_sample, torch.full((2, 3), float(calls)))
+
+
+def test_gradients_per_record_do_not_change_where_a_rule_writes_to_the_same_memory_again(monkeypatch):
+    """A check of the model on records that are not drawn would otherwise bring these into the step."""
+    workspace = torch.zeros(40, 16, dtype=torch.float64)
+
+    def own_rule(layer, activations, gradient):
+        found = workspace[: len(gradient)]
+        return {layer.scale: torch.mul(2 * layer.scale.detach() * activations[0], gradient, out=found)}
+
+    monkeypatch.setitem(HooksModel.GRAD_SAMPLERS.maps[1], Scaled, own_rule)
+    x, y = PICTURES, torch.randn(len(PICTURES), 3, dtype=torch.float64)
+    training = Training(data=TensorDataset(x, y), model=with_custom_layer().double(), criterion=nn.MSELoss())
+    training.loss((x[:5], y[:5])).backward()
+    scale = training.model[1].scale
+    before = scale.grad_sample.clone()
+    assert before.any()
+    assert training.private.guard._probe.check(Inputs.of((x[5:],), {}), 3) == 3
+    assert torch.equal(scale.grad_sample, before)
 
 
 class Outside(nn.Module):

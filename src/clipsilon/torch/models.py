@@ -204,6 +204,7 @@ class _Hooked:
         compute = self.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
         for p, sample in compute(module, activations, gradient).items():
             if p.requires_grad:
+                sample = sample if _is_known_rule(compute) else sample.clone()
                 add_sample(p, sample, module.max_batch_len, (*activations, gradient))
         for p in module.parameters():
             if p.requires_grad:
@@ -268,6 +269,11 @@ def add_sample(p: Tensor, sample: Tensor, records: int, sources: Sequence[Tensor
     else:
         p._current_grad_sample = sample.new_zeros((records, *sample.shape[1:]))
         p._current_grad_sample[: len(sample)] = sample
+
+
+def _is_known_rule(compute: Callable[..., Any]) -> bool:
+    """Return whether a rule is known to return new tensors: one from elsewhere may write to the same ones again."""
+    return compute.__module__.startswith(("clipsilon.", "opacus."))
 
 
 def _is_same_memory(one: Tensor, other: Tensor) -> bool:
