@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
-from clipsilon.torch.models import add_sample
+from clipsilon.torch.models import HooksModel, add_sample
+from clipsilon.torch.probe import Inputs
 from private_training import Training
 
 MODES = ("hooks", "ghost")
@@ -253,6 +254,25 @@ def test_gradients_per_record_do_not_change_with_what_they_were_computed_from(ca
     assert torch.equal(p._current_grad_sample, torch.full((2, 3), float(calls)))
 
 
+def test_gradients_per_record_do_not_change_where_a_rule_writes_to_the_same_memory_again(monkeypatch):
+    """A check of the model on records that are not drawn would otherwise bring these into the step."""
+    workspace = torch.zeros(40, 16, dtype=torch.float64)
+
+    def own_rule(layer, activations, gradient):
+        found = workspace[: len(gradient)]
+        return {layer.scale: torch.mul(2 * layer.scale.detach() * activations[0], gradient, out=found)}
+
+    monkeypatch.setitem(HooksModel.GRAD_SAMPLERS.maps[1], Scaled, own_rule)
+    x, y = PICTURES, torch.randn(len(PICTURES), 3, dtype=torch.float64)
+    training = Training(data=TensorDataset(x, y), model=with_custom_layer().double(), criterion=nn.MSELoss())
+    training.loss((x[:5], y[:5])).backward()
+    scale = training.model[1].scale
+    before = scale.grad_sample.clone()
+    assert before.any()
+    assert training.private.guard._probe.check(Inputs.of((x[5:],), {}), 3) == 3
+    assert torch.equal(scale.grad_sample, before)
+
+
 class Outside(nn.Module):
     """Uses a layer's weight once more; with a gate of zero, that adds nothing to the first gradients."""
 
@@ -308,6 +328,41 @@ def test_a_weight_of_a_layer_used_twice_and_outside_is_refused(layer, gate, sett
     model.gate = None
     ends = [Training(mode, model=copy.deepcopy(model), **settings).run(1).theta() for mode in MODES]
     torch.testing.assert_close(*ends)
+
+
+class OwnAffine(OwnLinear):
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.full((4,), 10.0))
+
+    def forward(self, x):
+        return super().forward(x) + self.bias
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("make", [OwnAffine, lambda: nn.Linear(4, 4)], ids=["own", "linear"])
+def test_a_weight_that_is_tied_after_make_private_is_refused(make, is_first):
+    """Sums would have what both layers add, and norms what one of them does; the model is checked in few batches."""
+    model = nn.Sequential(make(), nn.Tanh(), nn.Linear(4, 4, bias=False), nn.Linear(4, 1), nn.Flatten(0)).double()
+    model[0].weight.requires_grad_(False)
+    training = Training("ghost", model=model, algorithm="dpsgd")
+    if not is_first:
+        training.run(1)
+    model[0].weight = model[2].weight
+    with pytest.raises(
+        RuntimeError, match="A layer must have the parameters .* got 0.weight in (OwnAffine|Linear); tie"
+    ):
+        training.run(1)
+    assert training.optimizer.trained[1] is model[0].weight
+    assert training.optimizer.trained[1].summed_grad is None
+
+
+def test_a_weight_that_is_replaced_after_make_private_is_refused():
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0)).double()
+    training = Training("ghost", model=model, algorithm="dpsgd")
+    model[0].weight = nn.Parameter(torch.ones(4, 4, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="A layer must have the parameters .* got 0.weight in Linear; tie or"):
+        training.run(1)
 
 
 def test_an_input_without_one_row_per_record_is_refused():

@@ -64,6 +64,19 @@ def test_a_parameter_unfrozen_for_a_while_gets_no_raw_gradient(mode):
     assert torch.equal(flat(model[0].parameters()), before)
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_layer_unfrozen_later_that_is_not_trained_is_refused(batches):
+    """Ghost mode ends its pass at the first layers that it measures, whichever batch it is."""
+    model = network()
+    model[0].requires_grad_(False)
+    training = Training("ghost", model=model, algorithm="dpsgd")
+    for _ in range(batches):
+        training.step(records()[:])
+    model[0].requires_grad_(True)
+    with pytest.raises(RuntimeError, match=r"2.weight: no gradient per record was found"):
+        training.step(records()[:])
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_parameter_added_later_gets_no_raw_gradient(mode):
     training = Training(mode)
@@ -313,6 +326,28 @@ def test_an_interrupted_backward_pass_leaves_nothing(mode, call, late, monkeypat
     for training in (plain, disturbed):
         training.step(records()[:5])
     assert torch.equal(disturbed.theta(), plain.theta())
+
+
+def test_an_interrupted_pass_before_the_first_sums_leaves_nothing(monkeypatch):
+    """The pass that is made for the check of layers would otherwise measure some gradients twice."""
+    training, norms = Training("ghost", model=Twice().double(), algorithm="dpsgd"), []
+    capture, checked, captured = training.private.capture_backprops_hook, training.optimizer.finite_norms, []
+
+    def interrupt(*args):
+        captured.append(args)
+        if len(captured) == 3:  # between the two calls of a layer
+            raise MemoryError
+        capture(*args)
+
+    loss = training.loss(records()[:])
+    with monkeypatch.context() as patch:
+        patch.setattr(training.private, "capture_backprops_hook", interrupt)
+        with pytest.raises(MemoryError):
+            loss.backward()
+    monkeypatch.setattr(training.optimizer, "finite_norms", lambda found: norms.append(found[0]) or checked(found))
+    loss.backward()
+    assert len(norms) == 2
+    assert torch.equal(*norms)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -32,6 +32,10 @@ from clipsilon.torch.optimizer import NO_GRADIENT, ONE_ROW, GhostOptimizer
 from clipsilon.torch.probe import LayerCall, is_empty, restored_attributes
 
 _ONE_CALL = "The private model must be called once, and only once, before each backward pass."
+_NOT_ITS_OWN = (
+    "A layer must have the parameters that it had when the model was made private, since norms are measured over the "
+    "layers that had them then, got {} in {}; tie or replace weights before make_private."
+)
 _UNSORTED = (
     "{} must be called with packed sequences in the order of the records, since a record must have the same place in "
     "all layers, got sequences that were sorted by length; sort the records of a batch by length first, and pack them "
@@ -200,6 +204,7 @@ class _Hooked:
         compute = self.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
         for p, sample in compute(module, activations, gradient).items():
             if p.requires_grad:
+                sample = sample if _is_known_rule(compute) else sample.clone()
                 add_sample(p, sample, module.max_batch_len, (*activations, gradient))
         for p in module.parameters():
             if p.requires_grad:
@@ -264,6 +269,11 @@ def add_sample(p: Tensor, sample: Tensor, records: int, sources: Sequence[Tensor
     else:
         p._current_grad_sample = sample.new_zeros((records, *sample.shape[1:]))
         p._current_grad_sample[: len(sample)] = sample
+
+
+def _is_known_rule(compute: Callable[..., Any]) -> bool:
+    """Return whether a rule is known to return new tensors: one from elsewhere may write to the same ones again."""
+    return compute.__module__.startswith(("clipsilon.", "opacus."))
 
 
 def _is_same_memory(one: Tensor, other: Tensor) -> bool:
@@ -390,8 +400,8 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
     @contextmanager
     def _rehearsal(self) -> Iterator[None]:
         """Leave model and parameters as they are before a backward pass, which may keep no more than it needs."""
-        layers = self.iterate_submodules(self._module)
-        kept = [held for layer in layers for held in (layer.activations, *layer.activations)]
+        calls = [getattr(layer, "activations", []) for layer in self.iterate_submodules(self._module)]
+        kept = [held for inputs in calls for held in (inputs, *inputs)]
         contents, counters = [list(held) for held in kept], [p._forward_counter for p in self.optimizer.trained]
         ends, self.only_measures = self._ends, True
         try:
@@ -405,6 +415,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
             for p, counter in zip(self.optimizer.trained, counters, strict=True):
                 p._forward_counter = counter
                 p.grad = p.grad_sample = p._norm_sample = None
+                p.__dict__.pop("_current_grad_sample", None)  # of a pass that was interrupted
 
     def _backpropagate_again(self, total: Tensor, check: LayerCheck) -> None:
         comparisons = [p.register_post_accumulate_grad_hook(check.compare) for p in self.optimizer.trained]
@@ -451,6 +462,7 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         batch_first : bool
             Whether the records are the first dimension.
         """
+        self._refuse_changed(module)
         if not is_contracted(module):
             super().capture_backprops_hook(module, None, forward_output, loss_reduction, batch_first)
             return
@@ -459,6 +471,14 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         )
         module.__dict__.pop("max_batch_len", None)
         self._add_call(LayerRows.of(module, x, gradient))
+
+    def _refuse_changed(self, module: nn.Module) -> None:
+        """Refuse a contracted parameter in other layers than before: norms would leave out what it adds there."""
+        for p in module.parameters():
+            users = self._users.get(p, [])
+            is_known = module in users if is_contracted(module) else not users
+            if p.requires_grad and not is_known:
+                raise RuntimeError(_NOT_ITS_OWN.format(self._name_of(p), type(module).__name__))
 
     def _add_call(self, call: LayerRows) -> None:
         """Keep a call, and measure the parameters of which it is the last one."""
@@ -502,10 +522,13 @@ class GhostModel(_Hooked, GradSampleModuleFastGradientClipping):
         return joint_norms(sizes, measure(samples) if samples else None)
 
     def _norm_complaint(self, p: Tensor, measured: Tensor | None, records: int) -> str:
-        name = next(str(name) for name, other in self._module.named_parameters() if other is p)
+        name = self._name_of(p)
         if measured is None:
             return f"{name}: {NO_GRADIENT}"
         return f"{name} saw a batch of {len(measured)} where there are {records} records: {ONE_ROW}"
+
+    def _name_of(self, p: Tensor) -> str:
+        return next(str(name) for name, other in self._module.named_parameters() if other is p)
 
     def take_calls(self) -> list[LayerRows]:
         """Return what the layers' sums are made of, once per layer, and forget it."""
