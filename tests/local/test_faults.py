@@ -6,6 +6,7 @@ import importlib.util
 import json
 import random
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -95,8 +96,12 @@ class _Read:
         self._process = process
 
     def communicate(self, timeout):
-        rest, _ = self._process.communicate(timeout=timeout)
-        self.returncode = self._process.returncode
+        """Read the other lines; `Popen.communicate` would lose those that came with the first one."""
+        watchdog = threading.Timer(timeout, self._process.kill)
+        watchdog.start()
+        rest = self._process.stdout.read()
+        watchdog.cancel()
+        self.returncode = self._process.wait()
         return f"ready\n{rest}", None
 
 
